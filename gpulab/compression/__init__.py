@@ -10,13 +10,12 @@ from gpulab.compression._quantize import quantize, quantize_aware, share_weights
 from gpulab.compression._storage import load, save, size_on_disk
 from gpulab.compression._weigh import count, weigh
 from gpulab.compression.compressed_layers import finish
-from gpulab.compression.results import Cost, LayerCost, Reason, WeighedModel, Weighing
+from gpulab.compression.results import Cost, LayerCost, WeighedModel, Weighing
 
 __all__ = [
     "Ability",
     "Cost",
     "LayerCost",
-    "Reason",
     "Recipe",
     "Support",
     "WeighedModel",

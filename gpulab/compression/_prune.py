@@ -124,7 +124,7 @@ def _smallest(found: Mapping[str, Any], amount: float) -> dict[str, Any]:
     sizes = torch.cat([weight.abs().flatten() for weight in weights])
     mask = torch.ones_like(sizes)
     mask[torch.argsort(sizes, stable=True)[: round(amount * sizes.numel())]] = 0
-    parts = mask.split([weight.numel() for weight in weights])
+    parts = torch.split(mask, [weight.numel() for weight in weights])
     return {
         name: part.view_as(weight) for name, part, weight in zip(found, parts, weights, strict=True)
     }
@@ -157,26 +157,6 @@ def _put(layer: Any, mask: Any) -> None:
                     "first, then share the weights."
                 )
     parametrize.register_parametrization(layer, "weight", Mask(mask))
-
-
-@dataclass
-class _Chain:
-    """One layer that can lose output channels, and what goes with them.
-
-    Attributes
-    ----------
-    producer : str
-        The layer.
-    followers : list of str
-        Modules between that hold one value or filter a channel: batch norms and depthwise
-        convolutions.
-    consumers : list of str
-        Layers that read the channels.
-    """
-
-    producer: str
-    followers: list[str] = field(default_factory=list)
-    consumers: list[str] = field(default_factory=list)
 
 
 def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float) -> Any:
@@ -225,16 +205,10 @@ def _chains(model: Any) -> list[_Chain]:
             continue
         if uses[node.target] > 1 or owners[id(layer.weight)] > 1:
             continue
-        walk = _Walk(
-            modules,
-            uses,
-            owners,
-            _Chain(node.target),
-            layer.weight.shape[0],
-            isinstance(layer, torch.nn.Conv2d),
-        )
-        if walk.follow(node) and walk.chain.consumers:
-            found.append(walk.chain)
+        is_image = isinstance(layer, torch.nn.Conv2d)
+        chain = _Chain(modules, uses, owners, node.target, layer.weight.shape[0], is_image)
+        if chain.follow(node) and chain.consumers:
+            found.append(chain)
     return found
 
 
@@ -257,17 +231,33 @@ def _traced(model: Any) -> list[Any]:
 
 
 @dataclass
-class _Walk:
-    """From one layer to all that reads its output."""
+class _Chain:
+    """One layer that can lose output channels, and what goes with them, found on the way from the
+    layer to all that reads its output.
+
+    Attributes
+    ----------
+    producer : str
+        The layer.
+    channels : int
+    image : bool
+        Of a convolution the channels are the second dimension, of a linear layer the last.
+    followers : list of str
+        Modules between that hold one value or filter a channel: batch norms and depthwise
+        convolutions.
+    consumers : list of str
+        Layers that read the channels.
+    """
 
     modules: Mapping[str, Any]
     uses: Counter[str]
     owners: Counter[int]
-    chain: _Chain
+    producer: str
     channels: int
-    # of a convolution the channels are the second dimension, of a linear layer the last
     image: bool
     flattened: bool = False
+    followers: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
 
     def follow(self, node: Any) -> bool:
         """Walk on from a node; False where something is met that is not known to keep channels
@@ -286,7 +276,7 @@ class _Walk:
         if isinstance(layer, nn.Linear):
             return self._reads_features(user, layer)
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            self.chain.followers.append(user.target)
+            self.followers.append(user.target)
             return layer.num_features == self.channels and not self.flattened and self.follow(user)
         if isinstance(layer, nn.Flatten):
             self.flattened = self.image
@@ -302,13 +292,13 @@ class _Walk:
             return False
         # depthwise: a filter for each channel, which goes with it
         if layer.groups == self.channels == layer.out_channels > 1:
-            self.chain.followers.append(user.target)
+            self.followers.append(user.target)
             return self.follow(user)
-        self.chain.consumers.append(user.target)
+        self.consumers.append(user.target)
         return bool(layer.groups == 1 and layer.in_channels == self.channels)
 
     def _reads_features(self, user: Any, layer: Any) -> bool:
-        self.chain.consumers.append(user.target)
+        self.consumers.append(user.target)
         fits = (
             layer.in_features % self.channels == 0
             if self.flattened

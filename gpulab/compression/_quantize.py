@@ -175,7 +175,11 @@ def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             f"bits={scheme.bits}; expected 'dynamic' and bits=8, for which PyTorch has CPU "
             "kernels. Pass these, or arithmetic='float'."
         )
-    compressed_layers.check(next(iter(found.values())).weight.device)
+    if reason := compressed_layers.refusal(next(iter(found.values())).weight.device):
+        raise DeviceError(
+            f"quantize: {reason} Expected a CPU with them. Use arithmetic='torchao', or 'float' "
+            "for the same numbers."
+        )
     refused = compressed_layers.refusal("cpu", convolution=True)
     integers = Scheme(scheme.weights, 8, "dynamic", compressed_layers.activation_bits())
     for name, layer in found.items():

@@ -149,7 +149,9 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     name = str(tensor.dtype).removeprefix("torch.")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or name not in _DTYPES:
         return _foreign(tensor)
-    flat = _as_numpy(tensor.detach().cpu().contiguous())
+    plain = tensor.detach().cpu().contiguous().flatten()
+    # bfloat16, which NumPy does not have, as its 16 bits
+    flat = np.asarray((plain.view(torch.uint16) if name == "bfloat16" else plain).numpy())
     entry: dict[str, Any] = {"dtype": name, "shape": list(tensor.shape)}
     forms: list[tuple[dict[str, Any], list[bytes]]] = [
         ({**entry, "form": "plain"}, [flat.tobytes()])
@@ -172,14 +174,6 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     return min(forms, key=lambda form: sum(map(len, form[1])))
 
 
-def _as_numpy(tensor: Any) -> np.ndarray:
-    """Return a flat array; bfloat16, which numpy does not have, as its 16 bits."""
-    view = (
-        tensor.flatten().view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor.flatten()
-    )
-    return np.asarray(view.numpy())
-
-
 def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
     """Return bits an index, the book and the packed indices; None where there are too many
     different values.
@@ -188,12 +182,8 @@ def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
     if not 1 <= len(book) <= _MOST_VALUES:
         return None
     bits = max(1, math.ceil(math.log2(len(book))))
-    return bits, [book.tobytes(), _pack_bits(indices.astype(np.uint8), bits)]
-
-
-def _pack_bits(values: np.ndarray, bits: int) -> bytes:
-    """Return whole numbers of ``bits`` bits each, one after the other."""
-    return np.packbits(np.unpackbits(values[:, None], axis=1)[:, 8 - bits :].flatten()).tobytes()
+    places = np.unpackbits(indices.astype(np.uint8)[:, None], axis=1)[:, 8 - bits :]
+    return bits, [book.tobytes(), np.packbits(places.flatten()).tobytes()]
 
 
 def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from gpulab import _given, devices, memory, timing, training
 from gpulab.compression import _storage, compressed_layers
 from gpulab.compression.compressed_layers import Shipped, Sparse, finish
-from gpulab.compression.results import Cost, LayerCost, Reason, WeighedModel, Weighing
+from gpulab.compression.results import Cost, LayerCost, WeighedModel, Weighing
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
@@ -320,7 +320,10 @@ def weigh(
     """
     named = _named(models)
     job = training.task(on) if on is not None else None
-    where = devices.find(device) if device is not None else _where(next(iter(named.values()))[0])
+    first_model = next(iter(named.values()))[0]
+    held = next(iter((*first_model.parameters(), *first_model.buffers())), None)
+    own = "cpu" if held is None else str(held.device)
+    where = devices.find(own if device is None else device)
     batch = _inputs(job, inputs, batch_size).to(str(where))
     report = progress or (lambda fraction, text: None)
     finished = {
@@ -367,7 +370,8 @@ def weigh(
                 label=label,
                 file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
                 parameters=stored_weights(model),
-                zeros=_stored_zeros(model),
+                # none of a CSR layer's, but all of a layer that stayed dense beside it
+                zeros=sum(_zeros(w) for each, w in _weights(model) if not isinstance(each, Sparse)),
                 forms=facts.forms,
                 flops_per_item=facts.flops / facts.batch,
                 operators=operators,
@@ -457,11 +461,6 @@ def _named(models: Models) -> dict[str, list[Any]]:
     return named
 
 
-def _where(model: Any) -> devices.Device:
-    first = next((t for t in (*model.parameters(), *model.buffers())), None)
-    return devices.find(str(first.device) if first is not None else "cpu")
-
-
 def _inputs(job: Any, inputs: Any, batch_size: Any) -> Any:
     if inputs is not None:
         if not isinstance(inputs, torch.Tensor) or inputs.dim() == 0 or not len(inputs):
@@ -544,13 +543,6 @@ def _zero_share(model: Any) -> float:
     return sum(map(_zeros, weights)) / (sum(w.numel() for w in weights) or 1)
 
 
-def _stored_zeros(model: Any) -> int:
-    """Return how many weights are zero and stored: none of a CSR layer's, but all of a layer that
-    stayed dense beside it.
-    """
-    return sum(_zeros(weight) for layer, weight in _weights(model) if not isinstance(layer, Sparse))
-
-
 @dataclass(frozen=True)
 class _Facts:
     """The facts about a model from which reasons are derived."""
@@ -597,7 +589,7 @@ def _forms(model: Any, finished: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _reasons(first: _Facts, one: _Facts, roof: _Roof) -> tuple[Reason, ...]:
+def _reasons(first: _Facts, one: _Facts, roof: _Roof) -> tuple[Note, ...]:
     """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell; nothing
     where the gain has no interval.
     """
@@ -613,7 +605,42 @@ def _reasons(first: _Facts, one: _Facts, roof: _Roof) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def _of_forms(one: _Facts) -> list[Reason]:
+# form, code, why a model with it is not faster
+_FORM_REASONS = (
+    (
+        "shared",
+        "unpacked",
+        "Its shared weights are unpacked when the model is loaded; the products are the same as "
+        "before.",
+    ),
+    (
+        "integers in float",
+        "converted",
+        "Its integers are turned into float32 at every call, which is extra work; no integer "
+        "instruction is used.",
+    ),
+    (
+        "csr",
+        "indices",
+        "CSR reads an index with every weight and accesses memory irregularly, and a convolution "
+        "is laid out as a matrix first.",
+    ),
+    (
+        "integers",
+        "rounding",
+        "Every layer must round its inputs to integers first; layers this small do not recover "
+        "that time.",
+    ),
+    (
+        "torchao",
+        "no instructions",
+        "Without torch.compile, torchao converts before each product; it is written for "
+        "torch.compile and GPUs.",
+    ),
+)
+
+
+def _of_forms(one: _Facts) -> list[Note]:
     said = []
     if "dense zeros" in one.forms:
         text = (
@@ -622,59 +649,18 @@ def _of_forms(one: _Facts) -> list[Reason]:
         )
         if _is_starting(one):
             text += f" And {_starting(one)}, so that fewer products would hardly change the time."
-        said.append(Reason("dense zeros", text))
-    if "shared" in one.forms:
-        said.append(
-            Reason(
-                "unpacked",
-                "Its shared weights are unpacked when the model is loaded; the products are the "
-                "same as before.",
-            )
+        said.append(Note("dense zeros", text))
+    said += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
+    if "integers" in one.forms and compressed_layers.activation_bits() < 8:
+        text = (
+            "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four 8-bit "
+            "numbers at once."
         )
-    if "integers in float" in one.forms:
-        said.append(
-            Reason(
-                "converted",
-                "Its integers are turned into float32 at every call, which is extra work; no "
-                "integer instruction is used.",
-            )
-        )
-    if "csr" in one.forms:
-        said.append(
-            Reason(
-                "indices",
-                "CSR reads an index with every weight and accesses memory irregularly, and a "
-                "convolution is laid out as a matrix first.",
-            )
-        )
-    if "integers" in one.forms:
-        said.append(
-            Reason(
-                "rounding",
-                "Every layer must round its inputs to integers first; layers this small do not "
-                "recover that time.",
-            )
-        )
-        if compressed_layers.activation_bits() < 8:
-            said.append(
-                Reason(
-                    "no instructions",
-                    "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four "
-                    "8-bit numbers at once.",
-                )
-            )
-    if "torchao" in one.forms:
-        said.append(
-            Reason(
-                "no instructions",
-                "Without torch.compile, torchao converts before each product; it is written for "
-                "torch.compile and GPUs.",
-            )
-        )
+        said.append(Note("no instructions", text))
     return said
 
 
-def _of_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Reason:
+def _of_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Note:
     """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or
     products that are small.
     """
@@ -685,9 +671,9 @@ def _of_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Reason:
         f"{f'to 1/{gained:.3g}' if gained is not None else 'did not'}"
     )
     if _is_starting(one):
-        return Reason("starting", f"{less}: {_starting(one)}, not of arithmetic.")
+        return Note("starting", f"{less}: {_starting(one)}, not of arithmetic.")
     memory = _of_memory(first, one, roof)
-    return Reason(
+    return Note(
         "memory" if memory else "rate",
         f"{less}: {_rates(first, one)}{memory or ' Smaller products often reach a lower rate.'}",
     )
@@ -710,12 +696,12 @@ def _starting(one: _Facts) -> str:
     )
 
 
-def _of_same_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Reason:
+def _of_same_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Note:
     """Return why a model with about as many FLOPs, or more, takes as long or longer."""
     work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
     more = bool(first.operators and one.operators and one.operators > first.operators)
     parts = f" in {one.operators} operators, not {first.operators}" if more else ""
-    return Reason(
+    return Note(
         "elsewhere", f"It does {work}{parts}: {_rates(first, one)}{_of_memory(first, one, roof)}"
     )
 

@@ -43,7 +43,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from gpulab import _given, devices
-from gpulab.errors import DeviceError, InputError, shown
+from gpulab.errors import InputError, shown
 
 
 def module(function: str, model: Any) -> Any:
@@ -190,14 +190,14 @@ def finish(model: Any) -> Any:
     copied = duplicate("finish", model).eval()
     for name, each in list(copied.named_modules()):
         if isinstance(each, Aware):
-            seen = each.observed
-            if seen is not None and not bool(seen.seen):
+            static = each.scheme.activations == "static"
+            if static and not bool(each.seen):
                 raise InputError(
                     f"finish: no input reached {name or 'the layer'} in training, so the range "
                     "that activations='static' rounds to is not known; expected a trained model. "
                     "Train it, or use quantize with calibration=x."
                 )
-            ends = () if seen is None else (seen.low, seen.high)
+            ends = (each.low, each.high) if static else ()
             new = Quantized(each.layer, each.scheme, *ends).eval()
             copied = replace(copied, name, new)
     for each in copied.modules():
@@ -308,16 +308,6 @@ def refusal(device: Any, convolution: bool = False) -> str:
             f"({type(error).__name__})."
         )
     return ""
-
-
-def check(device: Any) -> None:
-    """Raise ``DeviceError`` where the device has no integer kernels."""
-    reason = refusal(device)
-    if reason:
-        raise DeviceError(
-            f"quantize: {reason} Expected a CPU with them. Use arithmetic='torchao', or 'float' "
-            "for the same numbers."
-        )
 
 
 def two_four_refusal(device: Any) -> str:
@@ -431,39 +421,24 @@ class Codebook(nn.Module):
         return torch.cat([codebook, codebook.new_zeros(1)])[self.indices]
 
 
-class Observed(nn.Module):
-    """The range of one layer's inputs: followed while training, frozen in evaluation."""
+class Aware(nn.Module):
+    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way,
+    gradients pass as if not.
+
+    With "static" inputs their range is followed while training, and frozen in evaluation.
+    """
 
     low: torch.Tensor
     high: torch.Tensor
     seen: torch.Tensor
 
-    def __init__(self, momentum: float) -> None:
-        super().__init__()
-        self.momentum = momentum
-        for name in ("low", "high"):
-            self.register_buffer(name, torch.zeros(()))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
-
-    @torch.no_grad()
-    def follow(self, x: torch.Tensor) -> None:
-        """Move the range towards that of this batch; the first batch sets it."""
-        low, high = torch.aminmax(x)
-        share = torch.where(self.seen, self.momentum, 1.0)
-        self.low += share * (low - self.low)
-        self.high += share * (high - self.high)
-        self.seen.fill_(True)
-
-
-class Aware(nn.Module):
-    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way,
-    gradients pass as if not.
-    """
-
     def __init__(self, layer: nn.Module, scheme: Scheme, momentum: float) -> None:
         super().__init__()
-        self.layer, self.scheme = layer, scheme
-        self.observed = Observed(momentum) if scheme.activations == "static" else None
+        self.layer, self.scheme, self.momentum = layer, scheme, momentum
+        if scheme.activations == "static":
+            for name in ("low", "high"):
+                self.register_buffer(name, torch.zeros(()))
+            self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with rounded weight and inputs."""
@@ -475,17 +450,25 @@ class Aware(nn.Module):
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.activations is None:
             return x
-        if self.observed is None:
-            low, high = torch.aminmax(x.detach())
-        else:
+        bits = self.scheme.activation_bits
+        if self.scheme.activations == "static":
             if self.training:
-                self.observed.follow(x.detach())
-            low, high = self.observed.low, self.observed.high
-        step, zero = input_grid(low, high, self.scheme.activation_bits)
-        rounded: torch.Tensor = straight_through(
-            x, lambda v: round_inputs(v, step, zero, self.scheme.activation_bits)
-        )
+                self._follow(x.detach())
+            low, high = self.low, self.high
+        else:
+            low, high = torch.aminmax(x.detach())
+        step, zero = input_grid(low, high, bits)
+        rounded: torch.Tensor = straight_through(x, lambda v: round_inputs(v, step, zero, bits))
         return rounded
+
+    @torch.no_grad()
+    def _follow(self, x: torch.Tensor) -> None:
+        """Move the range towards that of this batch; the first batch sets it."""
+        low, high = torch.aminmax(x)
+        share = torch.where(self.seen, self.momentum, 1.0)
+        self.low += share * (low - self.low)
+        self.high += share * (high - self.high)
+        self.seen.fill_(True)
 
 
 def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -526,9 +509,10 @@ class Shipped(nn.Module):
         self.groups = layer.groups if self.convolution else 1
         if self.convolution:
             check_padding(layer)
-            if isinstance(layer.padding, str):
-                layer = _plain_padding(layer)
             self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
+            sizes = zip(layer.kernel_size, layer.dilation, strict=True)
+            same = tuple((k - 1) * d // 2 for k, d in sizes)
+            self.padding = {"same": same, "valid": (0, 0)}.get(layer.padding, layer.padding)
         self.bias = (
             None
             if layer.bias is None
@@ -572,12 +556,6 @@ def check_padding(layer: Any) -> None:
             'compression: padding="same" with an even kernel; expected an odd one. Skip that layer '
             "by name."
         )
-
-
-def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
-    same = tuple((k - 1) * d // 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
-    layer.padding = same if layer.padding == "same" else (0, 0)
-    return layer
 
 
 class Quantized(Shipped):

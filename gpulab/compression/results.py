@@ -120,22 +120,6 @@ class Cost(Result):
 
 
 @dataclass(frozen=True)
-class Reason(Result):
-    """Why a model is not as fast as its size promises.
-
-    Attributes
-    ----------
-    code : str
-        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices",
-        "starting", "memory", "rate" or "elsewhere".
-    sentence : str
-    """
-
-    code: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class WeighedModel(Result):
     """One model in a comparison.
 
@@ -166,9 +150,10 @@ class WeighedModel(Result):
     speedup_interval : (float, float) or None
     accuracies : tuple of Accuracy
         On the test: one for each seed; empty where no task was given.
-    reasons : tuple of Reason
+    reasons : tuple of Note
         Why it is not faster than the first, or less so than its FLOPs promise; empty where there is
-        nothing to explain.
+        nothing to explain. The codes: "dense zeros", "unpacked", "converted", "rounding", "no
+        instructions", "indices", "starting", "memory", "rate" or "elsewhere".
     evidence : Evidence
     """
 
@@ -187,7 +172,7 @@ class WeighedModel(Result):
     speedup: float | None
     speedup_interval: tuple[float, float] | None
     accuracies: tuple[Accuracy, ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Note, ...]
     evidence: Evidence
 
     @property
@@ -295,10 +280,11 @@ class Weighing(Result):
             m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time)
             for m in self.models
         }
+        # another beats it that is as good in everything (more is better) and better in something
         return tuple(
             label
             for label, mine in values.items()
-            if not any(_beats(its, mine) for its in values.values())
+            if not any(all(map(operator.ge, its, mine)) and its != mine for its in values.values())
         )
 
     def with_models(self, more: Weighing) -> Weighing:
@@ -357,13 +343,6 @@ class Weighing(Result):
         notes = [f"Note ({note.code}): {note.sentence}" for note in self.notes]
         shown = "".join(f"<li>{html.escape(each)}</li>" for each in (*self.sentences, *notes[:2]))
         return f"{super()._repr_html_()}<ul>{shown}</ul>{html_more_notes(notes[2:])}"
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Return whether values (more is better) are at least as good in everything and better in
-    something.
-    """
-    return all(map(operator.ge, one, other)) and one != other
 
 
 def _right(model: WeighedModel) -> str:

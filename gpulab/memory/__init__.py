@@ -2,7 +2,6 @@
 
 from gpulab.memory._snapshot import (
     CellMemory,
-    DeviceUse,
     HeldTensor,
     Released,
     Snapshot,
@@ -18,7 +17,6 @@ from gpulab.memory.shares import Limit, limit
 __all__ = [
     "CATEGORIES",
     "CellMemory",
-    "DeviceUse",
     "HeldTensor",
     "Limit",
     "LiveTensor",

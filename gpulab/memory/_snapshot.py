@@ -426,37 +426,16 @@ def _with_gradient(path: str, tensor: Any) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class DeviceUse(Result):
-    """One device during a cell.
-
-    Attributes
-    ----------
-    device : str
-    before_bytes : int
-        Held by tensors when the cell began.
-    peak_bytes : int
-        The most held by tensors during the cell, those from before counted.
-    kept_bytes, freed_bytes : int
-        By how much tensors grew over the cell, or shrank; one of the two is 0.
-    """
-
-    device: str
-    before_bytes: int
-    peak_bytes: int
-    kept_bytes: int
-    freed_bytes: int
-
-
-@dataclass(frozen=True)
 class CellMemory(Result):
     """The memory of one cell.
 
     Attributes
     ----------
-    devices : tuple of DeviceUse
-        The CPU first. On a CPU live torch storages after each operator; on an accelerator what
-        PyTorch's allocator reports, including what operators allocate internally, and what CuPy
-        held before and after.
+    devices : tuple of (str, int, int, int, int)
+        Each device with the bytes of its tensors before the cell and at the peak, and the bytes by
+        which they grew over the cell, or shrank; one of the last two is 0. The CPU first. On a CPU
+        live torch storages after each operator; on an accelerator what PyTorch's allocator reports,
+        including what operators allocate internally, and what CuPy held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -466,7 +445,7 @@ class CellMemory(Result):
     evidence : Evidence
     """
 
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[tuple[str, int, int, int, int], ...]
     host_grown_bytes: int
     largest: tuple[HeldTensor, ...]
     failed: bool
@@ -474,18 +453,14 @@ class CellMemory(Result):
 
     def __repr__(self) -> str:
         parts = [
-            f"{use.device}: peak {format_bytes(use.peak_bytes)}, kept "
-            f"{format_bytes(use.kept_bytes)}"
-            for use in self.devices
+            f"{device}: peak {format_bytes(peak)}, kept {format_bytes(kept)}"
+            for device, _, peak, kept, _ in self.devices
         ]
         return f"<memory of the cell: {'; '.join(parts)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per device, then the largest new arrays."""
-        rows = []
-        for use in self.devices:
-            sizes = use.before_bytes, use.peak_bytes, use.kept_bytes, use.freed_bytes
-            rows.append((use.device, *map(format_bytes, sizes)))
+        rows = [(device, *map(format_bytes, sizes)) for device, *sizes in self.devices]
         grown = self.host_grown_bytes
         rows.append(("this process", "", "", *(format_bytes(max(0, n)) for n in (grown, -grown))))
         for tensor in self.largest:
@@ -536,14 +511,17 @@ class Watch:
     def result(self) -> CellMemory:
         """Return what happened in the block."""
         grown = host_facts.resident_bytes() - self._resident
-        uses = [_use("cpu", self._host_before, self._host_peak, self._host_after)]
+        uses = [("cpu", self._host_before, self._host_peak, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], _pool_bytes(where)[0]
             # CuPy keeps no peak: what it holds at both ends counts all along
             throughout = min(self._of_cupy[where], cupy_bytes(where)[0])
-            uses.append(
-                _use(str(where), before, max(before, after, _peak(where) + throughout), after)
-            )
+            peak = max(before, after, _peak(where) + throughout)
+            uses.append((str(where), before, peak, after))
+        changes = tuple(
+            (device, before, peak, max(0, after - before), max(0, before - after))
+            for device, before, peak, after in uses
+        )
         new = [
             row
             for where in self._devices
@@ -552,11 +530,7 @@ class Watch:
         ]
         new.sort(key=lambda row: -row.nbytes)
         evidence = Evidence.measured(self._devices[-1].name)
-        return CellMemory(tuple(uses), grown, tuple(new[:_LARGEST]), self.failed, evidence)
-
-
-def _use(device: str, before: int, peak: int, after: int) -> DeviceUse:
-    return DeviceUse(device, before, peak, max(0, after - before), max(0, before - after))
+        return CellMemory(changes, grown, tuple(new[:_LARGEST]), self.failed, evidence)
 
 
 def _peak(where: devices.Device, reset: bool = False) -> int:
@@ -755,7 +729,8 @@ def _empty_caches() -> list[str]:
     torch.clear_autocast_cache()
     if accelerators:
         before = sum(torch_bytes(each)[1] for each in accelerators)
-        if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if in_use and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
             torch._C._cuda_clearCublasWorkspaces()
         getattr(torch, accelerators[0].torch_type).empty_cache()
         after = sum(torch_bytes(each)[1] for each in accelerators)

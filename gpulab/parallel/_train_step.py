@@ -19,7 +19,7 @@ from gpulab.evidence import Environment
 from gpulab.parallel._rank import own_device
 from gpulab.parallel._strategies import Setting, SingleProcess, Trainer, strategy_named
 from gpulab.parallel._timeline import RankNotes, clocks_ahead
-from gpulab.training.data_tasks import task as find_task
+from gpulab.training.data_tasks import find_task
 
 OBSERVED = 3  # steps at the end, where there are so many
 FEWEST_STEPS = 3  # one that only trains, one followed, one observed
@@ -230,7 +230,7 @@ def _batches(job: TrainingJob, device: Any) -> Iterator[tuple[Any, Any]]:
     """
     import torch
 
-    from gpulab.training.feeding import Order
+    from gpulab.training.data_tasks import Order
 
     data = find_task(job.task).train
     for indices in Order(len(data), job.batch_size, job.seed, 0, job.steps):

@@ -1,11 +1,13 @@
 """Number formats: what they hold, how they round, what sums lose, what autocast chooses."""
 
 from gpulab.precision._autocast import AutocastPolicy, AutocastRow, autocast_policy
-from gpulab.precision._formats import Format, format, formats
-from gpulab.precision._rounding import (
+from gpulab.precision._formats import (
+    Format,
     Number,
     decode,
     encode,
+    format,
+    formats,
     nearby,
     neighbours,
     number,

@@ -29,7 +29,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpulab import _given, devices
-from gpulab.devices import Device
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
@@ -252,7 +251,7 @@ def autocast_policy(
     return AutocastPolicy(kind, chosen, tuple(rows), evidence)
 
 
-def _on_device(names: Sequence[str], where: Device, dtype: str) -> dict[str, Seen]:
+def _on_device(names: Sequence[str], where: devices.Device, dtype: str) -> dict[str, Seen]:
     low, generator = getattr(torch, dtype), torch.Generator().manual_seed(0)
 
     def make(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Any]) -> list[Any]:
@@ -298,7 +297,7 @@ def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
     return {name: every[name] for name in names if name in every}
 
 
-def _place(device: Any) -> tuple[str, Device | None]:
+def _place(device: Any) -> tuple[str, devices.Device | None]:
     """Return the kind of device and the device itself, or None where there is only a list for
     it.
     """

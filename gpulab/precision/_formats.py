@@ -1,4 +1,16 @@
-"""The number formats of deep learning as data: bits, range, and overflow."""
+"""The number formats of deep learning: their bits, range and overflow; exact rounding to them from
+float64, to nearest with ties to even, or stochastic; and one number as a format holds it.
+
+Casting through float32 rounds twice, and just off a midpoint the second rounding goes wrong; here a
+float64 is rounded once, on its bits. The results stay float64, which holds every number of every
+format exactly. ``encode`` and ``decode`` convert them to bits and back.
+
+Additions are rounded once too, though float64 does the arithmetic. The float64 sum of two numbers
+may itself be rounded, and rounding it again could go wrong. The rest that float64 lost is known
+exactly (Knuth's two-sum); where there is one, a sum whose last bit is even is moved to its odd
+neighbor on the side of the rest. Such a sum lies on no midpoint of a narrower format, so the second
+rounding decides as one rounding would (Boldo and Melquiond, 2008).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from gpulab import _given
+from gpulab.errors import InputError, shown, with_article
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 
@@ -326,3 +342,691 @@ def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
     ]
     _given.word(function, f"overflow of {one.name}", overflow, possible)
     return overflow  # type: ignore[return-value]
+
+
+_MANTISSA_BITS = 52  # of float64
+
+
+def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.ndarray:
+    """Return the numbers of a format that are nearest to ``x``, with ties to the even one, rounded
+    once.
+
+    Parameters
+    ----------
+    x : array_like of float64
+        Any shape; a torch tensor is accepted too. Narrower types convert to float64 exactly.
+    format : str or Format
+        One of ``formats()``.
+    overflow : str, optional
+        The result for infinities and for numbers that round beyond the largest: "infinity", "nan"
+        or "saturate" (the largest number with the sign). None is the format's own rule.
+
+    Returns
+    -------
+    ndarray of float64
+        Of the shape of ``x``; a NumPy scalar for a scalar. Zeros keep their sign, except in an
+        integer format; a nan becomes what the format's ``nan_becomes`` says.
+
+    Raises
+    ------
+    InputError
+        If ``x`` has values that float64 cannot hold, there is no such format, or the format has no
+        code for the rule.
+
+    Notes
+    -----
+    Sources: IEEE 754-2019, 4.3.1 (roundTiesToEven) and 7.4 (overflow); for the 8-bit formats OFP8
+    and NVIDIA's ``cuda_fp8.hpp``.
+
+    Examples
+    --------
+    >>> print(round_to([2049.0, 70000.0, 2.9e-8, 0.1], "float16"))
+    [2.04800000e+03            inf 0.00000000e+00 9.99755859e-02]
+    >>> print(round_to(500.0, "float8_e4m3fn"))
+    nan
+    >>> print(round_to(500.0, "float8_e4m3fn", overflow="saturate"))
+    448.0
+    """
+    one = find("round_to", format)
+    rule = overflow_rule("round_to", one, overflow)
+    given = as_float64("round_to", x)
+    return shaped(rounded(given, one, rule), given)
+
+
+def rounded(x: np.ndarray, one: Format, rule: Overflow) -> np.ndarray:
+    """Return ``round_to`` of a float64 array, with nothing checked."""
+    if one.kind == "integer":
+        return finished(np.rint(x) + 0.0, x, one, rule)  # + 0.0: an integer has no negative zero
+    if one.mantissa_bits >= _MANTISSA_BITS:
+        return finished(x, x, one, rule)
+    dropped = _MANTISSA_BITS - one.mantissa_bits
+    bits = np.ascontiguousarray(x).view(np.uint64).reshape(x.shape)
+    # Half a unit less one, plus the last bit that stays: what lies over the midpoint carries, and
+    # the midpoint only into an odd number.
+    carry = (bits >> np.uint64(dropped)) & np.uint64(1)
+    wide = (bits + (np.uint64((1 << (dropped - 1)) - 1) + carry)) & np.uint64(
+        ~((1 << dropped) - 1) & 0xFFFFFFFFFFFFFFFF
+    )
+    # Below the smallest normal number all numbers are equally far apart: adding 3 * 2**51 of these
+    # steps makes float64 drop the rest.
+    anchor = 1.5 * 2.0**_MANTISSA_BITS * one.smallest_subnormal
+    magnitude = np.abs(x)
+    with np.errstate(invalid="ignore", over="ignore"):
+        nearest = np.where(
+            magnitude < one.smallest_normal,
+            np.copysign((magnitude + anchor) - anchor, x),
+            wide.view(np.float64),
+        )
+    return finished(nearest, x, one, rule)
+
+
+def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) -> np.ndarray:
+    """Apply a format's range to numbers of its grid: the overflow rule, and what a nan becomes."""
+    result = np.array(nearest, dtype=np.float64, copy=True)
+    beyond = (nearest > one.largest) | (nearest < one.lowest)
+    if beyond.any():
+        limit = {
+            "saturate": (one.largest, one.lowest),
+            "infinity": (np.inf, -np.inf),
+            "nan": (np.nan, np.nan),
+        }[rule]
+        result[beyond] = np.where(nearest[beyond] > 0, *limit)
+    missing = np.isnan(x)
+    if missing.any():
+        result[missing] = one.nan_becomes
+    return result
+
+
+def quantum(x: np.ndarray, one: Format) -> np.ndarray:
+    """Return the distance of the grid's numbers around each magnitude, as if the exponent had no
+    upper end; 1 for what is not finite.
+    """
+    if one.kind == "integer":
+        return np.ones_like(x)
+    _, exponent = np.frexp(np.where(np.isfinite(x), x, 1.0))
+    # frexp's mantissa lies in [0.5, 1), so the exponent in the sense of IEEE is one less; zero
+    # counts as the smallest.
+    lowest = np.where(x == 0, one.emin, exponent - 1)
+    steps: np.ndarray = np.ldexp(1.0, np.maximum(lowest, one.emin) - one.mantissa_bits)
+    return steps
+
+
+def as_float64(function: str, x: Any) -> np.ndarray:
+    """Return what a caller gave as a float64 array.
+
+    Raises
+    ------
+    InputError
+        If it holds no real numbers, or some that float64 does not hold.
+    """
+    is_tensor = isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool
+    try:
+        if is_tensor:  # a sparse one, or one without data, is no array either
+            x = (
+                x.detach().cpu().double().numpy()
+                if x.is_floating_point()
+                else x.detach().cpu().numpy()
+            )
+        given = np.asarray(x)
+    except Exception as error:
+        raise InputError(
+            f"{function}: x is {shown(x)}; expected numbers. Pass a float, a list of floats or an "
+            "array."
+        ) from error
+    if given.dtype.kind not in "fiu":
+        raise InputError(
+            f"{function}: x is {shown(x)}; expected real numbers. Pass a float, a list of floats "
+            "or an array."
+        )
+    with np.errstate(over="ignore"):
+        converted = np.array(given, dtype=np.float64)
+        if given.dtype.kind in "iu" or given.dtype.itemsize > 8:
+            back = (
+                converted.astype(given.dtype)
+                if given.dtype.kind == "f"
+                else _back(converted, given.dtype)
+            )
+            if not np.array_equal(back, given, equal_nan=given.dtype.kind == "f"):
+                raise InputError(
+                    f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, "
+                    "so it would be rounded twice; expected float64 numbers. Convert it first, if "
+                    "one more rounding does no harm."
+                )
+    return converted
+
+
+def _back(converted: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return whole numbers again; what float64 rounded up beyond the integers' range counts as
+    changed.
+    """
+    top = float(np.iinfo(dtype).max)
+    return np.where(converted >= top + (top < 2.0**53), np.iinfo(dtype).min, converted).astype(
+        dtype
+    )
+
+
+def shaped(result: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return a scalar for a scalar, as NumPy's functions do."""
+    return result[()] if given.ndim == 0 else result
+
+
+def generator(function: str, seed: int | np.random.Generator) -> np.random.Generator:
+    """Return the source of chance that a seed stands for.
+
+    Raises
+    ------
+    InputError
+        If it is neither a whole number from 0 nor a generator.
+    """
+    if isinstance(seed, np.random.Generator):
+        return seed
+    return np.random.default_rng(_given.whole(function, "seed", seed, 0, 2**63 - 1))
+
+
+def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndarray:
+    """Return the bits of ``x`` in a format, after one rounding.
+
+    Parameters
+    ----------
+    x : array_like of float64
+    format : str or Format
+    overflow : str, optional
+        As ``round_to``'s.
+
+    Returns
+    -------
+    ndarray of unsigned integers
+        The format's bits, sign first, in the lowest ``bits`` of an 8-, 16-, 32- or 64-bit number. A
+        nan is the positive quiet nan.
+
+    Raises
+    ------
+    InputError
+        As ``round_to``'s.
+
+    Examples
+    --------
+    >>> print(f"{encode(-1.5, 'float16'):016b}", f"{encode(448, 'float8_e4m3fn'):08b}")
+    1011111000000000 01111110
+    """
+    one = find("encode", format)
+    given = as_float64("encode", x)
+    value = rounded(given, one, overflow_rule("encode", one, overflow))
+    if one.kind == "integer":
+        return shaped(value.astype(np.int64).astype(np.uint8), given)
+    magnitude = np.abs(value)
+    finite = np.isfinite(value)
+    mantissa, exponent = np.frexp(np.where(finite, magnitude, 0.0))
+    normal = magnitude >= one.smallest_normal
+    # A normal number: the exponent's field and the bits after the first one. A subnormal one counts
+    # smallest numbers.
+    field = np.where(normal, exponent - 1 + one.bias, 0).astype(np.int64)
+    steps = np.ldexp(
+        mantissa, np.where(normal, one.mantissa_bits + 1, exponent - one.emin + one.mantissa_bits)
+    )
+    body = (field << one.mantissa_bits) + np.where(finite, steps, 0.0).astype(np.int64)
+    body -= np.where(normal & finite, 1 << one.mantissa_bits, 0)
+    top = (1 << (one.bits - 1)) - 1  # all ones after the sign
+    infinite = ((1 << one.exponent_bits) - 1) << one.mantissa_bits
+    quiet = infinite | (1 << (one.mantissa_bits - 1)) if one.has_infinity else top
+    body = np.where(np.isinf(value), infinite, np.where(np.isnan(value), quiet, body)).astype(
+        np.uint64
+    )
+    sign = (np.signbit(value) & ~np.isnan(value)).astype(np.uint64)
+    kinds = (np.uint8, np.uint16, np.uint32, np.uint64)
+    kind = next(kind for kind in kinds if np.iinfo(kind).bits >= one.bits)
+    return shaped((body | (sign << np.uint64(one.bits - 1))).astype(kind), given)
+
+
+def decode(codes: Any, format: str | Format) -> np.ndarray:
+    """Return the numbers that bits stand for in a format.
+
+    Parameters
+    ----------
+    codes : array_like of int
+        From 0 to 2 ** bits - 1.
+    format : str or Format
+
+    Returns
+    -------
+    ndarray of float64
+
+    Raises
+    ------
+    InputError
+        If a code is not a whole number in that range.
+
+    Examples
+    --------
+    >>> print(decode([0x0001, 0x7BFF, 0x7C00], "float16"))
+    [5.96046448e-08 6.55040000e+04            inf]
+    """
+    one = find("decode", format)
+    given = _codes("decode", codes, one)
+    if one.kind == "integer":
+        return shaped(given.astype(np.uint8).view(np.int8).astype(np.float64), given)
+    code = given.astype(np.uint64)
+    sign = (code >> np.uint64(one.bits - 1)).astype(bool)
+    field = (
+        (code >> np.uint64(one.mantissa_bits)) & np.uint64((1 << one.exponent_bits) - 1)
+    ).astype(np.int64)
+    mantissa = (code & np.uint64((1 << one.mantissa_bits) - 1)).astype(np.int64)
+    whole = np.where(field > 0, mantissa + (1 << one.mantissa_bits), mantissa).astype(np.float64)
+    with np.errstate(over="ignore"):  # the codes of infinities and nans, which are put right below
+        value = np.ldexp(whole, np.maximum(field, 1) - one.bias - one.mantissa_bits)
+    special = field == (1 << one.exponent_bits) - 1
+    if one.has_infinity:
+        value = np.where(special, np.where(mantissa == 0, np.inf, np.nan), value)
+    elif one.has_nan:
+        value = np.where(special & (mantissa == (1 << one.mantissa_bits) - 1), np.nan, value)
+    return shaped(np.where(sign, -value, value), given)
+
+
+def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
+    try:
+        given = np.asarray(codes)
+        whole = (
+            given.dtype.kind in "iu"
+            and bool(np.all(given >= 0))
+            and int(np.max(given, initial=0)) < 2**one.bits
+        )
+    except Exception as error:
+        raise InputError(
+            f"{function}: codes are {shown(codes)}; expected whole numbers. Pass an int or an "
+            "array of ints."
+        ) from error
+    if not whole:
+        raise InputError(
+            f"{function}: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} "
+            "- 1. Pass unsigned bits."
+        )
+    return given
+
+
+def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
+    """Return the next numbers of a format below and above ``x``, excluding ``x`` itself.
+
+    Parameters
+    ----------
+    x : array_like of float64
+    format : str or Format
+
+    Returns
+    -------
+    below, above : ndarray of float64
+        Of the shape of ``x``. Beyond the largest number this is infinity if the format has one,
+        else nan.
+
+    Raises
+    ------
+    InputError
+        As ``round_to``'s.
+
+    Examples
+    --------
+    >>> below, above = neighbours([1.0, 0.1], "float8_e4m3fn")
+    >>> print(below, above)
+    [0.9375  0.09375] [1.125     0.1015625]
+    """
+    one = find("neighbours", format)
+    given = as_float64("neighbours", x)
+    above, below = _above(given, one), -_above(-given, one, mirrored=True)
+    return shaped(below, given), shaped(above, given)
+
+
+def _above(x: np.ndarray, one: Format, mirrored: bool = False) -> np.ndarray:
+    """Return the next number above; of the mirrored number line, whose end an integer format has
+    elsewhere.
+    """
+    top, bottom = (-one.lowest, -one.largest) if mirrored else (one.largest, one.lowest)
+    held = np.clip(x, bottom, top)
+    nearest = rounded(-held, one, "saturate") * -1 if mirrored else rounded(held, one, "saturate")
+    # One step away from zero is the spacing; towards zero it is that of the number just nearer to
+    # zero.
+    inner = np.nextafter(nearest, 0.0)
+    step = np.where(nearest < 0, quantum(inner, one), quantum(nearest, one))
+    end = np.inf if one.has_infinity else np.nan
+    with np.errstate(invalid="ignore", over="ignore"):
+        following = np.where(nearest > x, nearest, nearest + step) + 0.0
+        following = np.where(following > top, end, following)
+        following = np.where(x < bottom, bottom, following)
+        following = np.where(x >= top, end, following)
+    return np.where(np.isnan(x) | (x == np.inf), np.nan, following)
+
+
+def spacing(x: Any, format: str | Format) -> np.ndarray:
+    """Return the distance from ``x`` to the next number of the format away from zero (a unit in the
+    last place).
+
+    Parameters
+    ----------
+    x : array_like of float64
+        The position; only its power of two matters.
+    format : str or Format
+
+    Returns
+    -------
+    ndarray of float64
+        nan beyond the largest number and for what is not finite.
+
+    Raises
+    ------
+    InputError
+        As ``round_to``'s.
+
+    Examples
+    --------
+    >>> print(spacing([1.0, 2048.0, 1e-6], "float16"))
+    [9.76562500e-04 2.00000000e+00 5.96046448e-08]
+    """
+    one = find("spacing", format)
+    given = as_float64("spacing", x)
+    inside = (given >= one.lowest) & (given <= one.largest)
+    return shaped(np.where(inside, quantum(given, one), math.nan), given)
+
+
+def add(a: np.ndarray, b: np.ndarray, one: Format) -> np.ndarray:
+    """Return a + b rounded once to a format of at most 50 bits of mantissa; beyond its largest
+    number, infinity or what its rule says.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = a + b
+        other = total - a
+        rest = (a - (total - other)) + (b - other)
+        even = (
+            np.ascontiguousarray(total).view(np.uint64).reshape(np.shape(total)) & np.uint64(1)
+        ) == 0
+        lost = np.isfinite(total) & (rest != 0) & even
+        odd = np.where(lost, np.nextafter(total, np.copysign(np.inf, rest)), total)
+    return rounded(odd, one, one.overflow)
+
+
+def running_sum(values: list[float], one: Format) -> float:
+    """Return the sum of numbers, one after the other, with each partial sum rounded once; the same
+    as ``add`` in a loop, and faster.
+    """
+    lowest, kept, largest = one.emin, one.mantissa_bits, one.largest
+    total = 0.0
+    for value in values:
+        exact = total + value
+        if exact == 0 or not math.isfinite(exact):
+            total = exact
+            continue
+        other = exact - total
+        rest = (total - (exact - other)) + (value - other)
+        unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, lowest) - kept)
+        steps = exact / unit
+        down = math.floor(steps)
+        nearest = round(steps) if rest == 0 or steps - down != 0.5 else down + (rest > 0)
+        total = nearest * unit
+        if abs(total) > largest:
+            total = in_range(total, one)
+    return total
+
+
+def in_range(value: float, one: Format) -> float:
+    """Return a number of a float format's grid, as it would be without an end, as the format's own
+    rule has it: what ``finished`` does.
+    """
+    if math.isnan(value):
+        return one.nan_becomes
+    if abs(value) <= one.largest:
+        return value
+    return math.copysign(
+        {"infinity": math.inf, "nan": math.nan, "saturate": one.largest}[one.overflow], value
+    )
+
+
+_EVIDENCE = Evidence.modelled(
+    "the format's definition, rounded once to nearest, ties to even",
+    "IEEE 754-2019, OFP8, MX",
+    "none: exact",
+)
+MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Number(Result):
+    """A number in a format.
+
+    Attributes
+    ----------
+    format : Format
+    given : float
+        What was asked for.
+    held : float
+        What the format makes of it.
+    code : int
+        The bits.
+    kind : str
+        "normal", "subnormal", "zero", "infinite" or "nan".
+    below, above : float
+        The next numbers; nan where there is none.
+    spacing : float
+        From the held number to the next one farther from zero; nan for what is not finite.
+    evidence : Evidence
+        MODELLED: a definition.
+    """
+
+    format: Format
+    given: float
+    held: float
+    code: int
+    kind: str
+    below: float
+    above: float
+    spacing: float
+    evidence: Evidence
+
+    @property
+    def bits(self) -> str:
+        """The bits as text, sign first."""
+        return f"{self.code:0{self.format.bits}b}"
+
+    @property
+    def fields(self) -> tuple[str, str, str]:
+        """The bits of sign, exponent and mantissa; an integer has no exponent."""
+        return (
+            self.bits[0],
+            self.bits[1 : 1 + self.format.exponent_bits],
+            self.bits[1 + self.format.exponent_bits :],
+        )
+
+    @property
+    def relative_error(self) -> float:
+        """The rounding error divided by the number asked for; nan where there is none."""
+        if not (math.isfinite(self.given) and math.isfinite(self.held)):
+            return math.nan
+        return abs(self.held - self.given) / abs(self.given) if self.given else 0.0
+
+    @property
+    def reading(self) -> str:
+        """How the bits make the number."""
+        one = self.format
+        if self.kind in ("infinite", "nan"):
+            return (
+                f"the bits of {'an infinity' if self.kind == 'infinite' else 'nan, not a number'}"
+            )
+        sign, exponent, mantissa = self.fields
+        if not (exponent and mantissa):
+            return "two's complement"
+        minus = "-" if sign == "1" else ""
+        fraction = int(mantissa, 2) / 2 ** len(mantissa)
+        if int(exponent, 2):
+            return f"{minus}{1 + fraction:.10g} x 2^{int(exponent, 2) - one.bias}"
+        return (
+            f"{minus}{fraction:.10g} x "
+            f"2^{one.emin}{'' if fraction == 0 else ' (subnormal: no leading 1)'}"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.given:.17g} in {self.format.name}: {self.held:.17g}, bits "
+            f"{' '.join(part for part in self.fields if part)}>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a fact."""
+        error = self.relative_error
+        rows = [
+            ("asked for", f"{self.given:.17g}"),
+            ("held", f"{self.held:.17g}"),
+            ("kind", self.kind),
+            ("bits", f"{' '.join(part for part in self.fields if part)} = {self.reading}"),
+            ("relative error", "-" if math.isnan(error) else "0" if error == 0 else f"{error:.2g}"),
+            ("next below, next above", f"{_or_none(self.below)}, {_or_none(self.above)}"),
+            ("to the next number", _or_none(self.spacing)),
+        ]
+        return (self.format.name, ""), rows
+
+
+def _or_none(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.10g}"
+
+
+def number(x: float, format: str | Format, steps: int = 0) -> Number:
+    """Return a number as a format holds it, or the number that is some steps away from it.
+
+    Parameters
+    ----------
+    x : float
+    format : str or Format
+    steps : int
+        How many numbers of the format to go up (or down) from the rounded x; stops at the largest
+        and the lowest. -10,000 to 10,000.
+
+    Returns
+    -------
+    Number
+
+    Raises
+    ------
+    InputError
+        If ``x`` is not a number, there is no such format, or there are too many steps.
+
+    Examples
+    --------
+    >>> number(0.1, "float16")
+    <0.10000000000000001 in float16: 0.0999755859375, bits 0 01011 1001100110>
+    >>> number(1.0, "bfloat16", steps=1).held
+    1.0078125
+    """
+    one = find("number", format)
+    steps = _given.whole("number", "steps", steps, -MOST_STEPS, MOST_STEPS)
+    given = as_float64("number", x)
+    if given.ndim:
+        raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")
+    x = float(given)
+    held = float(round_to(x, one))
+    for _ in range(abs(steps)):
+        further = float(neighbours(held, one)[1 if steps > 0 else 0])
+        if not math.isfinite(further):
+            break
+        held = further
+    return _made(x if not steps else held, held, int(encode(held, one)), one)
+
+
+def number_from_bits(code: Any, format: str | Format) -> Number:
+    """Return the number that bits stand for.
+
+    Parameters
+    ----------
+    code : int or str
+        The bits as a whole number, or as text of zeros and ones (spaces between fields are fine).
+    format : str or Format
+
+    Raises
+    ------
+    InputError
+        If these are not bits of the format.
+
+    Examples
+    --------
+    >>> number_from_bits("0 11110 1111111111", "float16").held
+    65504.0
+    """
+    one = find("number_from_bits", format)
+    if isinstance(code, str):
+        digits = code.replace(" ", "").replace("_", "")
+        if len(digits) != one.bits or set(digits) - {"0", "1"}:
+            raise InputError(
+                f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, "
+                "exponent and mantissa."
+            )
+        code = int(digits, 2)
+    if not _given.is_whole(code):
+        raise InputError(
+            f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and "
+            "ones. Pass for example 0x3C00."
+        )
+    code = int(code)
+    held = float(decode(code, one))
+    return _made(held, held, code, one)
+
+
+def _made(given: float, held: float, code: int, one: Format) -> Number:
+    below, above = (float(v) for v in neighbours(held, one))
+    if math.isnan(held):
+        kind = "nan"
+    elif math.isinf(held):
+        kind = "infinite"
+    elif held == 0:
+        kind = "zero"
+    else:
+        kind = "normal" if abs(held) >= one.smallest_normal else "subnormal"
+    return Number(one, given, held, code, kind, below, above, float(spacing(held, one)), _EVIDENCE)
+
+
+def nearby(
+    low: float, high: float, format: str | Format, most: int = 200
+) -> tuple[np.ndarray, int]:
+    """Return the numbers of a format from ``low`` to ``high``, and how many there are; the first
+    are left out beyond ``most``.
+
+    Raises
+    ------
+    InputError
+        If the ends are not finite, or the lower one is the higher one.
+
+    Examples
+    --------
+    >>> nearby(1.0, 1.5, "float8_e4m3fn")
+    (array([1.   , 1.125, 1.25 , 1.375, 1.5  ]), 5)
+    """
+    one = find("nearby", format)
+    if not (_given.is_finite(low) and _given.is_finite(high)) or low > high:
+        raise InputError(
+            f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower "
+            "one first. Swap or correct them."
+        )
+    bottom, top = max(float(low), one.lowest), min(float(high), one.largest)
+    if bottom > top:
+        return np.zeros(0), 0
+    first = _ordinal(bottom, one)
+    last = _ordinal(top, one)
+    if _value(first, one) < bottom:
+        first += 1
+    if _value(last, one) > top:
+        last -= 1
+    count = max(0, last - first + 1)
+    if count > most:
+        return np.zeros(0), count
+    return np.array([_value(k, one) for k in range(first, last + 1)]), count
+
+
+def _ordinal(x: float, one: Format) -> int:
+    """Return a number's place in the order of the format's numbers, zero being 0."""
+    held = float(round_to(x, one, overflow="saturate"))
+    return (
+        int(held)
+        if one.kind == "integer"
+        else int(math.copysign(int(encode(abs(held), one)), held))
+    )
+
+
+def _value(ordinal: int, one: Format) -> float:
+    return (
+        float(ordinal)
+        if one.kind == "integer"
+        else math.copysign(float(decode(abs(ordinal), one)), ordinal)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ import torch
 from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
-from gpulab.precision import _rounding
-from gpulab.precision._formats import Format, find
-from gpulab.precision._rounding import as_float64, generator, rounded
+from gpulab.precision import _formats
+from gpulab.precision._formats import Format, as_float64, find, generator, rounded
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -205,12 +204,12 @@ def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
 
 def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generator) -> float:
     if order == "one by one":
-        return _rounding.running_sum(held.tolist(), wide)
+        return _formats.running_sum(held.tolist(), wide)
     if order == "in pairs":
         level = held
         while level.size > 1:
             level = np.append(level, 0.0) if level.size % 2 else level
-            level = _rounding.add(level[0::2], level[1::2], wide)
+            level = _formats.add(level[0::2], level[1::2], wide)
         return float(level[0])
     total = 0.0
     for value, draw in zip(held.tolist(), chance.random(held.size).tolist(), strict=True):
@@ -223,11 +222,11 @@ def _by_chance(exact: float, one: Format, draw: float) -> float:
     chance.
     """
     if exact == 0 or not math.isfinite(exact):
-        return _rounding.in_range(exact, one)
+        return _formats.in_range(exact, one)
     unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
     steps = abs(exact) / unit
     down = math.floor(steps)
-    return _rounding.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
+    return _formats.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
 
 
 @dataclass(frozen=True)
@@ -273,6 +272,15 @@ class ProductError(Result):
     evidence: Evidence
     device_evidence: Evidence | None
 
+    rows_from = "rows"
+    columns: ClassVar = {
+        "operands in": lambda row: row.operands,
+        "accumulated in": lambda row: row.accumulator,
+        "largest error": lambda row: percent(row.max_relative_error),
+        "typical error (rms)": lambda row: percent(row.rms_relative_error),
+        "": lambda row: row.badge.value,
+    }
+
     def row(self, operands: str, accumulator: str = "float32") -> ProductRow:
         """Return one way.
 
@@ -295,20 +303,6 @@ class ProductError(Result):
     def __repr__(self) -> str:
         m, k, n = self.shape
         return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row for each way."""
-        rows = [
-            (
-                r.operands,
-                r.accumulator,
-                percent(r.max_relative_error),
-                percent(r.rms_relative_error),
-                r.badge.value,
-            )
-            for r in self.rows
-        ]
-        return ("operands in", "accumulated in", "largest error", "typical error (rms)", ""), rows
 
     def caption(self) -> str:
         """Return the evidence of the simulated rows; the measured ones name theirs in a row of
@@ -396,7 +390,7 @@ def matmul_error(
 def _product(left: np.ndarray, right: np.ndarray, wide: Format) -> np.ndarray:
     total = np.zeros((left.shape[0], right.shape[1]))
     for column, row in zip(left.T, right, strict=True):
-        total = _rounding.add(total, np.multiply.outer(column, row), wide)
+        total = _formats.add(total, np.multiply.outer(column, row), wide)
     return total
 
 

@@ -17,8 +17,7 @@ from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import training_step
-from gpulab.precision._formats import Format, find
-from gpulab.precision._rounding import as_float64
+from gpulab.precision._formats import Format, as_float64, find
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -228,7 +227,8 @@ def gradients(
             "inputs."
         )
     try:
-        with torch.random.fork_rng(devices=_generators(model)):
+        cuda = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+        with torch.random.fork_rng(devices=sorted(cuda)):
             ours = copy.deepcopy(model).float()
             moved = tuple(
                 x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
@@ -252,11 +252,6 @@ def gradients(
         ) from None
     kinds = tuple(Magnitudes.of(kind, found[kind]) for kind in KINDS if found[kind])
     return Gradients(type(model).__name__, kinds, Evidence.measured(where.name, samples=1))
-
-
-def _generators(model: Any) -> list[int]:
-    """The CUDA devices whose random state a forward pass of the model can move."""
-    return sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
@@ -463,7 +458,7 @@ class GradientWindow(Result):
             ),
             (
                 "safe scales",
-                self._range(),
+                "none" if self._scales is None else " to ".join(map(plain, self._scales)),
                 f"at most {share(self.tolerance)} become zero, none overflows",
             ),
         ]
@@ -477,9 +472,6 @@ class GradientWindow(Result):
                 ),
             )
         return ("gradients that are", "share", "gradients of this size, before scaling"), rows
-
-    def _range(self) -> str:
-        return "none" if self._scales is None else " to ".join(map(plain, self._scales))
 
 
 def plain(scale: float) -> str:

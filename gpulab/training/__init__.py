@@ -1,17 +1,15 @@
 """Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
-from gpulab.training._fit import fit, over_seeds
 from gpulab.training._ladder import ladder
 from gpulab.training._profile import (
     HiddenWaits,
     OperatorCost,
     Profile,
     ProfileSpan,
-    WaitSite,
     hidden_waits,
     profile,
 )
-from gpulab.training._run import Run
+from gpulab.training._run import Run, fit, over_seeds
 from gpulab.training._scripts import compare_scripts, speedup_report
 from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, task, tasks
 from gpulab.training.ladder_recordings import (
@@ -71,7 +69,6 @@ __all__ = [
     "StepSpan",
     "Task",
     "Technique",
-    "WaitSite",
     "compare_scripts",
     "evaluate",
     "evaluate_models",

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.measuring import calm_collector
@@ -23,8 +22,7 @@ from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_rat
 from gpulab.training import backend_switches
 from gpulab.training._run import Run
 from gpulab.training._step import DEFAULTS
-from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds
-from gpulab.training.data_tasks import task as find_task
+from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds, find_task
 from gpulab.training.ladder_recordings import START, Technique, recorded_gains, techniques
 from gpulab.training.results import (
     TOLERANCE,
@@ -193,7 +191,7 @@ class _Climb:
     of each turn.
     """
 
-    def __init__(self, job: Task, where: Device, base: dict[str, Any], clock: Any) -> None:
+    def __init__(self, job: Task, where: devices.Device, base: dict[str, Any], clock: Any) -> None:
         self.job, self.where, self.base, self.clock = job, where, base, clock
         self.kind = "cpu" if where.is_cpu else "accelerator"
         self.known: dict[str, Technique] = {}
@@ -448,7 +446,11 @@ class _Climb:
         for form in [form for form in self.runs if form not in forms]:
             self.runs.pop(form).close()
         taken = self._take_turns(forms, turns, deadline)
-        self._note_what_was_skipped(forms)
+        # what a form does not do of what it is called, once, under the first that lacks it
+        for form in forms:
+            for sentence in _skipped(self.runs[form]):
+                if all(sentence not in note.sentence for note in self.notes):
+                    self.notes.append(Note("skipped", f"{self._words(form)}: {sentence}"))
         accuracy, learned = self._learned(rungs, samples, seeds)
         product, overstated = self._multiplied(names)
         if taken < FEWEST_SAMPLES:
@@ -498,15 +500,6 @@ class _Climb:
             evidence=Evidence.measured(self.where.name, samples=taken),
             environment=devices.environment(self.where),
         )
-
-    def _note_what_was_skipped(self, forms: list[Names]) -> None:
-        """Note what a form does not do of what it is called, each once, under the first form that
-        lacks it.
-        """
-        for form in forms:
-            for sentence in _skipped(self.runs[form]):
-                if all(sentence not in note.sentence for note in self.notes):
-                    self.notes.append(Note("skipped", f"{self._words(form)}: {sentence}"))
 
     def _all_but(self, name: str, names: Names) -> Names:
         """Return all techniques but one; all of them where a later one sets all that it sets, with

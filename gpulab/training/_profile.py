@@ -380,7 +380,10 @@ def _result(label: str, device: devices.Device, events: Any, count: int, plain: 
         key=lambda s: (s.start_seconds, -s.end_seconds),
     )
     notes = []
-    if (kept := _whole_steps(spans, windows)) < count:
+    # A step is kept with all of its spans, or what it is made of would be wrong; the first is.
+    starts = [span.start_seconds for span in spans]
+    kept = max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
+    if kept < count:
         sentence = (
             f"{len(spans):,} spans are too many to keep, so the figures are those of the first "
             f"{plural(kept, 'step')} of {count}. Profile fewer steps."
@@ -399,14 +402,6 @@ def _result(label: str, device: devices.Device, events: Any, count: int, plain: 
         tuple(notes),
         Evidence.measured(device.name, kept),
     )
-
-
-def _whole_steps(spans: Sequence[ProfileSpan], windows: Sequence[tuple[float, float]]) -> int:
-    """Return how many steps can be kept with all of their spans: what a step is made of would be
-    wrong of a part. The first is.
-    """
-    starts = [span.start_seconds for span in spans]
-    return max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
 
 
 def _on_device(event: Any) -> bool:
@@ -478,24 +473,6 @@ _WARNING = "called a synchronizing CUDA operation"
 _HERE = str(Path(__file__).resolve().parent.parent)  # gpulab
 
 
-@dataclass(frozen=True)
-class WaitSite(Result):
-    """One line that makes the host wait.
-
-    Attributes
-    ----------
-    line : str
-        File and number, then the source.
-    what : str
-        The call, and why it waits.
-    count : int
-    """
-
-    line: str
-    what: str
-    count: int
-
-
 @dataclass(frozen=True, repr=False)
 class HiddenWaits(Result):
     """The known places at which a function makes its host wait for the device.
@@ -505,8 +482,9 @@ class HiddenWaits(Result):
     label, device : str
     calls : int
         How many times the function was called.
-    sites : tuple of WaitSite
-        The most frequent first.
+    sites : tuple of (str, str, int)
+        The line (file and number, then the source), the call and why it waits, and how many times;
+        the most frequent first.
     warned : int or None
         The count of CUDA's own debug mode, for comparison; None without CUDA.
     notes : tuple of Note
@@ -516,7 +494,7 @@ class HiddenWaits(Result):
     label: str
     device: str
     calls: int
-    sites: tuple[WaitSite, ...]
+    sites: tuple[tuple[str, str, int], ...]
     warned: int | None
     notes: tuple[Note, ...]
     evidence: Evidence
@@ -524,14 +502,14 @@ class HiddenWaits(Result):
     @property
     def count(self) -> int:
         """How many times the host would wait, in all calls."""
-        return sum(site.count for site in self.sites)
+        return sum(count for _, _, count in self.sites)
 
     def __repr__(self) -> str:
         return f"<{self.label}: {plural(self.count, 'wait')} at {plural(len(self.sites), 'place')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
-        rows = [(site.line, site.what, str(site.count)) for site in self.sites] or [
+        rows = [(line, what, str(count)) for line, what, count in self.sites] or [
             ("nowhere", "the host never waits", "0")
         ]
         if self.warned is not None:
@@ -609,7 +587,7 @@ def hidden_waits(
             f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); "
             "expected it to run. Call it once by itself first."
         ) from error
-    sites = tuple(WaitSite(line, what, count) for (line, what), count in waits.found.most_common())
+    sites = tuple((*where, count) for where, count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
     return HiddenWaits(
         label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls)

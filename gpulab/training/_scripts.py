@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from gpulab import _files, _given, devices, timing
-from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
@@ -36,8 +35,8 @@ from gpulab.training.data_tasks import (
     accuracy_of,
     answers_of,
     difference_over_seeds,
+    find_task,
 )
-from gpulab.training.data_tasks import task as find_task
 from gpulab.training.results import LEAST_EFFECT, TOLERANCE, Gain, LadderResult, ScriptsResult
 
 Script = Callable[[Any, Data], Any]
@@ -150,7 +149,7 @@ def compare_scripts(
 def _in_turns(
     both: list[_Script],
     data: Data,
-    where: Device,
+    where: devices.Device,
     longer: float,
     deadline: float,
 ) -> timing.Comparison:
@@ -177,7 +176,7 @@ def _gain(compared: timing.Comparison) -> Gain:
 
 
 def gain_in_turns(
-    before: Script, after: Script, task: Task, data: Data, device: Device, longer: float
+    before: Script, after: Script, task: Task, data: Data, device: devices.Device, longer: float
 ) -> Gain:
     """Return the gain by another series of turns on these data, ``longer`` times as long as that of
     ``compare_scripts``.
@@ -192,7 +191,7 @@ def gain_in_turns(
         return _gain(_in_turns(both, data, device, longer, _MOST_SECONDS))
 
 
-def samples_of(script: Script, task: Task, data: Data, device: Device) -> int:
+def samples_of(script: Script, task: Task, data: Data, device: devices.Device) -> int:
     """Return how many samples a script takes through the model in training in one call on these
     data.
 
@@ -208,7 +207,7 @@ def _name(script: Any) -> str:
     return str(getattr(script, "__name__", "script")).replace("<lambda>", "script")
 
 
-def _pair(before: Script, after: Script, task: Task, device: Device) -> list[_Script]:
+def _pair(before: Script, after: Script, task: Task, device: devices.Device) -> list[_Script]:
     names = [_name(before), _name(after)]
     if names[0] == names[1]:
         names = [f"{names[0]} (before)", f"{names[1]} (after)"]
@@ -221,7 +220,7 @@ def _pair(before: Script, after: Script, task: Task, device: Device) -> list[_Sc
 class _Script:
     """One script, called on new models."""
 
-    def __init__(self, name: str, script: Script, job: Task, where: Device) -> None:
+    def __init__(self, name: str, script: Script, job: Task, where: devices.Device) -> None:
         self.name, self.script, self.job, self.where = name, script, job, where
 
     def _call(self, model: Any, data: Data, seed: int = 0) -> None:

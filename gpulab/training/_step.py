@@ -47,7 +47,7 @@ _OTHER_NAMES = {
     "pure-bf16": "pure-bfloat16",
     **{name: name for name in PRECISIONS},
 }
-_MOST_STEPS = 1_000_000
+MOST_STEPS = 1_000_000
 _MOST_WORKERS = 64
 
 
@@ -164,11 +164,11 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     size = _given.whole("fit", "batch_size", values["batch_size"], 1, items)
     an_epoch = items // size
     if values["steps"] is None:
-        most = _MOST_STEPS // an_epoch
+        most = MOST_STEPS // an_epoch
         wanted = job.epochs if epochs is None else _given.whole("fit", "epochs", epochs, 1, most)
         values["steps"] = an_epoch * wanted
     limits = {
-        "steps": (1, _MOST_STEPS),
+        "steps": (1, MOST_STEPS),
         "accumulate": (1, size),
         "workers": (0, _MOST_WORKERS),
         "prefetch": (0, 1000),

@@ -137,36 +137,38 @@ def threads(count: int, device: Device) -> Iterator[None]:
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
     """Within the block anybody may turn PyTorch's switches: threads, precision of float32, cuDNN's
-    choice, default dtype, gradients.
+    choice, deterministic algorithms, default dtype, gradients.
 
     After it they are as they were, so that what one script turned on for itself is not on for the
     next one.
     """
-    backends: Any = torch.backends
     places = _float32_places()
     found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places]
-    found += [(backends.cudnn, "benchmark"), (backends.cudnn, "deterministic")]
+    found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.is_grad_enabled, torch.set_grad_enabled),
+        (_deterministic, lambda state: torch.use_deterministic_algorithms(*state)),
     ]
-    older = _older_switch()
     before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
+    older = _matmul_precision(places)
     try:
+        for (place, name), value in zip(found, before, strict=True):
+            setattr(place, name, value)
         yield
     finally:
         for (get, put), state in zip(calls, states, strict=True):
             if get() != state:
                 put(state)
-        if [getattr(place, name) for place, name in found] != before or _older_switch() != older:
-            if older is not None:
-                # while these and the older switch disagree it cannot be set and read
-                for place in places:
-                    place.fp32_precision = "ieee"
-                _matmul_precision(older)
-            for (place, name), value in zip(found, before, strict=True):
-                setattr(place, name, value)
+        _matmul_precision(places, older)
+        for (place, name), value in zip(found, before, strict=True):
+            setattr(place, name, value)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    enabled = torch.are_deterministic_algorithms_enabled()
+    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _float32_places() -> list[Any]:
@@ -182,16 +184,6 @@ def _float32_places() -> list[Any]:
     return [place for place in places if hasattr(place, "fp32_precision")]
 
 
-def _older_switch() -> str | None:
-    """Return what the older switch of float32 products says; None where the newer ones say
-    otherwise, so that it cannot be read.
-    """
-    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
-        warnings.filterwarnings("ignore", message=".*new API settings.*")
-        return torch.get_float32_matmul_precision()
-    return None
-
-
 @contextlib.contextmanager
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
     """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same
@@ -200,53 +192,33 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get
     another one. One thread at a time.
     """
-    with alone():
+    with alone(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
-        of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
-        places = [(place, "ieee" if place is of_cpu else wanted) for place in _float32_places()]
-        before, older = [place.fp32_precision for place, _ in places], None
-        deterministic, benchmark = (
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.benchmark,
-        )
-        algorithms, only_warn = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
-        try:
-            for place, _ in places:  # while these and the older switch disagree it cannot be read
-                place.fp32_precision = "ieee"
-            older = _matmul_precision("high" if wanted == "tf32" else "highest")
-            for place, value in places:
-                place.fp32_precision = value
-            if device.torch_type == "cuda":
-                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
-                torch.use_deterministic_algorithms(True, warn_only=True)
-            with warnings.catch_warnings(), torch.enable_grad():
-                warnings.filterwarnings("ignore", message=".*deterministic.*")
-                yield
-        finally:
-            if older is not None:
-                _matmul_precision(older)
-            for (place, _), value in zip(places, before, strict=True):
-                place.fp32_precision = value
-            if device.torch_type == "cuda":
-                torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = (
-                    deterministic,
-                    benchmark,
-                )
-                torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
+        places = _float32_places()
+        _matmul_precision(places, "high" if wanted == "tf32" else "highest")
+        for place in places:
+            of_cpu = place is getattr(torch.backends.mkldnn, "matmul", None)
+            place.fp32_precision = "ieee" if of_cpu else wanted
+        if device.torch_type == "cuda":
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+            yield
 
 
-def _matmul_precision(wanted: str) -> str:
-    """Set the older switch of float32 products, which sets the newer ones too, and return what it
-    was.
+def _matmul_precision(places: list[Any], wanted: str | None = None) -> str:
+    """Return the older switch of float32 products, and set it where another is wanted, which sets
+    the newer ones too; they are "ieee" afterwards, or as the older one sets them.
 
-    Inductor of PyTorch 2.9 and 2.10 reads the older one, which raises wherever the newer ones say
-    otherwise.
+    While the newer ones say otherwise the older one cannot be read, and Inductor of PyTorch 2.9 and
+    2.10 reads it.
     """
+    for place in places:
+        place.fp32_precision = "ieee"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*new API settings.*")
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(wanted)
+        if wanted is not None:
+            torch.set_float32_matmul_precision(wanted)
     return before

@@ -26,6 +26,7 @@ from gpulab.units import format_ratio, format_seconds
 START: Mapping[str, Any] = {"batch_size": 16, "loading": "items", "read_loss": True}
 _LARGE_BATCH = 64
 _AHEAD = 2
+_TF32 = "TF32 is a number format of NVIDIA GPUs from compute capability 8.0"
 
 Lacks = Callable[[Device], "str | None"]
 
@@ -75,17 +76,12 @@ class Technique:
             )
 
 
-def _on_cuda(what: str) -> Lacks:
-    return lambda device: None if device.kind == "cuda" else f"{what}; this is {device.name}."
+def _only(what: str, has: Callable[[Device], bool]) -> Lacks:
+    return lambda device: None if has(device) else f"{what}; this is {device.name}."
 
 
-def _tf32(device: Device) -> str | None:
-    return (
-        None
-        if device.has_tf32
-        else "TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is "
-        f"{device.name}."
-    )
+def _is_cuda(device: Device) -> bool:
+    return device.kind == "cuda"
 
 
 def _ranks(device: Device) -> str | None:
@@ -93,16 +89,18 @@ def _ranks(device: Device) -> str | None:
     return f"{more}: notebook 08 and gl.parallel.scaling measure several."
 
 
-def _lighter() -> Any:
-    return networks.mobilenet(width=16)
-
-
 _ALL = (
     Technique("resident", "data on the device", "loading", {"loading": "resident"}),
     Technique("prefetch", "pinned prefetch", "loading", {"prefetch": _AHEAD, "pinned": True}),
     Technique("batch", "larger batch", "starting operators", {"batch_size": _LARGE_BATCH}),
     Technique("waits", "fewer waits", "waiting", {"read_loss": False}),
-    Technique("tf32", "TF32", "arithmetic", {"precision": "tf32"}, lacks=_tf32),
+    Technique(
+        "tf32",
+        "TF32",
+        "arithmetic",
+        {"precision": "tf32"},
+        lacks=_only(_TF32, lambda device: device.has_tf32),
+    ),
     Technique("mixed", "mixed precision (bfloat16)", "arithmetic", {"precision": "bfloat16"}),
     Technique("layout", "channels last", "memory", {"channels_last": True}),
     Technique(
@@ -110,7 +108,7 @@ _ALL = (
         "cuDNN autotune",
         "arithmetic",
         {"autotune": True},
-        lacks=_on_cuda("cuDNN runs on NVIDIA GPUs"),
+        lacks=_only("cuDNN runs on NVIDIA GPUs", _is_cuda),
     ),
     Technique("fused", "fused optimizer", "starting operators", {"fused": True}),
     Technique("compile", "torch.compile", "starting operators", {"compile": True}),
@@ -119,9 +117,11 @@ _ALL = (
         "CUDA graph",
         "starting operators",
         {"cuda_graph": True},
-        lacks=_on_cuda("CUDA graphs need an NVIDIA GPU"),
+        lacks=_only("CUDA graphs need an NVIDIA GPU", _is_cuda),
     ),
-    Technique("lighter", "depthwise layers", "arithmetic", model=_lighter),
+    Technique(
+        "lighter", "depthwise layers", "arithmetic", model=lambda: networks.mobilenet(width=16)
+    ),
     Technique("ranks", "parallel ranks", "the whole step", lacks=_ranks),
 )
 

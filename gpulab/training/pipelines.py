@@ -35,7 +35,6 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from gpulab import _given, _interrupts, devices, networks, transfer
-from gpulab.devices import Device
 from gpulab.errors import (
     InputError,
     MeasurementError,
@@ -49,7 +48,8 @@ from gpulab.errors import (
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
-from gpulab.training import backend_switches, feeding
+from gpulab.training import backend_switches
+from gpulab.training.data_tasks import check_shared
 from gpulab.units import format_bytes, format_seconds, plural
 
 CLASSES = 10
@@ -856,7 +856,7 @@ class ModelledAccelerator:
 class LiveAccelerator:
     """A CUDA device that trains a small convolutional network, with its events as the clock."""
 
-    def __init__(self, device: Device, batch_size: int, size: int, *, pinned: bool) -> None:
+    def __init__(self, device: devices.Device, batch_size: int, size: int, *, pinned: bool) -> None:
         self.device, self.pinned, self.name = device, pinned, device.name
         self.evidence = Evidence.measured(device.name)
         self._cuda: Any = torch.cuda
@@ -1016,7 +1016,7 @@ def pipeline(
         STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
     )
     nbytes = batch_size * 3 * image_size**2
-    feeding.check_shared("pipeline", nbytes, workers, prefetch)
+    check_shared("pipeline", nbytes, workers, prefetch)
     data = BatchSet(jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
     with devices.guard(
         f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"

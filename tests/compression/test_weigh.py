@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gpulab import compression, networks, training
-from gpulab.compression import Reason, Recipe, WeighedModel, Weighing
+from gpulab.compression import Recipe, WeighedModel, Weighing
 from gpulab.errors import CheckpointError, InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from made_training import Clock, told
@@ -210,7 +210,7 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
         weighed("small", file_bytes=250, zeros=60, speedup=2.0, speedup_interval=(1.9, 2.1)),
         weighed(
             "same", file_bytes=997, speedup=1.1, speedup_interval=(1.0, 1.2),
-            reasons=(Reason("a", "It rounds."),),
+            reasons=(Note("a", "It rounds."),),
         ),
         weighed(
             "alike", file_bytes=1006, speedup=1.0, speedup_interval=(0.9, 1.1),

@@ -103,10 +103,11 @@ def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new(old_aside
             names["y"] = names["x"] * 2
             names["z"] = float((names["y"] + 1).sum())
             names.pop("old", None)
-        found, use = watch.result(), watch.result().devices[0]
-        changes = (use.peak_bytes - use.before_bytes, use.kept_bytes, use.freed_bytes)
+        found = watch.result()
+        device, before, peak, kept, freed = found.devices[0]
+        changes = (peak - before, kept, freed)
         assert changed is None or changes == pytest.approx(changed, abs=1000)
-        assert (use.device, {row.name for row in found.largest[:2]}) == ("cpu", {"x", "y"})
+        assert (device, {row.name for row in found.largest[:2]}) == ("cpu", {"x", "y"})
 
 
 def test_held_memory_in_tables(approved: Any) -> None:
@@ -125,9 +126,7 @@ def test_held_memory_in_tables(approved: Any) -> None:
     ]
     results = (
         memory.Snapshot("cuda:0", "a GPU", 192, parts, tensors, notes, here),
-        memory.CellMemory(
-            (memory.DeviceUse("cpu", 1024, 9216, 8192, 0),), -5120, tensors[:2], True, here
-        ),
+        memory.CellMemory((("cpu", 1024, 9216, 8192, 0),), -5120, tensors[:2], True, here),
         *released,
     )
     assert told(*results) == approved

@@ -108,7 +108,7 @@ def _frugal(answer: Any) -> str:
     waits = hidden_waits(answer, *_training(), device="cpu", count_to_cpu=True)  # the batches lie where the model does
     if waits.count > _MOST_WAITS:
         raise Refused(
-            f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0].line.partition(': ')[2]}`. "
+            f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0][0].partition(': ')[2]}`. "
             "Add up tensors in the loop, and read them after it."
         )
     mine, mine_optimizer, batches = _training()
@@ -116,7 +116,7 @@ def _frugal(answer: Any) -> str:
     if longer.count > _MOST_WAITS:
         raise Refused(
             f"In {_BATCHES} steps the host would wait {plural(waits.count, 'time')}, in {_BATCHES * _MORE_EPOCHS} steps "
-            f"{longer.count} times, most often at `{longer.sites[0].line.partition(': ')[2]}`. A value that is read "
+            f"{longer.count} times, most often at `{longer.sites[0][0].partition(': ')[2]}`. A value that is read "
             "every n steps makes a longer epoch wait more often."
         )
     return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator always has work in its queue."
