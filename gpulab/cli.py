@@ -38,6 +38,10 @@ _COMMANDS = {
     "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
+    "simulate": (
+        "gpulab.kernels.scripts",
+        "run a program that uses numba.cuda without a GPU, and report what its kernels do",
+    ),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
 }
 # What the extra ``lab`` brings, by the names of its modules.

@@ -24,7 +24,7 @@ def register(shell: Any) -> None:
     """Register all magics and display hooks with an IPython shell; calling it twice does no
     harm.
     """
-    for magic in (gpu_time, gpu_memory, gpu_compile, needs):
+    for magic in (gpu_time, gpu_memory, gpu_compile, simulate, needs):
         kind = "line_cell" if magic is gpu_time else "cell"
         shell.register_magic_function(functools.partial(magic, shell), kind, magic.__name__)
     # predictions as forms: only the names are given here, so nothing heavy is loaded before the
@@ -246,6 +246,42 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         # only from here on: where the watching could not begin there is nothing to show
         after.callback(show)
         return run()
+
+
+def simulate(shell: Any, line: str, cell: str) -> Any:
+    """Run a cell that uses ``numba.cuda`` under ``%%simulate``: without a GPU, its kernels under
+    the microscope; show what they did.
+
+    Parameters
+    ----------
+    shell : IPython shell
+        The cell runs in its namespace.
+    line, cell : str
+        As IPython gives them; there are no options.
+
+    Returns
+    -------
+    object
+        The value of the cell's last expression, as without the magic. An error passes through with
+        its traceback.
+    """
+    from IPython.display import display
+
+    from gpulab.kernels import simulated
+
+    if line.strip():
+        print(
+            f"%%simulate: {line.strip()!r} is not an option; expected nothing after the magic. "
+            "Put code below it.",
+            file=sys.stderr,
+        )
+        return None
+    run = _as_cell(shell, cell)
+    with simulated() as session:
+        try:
+            return run()
+        finally:
+            display(session.report())  # type: ignore[no-untyped-call]
 
 
 def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:

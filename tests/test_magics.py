@@ -1,4 +1,4 @@
-"""``%gpu_time``, ``%%gpu_memory``, ``%%gpu_compile`` and ``%%needs`` in a real IPython shell."""
+"""The magics, from ``%gpu_time`` to ``%%simulate`` and ``%%needs``, in a real IPython shell."""
 
 import sys
 from typing import Any
@@ -41,6 +41,17 @@ def test_the_cell_runs_in_the_notebooks_namespace(shell: Any) -> None:
     m = shell.run_cell_magic("gpu_time", "-o -t 0.05", "calls.append(1)\n(x * 2).sum()")
     assert isinstance(m, Measurement)
     assert len(shell.user_ns["calls"]) > 3
+
+
+def test_a_cell_of_kernels_runs_without_a_gpu(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``%%simulate`` gives the cell's value and shows what its kernels did."""
+    kernel = "from numba import cuda\n@cuda.jit\ndef fill(out):\n    out[cuda.threadIdx.x] = 7\n"
+    assert shell.run_cell_magic("simulate", "", f"{kernel}fill[1, 8](x[0])\nx[0].sum()") == 56
+    assert "1 kernel, 1 launch" in capsys.readouterr().out
+    assert shell.run_cell_magic("simulate", "--fast", kernel) is None
+    assert "--fast" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ import traceback
 import types
 import unittest
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,21 @@ NOT_NEEDED = {
 
 
 class Launches:
-    """The launches of one test, and why those that the microscope refused were refused."""
+    """The launches since the last test, on whichever simulator runs them."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.refusals: list[str] = []
-        self.findings: list[str] = []
+        self.on_numba = 0
+        self.session: Any = None  # of gpulab.kernels.simulated
+
+    def taken(self) -> tuple[int, list[str], list[str]]:
+        """Return the number of launches, the refusals and the findings, and begin again."""
+        if self.session is None:
+            count, self.on_numba = self.on_numba, 0
+            return count, [], []
+        simulations, refusals = self.session.simulations[:], self.session.refusals[:]
+        self.session.clear()
+        findings = [str(found) for each in simulations for found in each.findings]
+        return len(simulations) + len(refusals), refusals, findings
 
 
 def stand_in_for_missing_modules() -> None:
@@ -78,51 +88,18 @@ def stand_in_for_missing_modules() -> None:
                 setattr(module, member, type(member, (), {}))
 
 
-def send_launches(launches: Launches, who: str) -> None:
-    """Count the launches on Numba's simulator, and send them to the microscope if that is asked."""
-    from numba.cuda import testing
+def count_on_numba(launches: Launches) -> None:
+    """Count the launches on Numba's simulator."""
     from numba.cuda.simulator import kernel as simulator
 
     numba_call = simulator.FakeCUDAKernel.__call__
 
     @functools.wraps(numba_call)
     def call(self: Any, *args: Any) -> Any:
-        if self._device or simulator._get_kernel_context():
-            return numba_call(self, *args)
-        launches.count += 1
-        if who == NUMBA:
-            return numba_call(self, *args)
-        return simulated_launch(self, args, launches)
+        launches.on_numba += not (self._device or simulator._get_kernel_context())
+        return numba_call(self, *args)
 
     simulator.FakeCUDAKernel.__call__ = call
-    if who == OURS:
-        testing.skip_on_cudasim = lambda reason: lambda test: test
-
-
-def simulated_launch(kernel: Any, args: tuple[Any, ...], launches: Launches) -> None:
-    """Launch a kernel of Numba's simulator on the microscope instead."""
-    from numba.cuda.args import ArgHint
-    from numba.cuda.errors import normalize_kernel_dimensions
-
-    from gpulab.errors import GpulabError
-    from gpulab.kernels import simulate
-
-    grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
-    for extension in kernel.extensions:
-        args = tuple(extension.prepare_args(None, arg, stream=0, retr=[])[1] for arg in args)
-    plain = [arg.value if isinstance(arg, ArgHint) else arg for arg in args]
-    try:
-        simulation = simulate(
-            kernel.fn,
-            grid,
-            block,
-            *(getattr(arg, "_ary", arg) for arg in plain),
-            dynamic_shared_bytes=kernel.dynshared_size,
-        )
-    except GpulabError as error:
-        launches.refusals.append(str(error))
-        raise
-    launches.findings += map(str, simulation.findings)
 
 
 def module_names() -> list[str]:
@@ -153,7 +130,7 @@ def tests_of_suite() -> dict[str, unittest.TestCase]:
     return found
 
 
-def outcome(result: unittest.TestResult, launches: Launches, who: str) -> tuple[str, str]:
+def outcome(result: unittest.TestResult, refusals: list[str], who: str) -> tuple[str, str]:
     """Return how a test ended, and why."""
     if result.skipped:
         return "skipped", result.skipped[0][1]
@@ -162,13 +139,13 @@ def outcome(result: unittest.TestResult, launches: Launches, who: str) -> tuple[
         return "passed", ""
     text = failed[0][1] if failed else "it was expected to fail"
     last = text.strip().splitlines()[-1] if text.strip() else ""
-    if launches.refusals:
-        return "refused", launches.refusals[0]
-    in_ours = who == OURS and re.search(r'File ".*/gpulab/kernels/[^"]*", line \d+', text)
-    if in_ours or (result.errors and who == OURS):
-        places = re.findall(r'File "([^"]*)", line (\d+)', text)
-        place = ":".join(places[-1]) if places else ""
-        return ("crashed" if in_ours else "error"), f"{last} ({place})"
+    if refusals:
+        return "refused", refusals[0]
+    places = re.findall(r'File "([^"]*)", line (\d+)', text)
+    if who == OURS and places and "/gpulab/kernels/" in places[-1][0]:
+        return "crashed", f"{last} ({':'.join(places[-1])})"
+    if who == OURS and result.errors:
+        return "error", f"{last} ({':'.join(places[-1]) if places else ''})"
     return "wrong", last
 
 
@@ -176,31 +153,53 @@ def work(who: str) -> None:
     """Run the tests that are asked for, one after the other."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # on the microscope as well: the suite then asks no driver
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     stand_in_for_missing_modules()
     launches = Launches()
-    send_launches(launches, who)
+    with contextlib.ExitStack() as stack:
+        if who == NUMBA:
+            count_on_numba(launches)
+        else:
+            from numba.cuda import testing
+
+            from gpulab.kernels import simulated
+
+            testing.skip_on_cudasim = lambda reason: lambda test: test
+            launches.session = stack.enter_context(simulated())
+        with quiet():
+            tests = tests_of_suite()
+        print(json.dumps(sorted(tests)), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer(tests[line.strip()], launches, who)), file=answers, flush=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop what is printed."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        tests = tests_of_suite()
-    print(json.dumps(sorted(tests)), file=answers, flush=True)
-    for line in sys.stdin:
-        launches.__init__()  # type: ignore[misc]
-        result = unittest.TestResult()
-        started = time.perf_counter()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            try:
-                unittest.TestSuite([tests[line.strip()]])(result)
-            except BaseException:  # SystemExit of a test: it counts as that test's error
-                result.errors.append((None, traceback.format_exc()))  # type: ignore[arg-type]
-        how, why = outcome(result, launches, who)
-        answer = {
-            "outcome": how,
-            "why": why[:400],
-            "launches": launches.count,
-            "findings": launches.findings[:8],
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        print(json.dumps(answer), file=answers, flush=True)
+        yield
+
+
+def answer(test: unittest.TestCase, launches: Launches, who: str) -> dict[str, Any]:
+    """Run one test and return how it ended."""
+    result = unittest.TestResult()
+    launches.taken()
+    started = time.perf_counter()
+    with quiet():
+        try:
+            unittest.TestSuite([test])(result)
+        except BaseException:  # a test's SystemExit counts as its error
+            result.errors.append((test, traceback.format_exc()))
+    count, refusals, findings = launches.taken()
+    how, why = outcome(result, refusals, who)
+    return {
+        "outcome": how,
+        "why": why[:400],
+        "launches": count,
+        "findings": findings[:8],
+        "seconds": round(time.perf_counter() - started, 3),
+    }
 
 
 # -------------------------------------------------------------------------------------------------
@@ -252,7 +251,13 @@ class Worker:
             return answer
         self.end()
         how = "hung" if answer == "hung" else "crashed"
-        return {"outcome": how, "why": "the process ended", "launches": 1, "findings": []}
+        return {
+            "outcome": how,
+            "why": "the process ended",
+            "launches": 1,
+            "findings": [],
+            "seconds": 0,
+        }
 
     def end(self) -> None:
         """End the process; the next test starts another."""

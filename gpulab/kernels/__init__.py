@@ -1,7 +1,8 @@
 """One kernel in Python: under the microscope, through the compiler, and on a GPU.
 
 ``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes
-of CUDA C++; ``launch`` runs it. Nothing is imported before it is used.
+of CUDA C++; ``launch`` runs it; ``simulated`` sends the launches of a whole program to the
+microscope. Nothing is imported before it is used.
 
 ``_simulate`` is the microscope, ``_compile`` the compilers, ``_launch`` with ``_launch_numba`` and
 ``_launch_cuda`` the way to a GPU, ``_arguments`` the checks that all of them share; ``_language``
@@ -19,6 +20,8 @@ _PUBLIC: dict[str, str] = {
     "simulate": "gpulab.kernels.simulation._run",
     "Simulation": "gpulab.kernels.simulation.report",
     "Finding": "gpulab.kernels.simulation.report",
+    "simulated": "gpulab.kernels.scripts",
+    "ScriptReport": "gpulab.kernels.scripts",
     "compile_cuda": "gpulab.kernels._compile._cuda",
     "compile_python": "gpulab.kernels._compile._python",
     "CompiledModule": "gpulab.kernels._compile._compiled",

@@ -65,6 +65,27 @@ class StandIn:
         )
 
 
+class NumberType:
+    """Stands for a number type of ``numba``: ``float32(x)`` converts, ``float32[:, :]`` and
+    ``void(float32[:], int32)`` write the text of a signature.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __getitem__(self, axes: Any) -> str:
+        parts = axes if isinstance(axes, tuple) else (axes,)
+        return f"{self.name}[{', '.join('::1' if part.step else ':' for part in parts)}]"
+
+    def __call__(self, *values: Any) -> Any:
+        if all(isinstance(value, (NumberType, str)) for value in values):
+            return f"{self.name}({', '.join(map(str, values))})"
+        return np.dtype(self.name).type(*values)
+
+
 def _numba() -> tuple[Any, Callable[[str], Any]]:
     try:
         import numba

@@ -14,7 +14,7 @@ from gpulab.cli import main
 
 COMMANDS = (
     *("doctor", "lab", "report", "class", "nbgrader", "html", "claims", "recordings", "record"),
-    "misconceptions",
+    *("misconceptions", "simulate"),
 )
 RUN = [
     sys.executable,

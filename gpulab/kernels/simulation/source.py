@@ -641,7 +641,7 @@ def dtype_of(found: Any) -> np.dtype | None:
         found
         if isinstance(found, str)
         else getattr(found, "name", None)
-        if type(found).__module__.startswith("numba")
+        if type(found).__module__.startswith(_OURS)
         else None
     )
     if isinstance(name, str) and _NUMBA_TYPES.get(name):

@@ -1,0 +1,591 @@
+"""What a program on the host finds in ``numba.cuda``, in main memory: arrays, streams, devices.
+
+For scripts that run under ``simulated()`` without a GPU. Everything happens at once and in order,
+so that streams and events have nothing to wait for. Errors are those that Numba raises in the same
+place, since a script may catch them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# A device of compute capability 9.0, as far as scripts ask for it; a small one, since scripts size
+# their grids by its multiprocessors. Source of the limits: CUDA Programming Guide 13.0, technical
+# specifications per compute capability.
+COMPUTE_CAPABILITY = (9, 0)
+_ATTRIBUTES = {
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "MAX_BLOCK_DIM_X": 1024,
+    "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCK_DIM_Z": 64,
+    "MAX_GRID_DIM_X": 2**31 - 1,
+    "MAX_GRID_DIM_Y": 65535,
+    "MAX_GRID_DIM_Z": 65535,
+    "WARP_SIZE": 32,
+    "MULTIPROCESSOR_COUNT": 8,
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
+    "TOTAL_CONSTANT_MEMORY": 64 * 1024,
+    "CLOCK_RATE": 1_000_000,
+    "ASYNC_ENGINE_COUNT": 1,
+    "CAN_MAP_HOST_MEMORY": 1,
+    "UNIFIED_ADDRESSING": 1,
+    "MANAGED_MEMORY": 1,
+    "CONCURRENT_MANAGED_ACCESS": 1,
+    "CONCURRENT_KERNELS": 1,
+    "COOPERATIVE_LAUNCH": 1,
+    "COMPUTE_CAPABILITY_MAJOR": COMPUTE_CAPABILITY[0],
+    "COMPUTE_CAPABILITY_MINOR": COMPUTE_CAPABILITY[1],
+    "PCI_DOMAIN_ID": 0,
+    "PCI_BUS_ID": 0,
+    "PCI_DEVICE_ID": 0,
+    "KERNEL_EXEC_TIMEOUT": 0,
+    "TCC_DRIVER": 0,
+    "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
+}
+_MEMORY_BYTES = 16 * 2**30
+
+
+# -------------------------------------------------------------------------------------------------
+# Arrays
+
+
+class DeviceArray:
+    """An array on the simulated device: the program sees its content only through copies and
+    indices, as with Numba's ``DeviceNDArray``.
+
+    Attributes
+    ----------
+    array : ndarray
+        The elements.
+    """
+
+    __cuda_ndarray__ = True  # by which Numba's functions recognize one
+
+    def __init__(self, array: np.ndarray, stream: Any = 0) -> None:
+        self.array, self.stream = array, stream
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape."""
+        return self.array.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Return the bytes from one element to the next, by axis."""
+        return self.array.strides
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the type of an element."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of axes."""
+        return self.array.ndim
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return self.array.size
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all elements."""
+        return self.array.nbytes
+
+    alloc_size = nbytes
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Return NumPy's flags of the layout."""
+        flags = self.array.flags
+        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
+
+    @property
+    def T(self) -> DeviceArray:
+        """Return the array with its axes reversed."""
+        return self.transpose()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Describe the memory; ``gpulab`` says that it is no memory of a GPU."""
+        return {**self.array.__array_interface__, "strides": self.strides, "gpulab": self.array}
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("`copy=False` is not supported. A copy is always created.")
+        return self.copy_to_host().astype(dtype or self.dtype, copy=False)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        part = self.array[index]
+        is_element = not isinstance(part, (np.ndarray, np.void))
+        return part if is_element else DeviceArray(np.asarray(part), self.stream)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.array[index] = host_array(value)
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """Return an element, or a part as an array on the device."""
+        return self[item]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """Assign to a part."""
+        self[key] = value
+
+    def is_c_contiguous(self) -> bool:
+        """Return whether the elements follow each other in C order."""
+        return self.array.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Return whether the elements follow each other in Fortran order."""
+        return self.array.flags.f_contiguous
+
+    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
+        """Copy the elements to an array of the host, or to a new one, and return it."""
+        if min(self.strides, default=0) < 0:
+            raise NotImplementedError(
+                f"D->H copy not implemented for negative strides: {self.strides}"
+            )
+        if ary is None:
+            return self.array.copy(order="K")
+        other: np.ndarray = host_array(ary)
+        _check_compatible(self.array, other)
+        other[...] = self.array
+        return other
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copy the elements of an array of the host or the device to this one."""
+        other = np.asarray(host_array(ary))
+        if other.size == 0:
+            return
+        if not isinstance(ary, DeviceArray):  # the host's layout does not matter
+            other = other.copy(order="C" if self.array.flags.c_contiguous else "F")
+        _check_compatible(self.array, other)
+        self.array[...] = other
+
+    def bind(self, stream: Any = 0) -> DeviceArray:
+        """Return the same memory with another default stream."""
+        return DeviceArray(self.array, stream)
+
+    def transpose(self, axes: Any = None) -> DeviceArray:
+        """Return the same memory with its axes in another order."""
+        return DeviceArray(self.array.transpose(axes), self.stream)
+
+    def reshape(self, *shape: Any, order: Any = "C") -> DeviceArray:
+        """Return the same memory in another shape."""
+        return self._view(self.array.reshape(*shape, order=order))
+
+    def ravel(self, order: Any = "C", stream: Any = 0) -> DeviceArray:
+        """Return the same memory as one axis."""
+        return self._view(self.array.ravel(order=order))
+
+    def _view(self, other: np.ndarray) -> DeviceArray:
+        if self.size and not np.shares_memory(self.array, other):
+            raise NotImplementedError("operation requires copying")
+        return DeviceArray(other, self.stream)
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
+        """Return the same memory without the axes of one element."""
+        return DeviceArray(self.array.squeeze(axis=axis), stream or self.stream)
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """Return the same bytes as elements of another type."""
+        return DeviceArray(self.array.view(dtype), self.stream)
+
+    def split(self, section: int, stream: Any = 0) -> Iterator[DeviceArray]:
+        """Yield parts with the same number of elements; the last may be shorter."""
+        for first in range(0, self.size, section):
+            yield DeviceArray(self.array[first : first + section], self.stream)
+
+    def __repr__(self) -> str:
+        return f"<device array of gpulab.kernels, shape {self.shape}, {self.dtype}>"
+
+
+def host_array(value: Any) -> Any:
+    """Return the array behind an array on the simulated device, or behind another object that
+    describes one; anything else as it is.
+
+    Raises
+    ------
+    TypeError
+        If the memory is that of a real GPU.
+    """
+    if isinstance(value, DeviceArray):
+        return value.array
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None or isinstance(value, np.ndarray):
+        return value
+    if "gpulab" not in interface:
+        raise TypeError(
+            f"simulated: {type(value).__name__} holds memory of a GPU; expected an array in main "
+            "memory, since kernels are simulated there. Copy it to the host first."
+        )
+    known = interface["gpulab"]
+    strides = interface.get("strides")
+    return np.ndarray(interface["shape"], known.dtype, known, strides=strides)
+
+
+def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:
+    """Refuse copies between arrays that differ in more than axes of one element."""
+    first, second = one.squeeze(), other.squeeze()
+    if one.dtype != other.dtype:
+        raise TypeError(f"incompatible dtype: {one.dtype} vs. {other.dtype}")
+    if first.shape != second.shape:
+        raise ValueError(f"incompatible shape: {one.shape} vs. {other.shape}")
+    if one.size and first.strides != second.strides:
+        raise ValueError(f"incompatible strides: {one.strides} vs. {other.strides}")
+
+
+def _check_contiguous(array: np.ndarray) -> None:
+    """Refuse what cannot be copied in one piece; repeated elements of a broadcast are one."""
+    core = array[tuple(slice(None) if stride else 0 for stride in array.strides)]
+    if array.size and not (core.flags.c_contiguous or core.flags.f_contiguous):
+        raise ValueError(
+            "Array contains non-contiguous buffer and cannot be transferred as a single memory "
+            "region. Please ensure contiguous buffer with numpy .ascontiguousarray()"
+        )
+
+
+def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> DeviceArray:
+    """Copy an array, or what NumPy makes one of, to the simulated device."""
+    if to is not None:
+        if copy:
+            to.copy_to_device(obj, stream)
+        return to  # type: ignore[no-any-return]
+    if isinstance(obj, DeviceArray):
+        return obj
+    array = np.asarray(host_array(obj))
+    _check_contiguous(array)
+    return DeviceArray(array.copy(order="K") if copy else np.empty_like(array), stream)
+
+
+def device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
+) -> DeviceArray:
+    """Return an array on the simulated device, without values."""
+    return DeviceArray(np.ndarray(shape, dtype, strides=strides, order=order), stream)
+
+
+def pinned_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+) -> np.ndarray:
+    """Return an array of the host, without values; pinned, managed and mapped memory is the same
+    here.
+    """
+    return np.ndarray(shape, dtype, strides=strides, order=order)
+
+
+def _like(make: Callable[..., Any], array: Any, **options: Any) -> Any:
+    """Return a new array in the layout of another, without gaps."""
+    model = np.empty_like(host_array(array))
+    return make(model.shape, model.dtype, model.strides, **options)
+
+
+def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
+    """Return the memory of another object as an array on the device."""
+    if not is_cuda_array(obj):
+        raise TypeError("*obj* doesn't implement the cuda array interface.")
+    return DeviceArray(host_array(obj))
+
+
+def is_cuda_array(obj: Any) -> bool:
+    """Return whether an object describes memory of a device."""
+    return hasattr(obj, "__cuda_array_interface__")
+
+
+@contextlib.contextmanager
+def pinned(*arrays: Any) -> Iterator[None]:
+    """Pin arrays of the host for a while, which changes nothing here."""
+    yield
+
+
+@contextlib.contextmanager
+def mapped(*arrays: Any, **options: Any) -> Iterator[Any]:
+    """Give arrays of the host to the device without a copy."""
+    found = [DeviceArray(array) for array in arrays]
+    yield found[0] if len(found) == 1 else found
+
+
+class Transfer:
+    """How an argument of a kernel travels: ``In``, ``Out`` and ``InOut`` wrap an array."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class In(Transfer):
+    """An argument that is only copied to the device: what a kernel writes to it is lost."""
+
+
+class Out(Transfer):
+    """An argument that is only copied back: its elements have no values on the device."""
+
+
+class InOut(Transfer):
+    """An argument that is copied to the device and back, as without a wrapper."""
+
+
+def kernel_argument(argument: Any) -> Any:
+    """Return an argument of a launch as ``simulate`` takes it."""
+    # Numba's own wrappers as well, from before the context
+    value = getattr(argument, "value", None)
+    kind = type(argument).__name__ if value is not None else ""
+    if kind == "In":
+        return np.array(host_array(value))
+    return host_array(value if kind in ("Out", "InOut") else argument)
+
+
+# -------------------------------------------------------------------------------------------------
+# Streams, events, devices
+
+
+class Stream:
+    """A stream, in which everything has already happened."""
+
+    handle = 0
+
+    def __int__(self) -> int:
+        return 0
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    @contextlib.contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """Wait for nothing at the end."""
+        yield self
+
+    def add_callback(self, callback: Any, arg: Any = None) -> None:
+        """Call a function at once, since all work before it is done."""
+        callback(self, 0, arg)
+
+    def async_done(self) -> Any:
+        """Return a future that is done."""
+        import asyncio
+
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self)
+        return future
+
+
+class Event:
+    """An event. The time between two is that of the simulation, not of a GPU."""
+
+    def __init__(self, timing: bool = True) -> None:
+        self.seconds = 0.0
+
+    def record(self, stream: Any = 0) -> None:
+        """Note the time."""
+        self.seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        """Return True: everything before it is done."""
+        return True
+
+    def wait(self, stream: Any = 0) -> None:
+        """Wait for nothing."""
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def elapsed_time(self, evtend: Event) -> float:
+        """Return the milliseconds that the simulation took from this event to another."""
+        return 1e3 * (evtend.seconds - self.seconds)
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of the device's memory."""
+
+    free: int
+    total: int
+
+
+class Device:
+    """The simulated device, its context, and the list of devices with this one in it."""
+
+    id = 0
+    name = "gpulab simulator"
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    compute_capability = COMPUTE_CAPABILITY
+    supports_float16 = supports_bfloat16 = supports_fp8 = True
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return _ATTRIBUTES[name]
+        except KeyError:
+            raise AttributeError(f"the simulated device has no attribute {name!r}") from None
+
+    @property
+    def device(self) -> Device:
+        """Return the device of the context."""
+        return self
+
+    current = _device = device
+
+    @property
+    def lst(self) -> list[Device]:
+        """Return the devices."""
+        return [self]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.lst[number]
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self.lst)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Keep the device: there is no other."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<CUDA device 0 '{self.name}'>"
+
+    def get_primary_context(self) -> Device:
+        """Return the context."""
+        return self
+
+    def get_memory_info(self) -> MemoryInfo:
+        """Return the bytes that are free, and all; always the same."""
+        return MemoryInfo(_MEMORY_BYTES, _MEMORY_BYTES)
+
+    def get_default_stream(self) -> Stream:
+        """Return a stream."""
+        return Stream()
+
+    create_stream = get_default_stream
+
+    def reset(self) -> None:
+        """Forget nothing: memory goes with the arrays."""
+
+    synchronize = push = pop = reset
+
+    @contextlib.contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """Delay nothing."""
+        yield
+
+
+DEVICE = Device()
+
+
+def select_device(device_id: int = 0) -> Device:
+    """Return the device of a number, which must be 0."""
+    if device_id != 0:
+        raise ValueError(f"device {device_id} does not exist; the simulator has device 0 alone")
+    return DEVICE
+
+
+def detect() -> bool:
+    """Print the devices."""
+    print(f"Found 1 CUDA devices\nid 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
+    print(f"{'Compute Capability':>40}: {'.'.join(map(str, COMPUTE_CAPABILITY))}")
+    print("Summary:\n\t1/1 devices are supported")
+    return True
+
+
+class Runtime:
+    """The version of the CUDA runtime that numba-cuda reports."""
+
+    def get_version(self) -> tuple[int, int]:
+        """Return the version that the simulator's rules come from."""
+        return 13, 0
+
+    def is_supported_version(self) -> bool:
+        """Return True."""
+        return True
+
+
+class Reduce:
+    """A reduction, made from a function of two values. It runs on the host, without counts."""
+
+    def __init__(self, functor: Callable[[Any, Any], Any]) -> None:
+        self.functor = getattr(functor, "py_func", functor)
+
+    def __call__(
+        self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0
+    ) -> Any:
+        values = host_array(arr)
+        if values.ndim != 1:
+            raise TypeError("only support 1D array")
+        total = functools.reduce(self.functor, values[:size], values.dtype.type(init))
+        if res is None:
+            return values.dtype.type(total)
+        res[0] = total
+        return None
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Stand for calls that have no effect here."""
+
+
+# What takes the place of each name in numba.cuda.
+HOST_API: dict[str, Any] = {
+    "to_device": to_device,
+    "device_array": device_array,
+    "device_array_like": functools.partial(_like, device_array),
+    "pinned_array": pinned_array,
+    "managed_array": pinned_array,
+    "mapped_array": pinned_array,
+    "pinned_array_like": functools.partial(_like, pinned_array),
+    "mapped_array_like": functools.partial(_like, pinned_array),
+    "as_cuda_array": as_cuda_array,
+    "is_cuda_array": is_cuda_array,
+    "pinned": pinned,
+    "mapped": mapped,
+    "In": In,
+    "Out": Out,
+    "InOut": InOut,
+    "stream": Stream,
+    "default_stream": Stream,
+    "legacy_default_stream": Stream,
+    "per_thread_default_stream": Stream,
+    "external_stream": lambda pointer: Stream(),
+    "event": Event,
+    "event_elapsed_time": Event.elapsed_time,
+    "synchronize": _nothing,
+    "close": _nothing,
+    "profile_start": _nothing,
+    "profile_stop": _nothing,
+    "profiling": pinned,
+    "defer_cleanup": pinned,
+    "select_device": select_device,
+    "get_current_device": lambda: DEVICE,
+    "current_context": lambda device_id=None: DEVICE,
+    "list_devices": lambda: DEVICE,
+    "gpus": DEVICE,
+    "detect": detect,
+    "require_context": lambda function: function,
+    "runtime": Runtime(),
+    "is_available": lambda: True,
+    "is_supported_version": lambda: True,
+    "is_float16_supported": lambda: True,
+    "is_bfloat16_supported": lambda: True,
+    "is_fp8_supported": lambda: True,
+    "cuda_error": _nothing,
+    "reduce": Reduce,
+    "Reduce": Reduce,
+}

@@ -1,0 +1,529 @@
+"""Programs that use ``numba.cuda``, as they are, on the microscope: no GPU, no change of a line.
+
+``simulated()`` puts a simulated device in the place of Numba's functions for the host (``_host``)
+and sends each launch to ``simulate``; ``gpulab simulate script.py`` runs a whole program so. What
+is reported at the end comes from those simulations; there is no second way to run a kernel.
+
+Where numba-cuda is not installed, ``from numba import cuda`` finds modules that stand in for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import numbers
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import numpy as np
+
+from gpulab.errors import GpulabError, InputError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.kernels import _host
+from gpulab.kernels._language import NumberType, StandIn
+from gpulab.kernels.simulation._run import simulate
+from gpulab.kernels.simulation.report import Counts, Finding, Simulation
+from gpulab.kernels.simulation.source import plain_function
+from gpulab.results import Result
+from gpulab.units import plural
+
+_THREADS_OF_FORALL = 128
+_NO_CONFIGURATION = """
+Kernel launch configuration was not specified. Use the syntax:
+
+kernel_function[blockspergrid, threadsperblock](arg0, arg1, ..., argn)
+"""
+
+
+# -------------------------------------------------------------------------------------------------
+# The report
+
+
+@dataclass(frozen=True)
+class SimulatedKernel(Result):
+    """All launches of one kernel in a program.
+
+    Attributes
+    ----------
+    kernel, file : str
+        Its name, and the file or cell in which it is defined.
+    line : int
+        Where its definition begins.
+    launches : int
+    totals : Counts
+        Summed over the launches.
+    findings : tuple of Finding
+        Each once, with its cases summed over the launches.
+    remarks : tuple of str
+        What the simulator accepts but a GPU's compiler would reject.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    launches: int
+    totals: Counts
+    findings: tuple[Finding, ...]
+    remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"<SimulatedKernel {self.place}: {plural(self.launches, 'launch', 'launches')}, "
+            f"{plural(len(self.findings), 'finding')}; MODELLED>"
+        )
+
+    @property
+    def place(self) -> str:
+        """Return the name with the file and line."""
+        return f"{self.kernel} ({self.file}:{self.line})"
+
+
+def _sectors(counts: Counts) -> str:
+    """Return the sectors of a request, and in brackets the fewest that its bytes need."""
+    if not counts.global_requests:
+        return ""
+    return f"{counts.sectors_per_request:.1f} ({counts.ideal_sectors_per_request:.1f})"
+
+
+@dataclass(frozen=True)
+class ScriptReport(Result):
+    """What the kernels of a program did under ``simulated()``.
+
+    Attributes
+    ----------
+    kernels : tuple of SimulatedKernel
+        In the order of their first launches.
+    refused : tuple of str
+        Why launches could not be simulated.
+    evidence : Evidence or None
+        None if no kernel was launched.
+    """
+
+    kernels: tuple[SimulatedKernel, ...]
+    refused: tuple[str, ...]
+    evidence: Evidence | None
+
+    rows_from: ClassVar[str] = "kernels"
+    columns: ClassVar[dict[str, Callable[[Any], Any]]] = {
+        "kernel": lambda kernel: kernel.place,
+        "launches": lambda kernel: f"{kernel.launches:,}",
+        "active lanes": lambda kernel: f"{kernel.totals.active_ratio or 0:.0%}",
+        "sectors/request (fewest)": lambda kernel: _sectors(kernel.totals),
+        "bank conflicts": lambda kernel: kernel.totals.conflict_words,
+        "divergent branches": lambda kernel: f"{kernel.totals.divergent_branches:,}",
+        "findings": lambda kernel: str(len(kernel.findings)),
+    }
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return the findings of all kernels."""
+        return tuple(finding for kernel in self.kernels for finding in kernel.findings)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Return the findings, the refusals and the remarks, one sentence each."""
+        return (
+            *(
+                Note(kernel.file, str(found))
+                for kernel in self.kernels
+                for found in kernel.findings
+            ),
+            *(Note("refused", reason) for reason in self.refused),
+            *(Note(each.kernel, remark) for each in self.kernels for remark in each.remarks),
+        )
+
+    def __repr__(self) -> str:
+        return f"<ScriptReport {self.summary}; MODELLED>"
+
+    @property
+    def summary(self) -> str:
+        """Return how many kernels, launches, findings and refusals there are."""
+        launches = sum(kernel.launches for kernel in self.kernels)
+        return (
+            f"{plural(len(self.kernels), 'kernel')}, {plural(launches, 'launch', 'launches')} on "
+            f"the simulator; {plural(len(self.findings), 'finding')}, {len(self.refused)} refused"
+        )
+
+    @property
+    def text(self) -> str:
+        """Return the report as text."""
+        rows = [[str(show(kernel)) for show in self.columns.values()] for kernel in self.kernels]
+        table = [list(self.columns), *rows] if rows else []
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+        return "\n".join([f"gpulab: {self.summary}", *lines, *map(str, self.notes)])
+
+
+class Session:
+    """The launches inside one ``simulated()``.
+
+    Attributes
+    ----------
+    simulations : list of Simulation
+        The result of each launch, in order.
+    refusals : list of str
+        Why launches could not be simulated, in order.
+    """
+
+    def __init__(self) -> None:
+        self.simulations: list[Simulation] = []
+        self.refusals: list[str] = []
+        self._functions: list[types.FunctionType] = []  # of each simulation
+
+    def add(self, function: types.FunctionType, simulation: Simulation) -> None:
+        """Keep the result of a launch."""
+        self.simulations.append(simulation)
+        self._functions.append(function)
+
+    def clear(self) -> None:
+        """Forget the launches until now."""
+        for kept in (self.simulations, self.refusals, self._functions):
+            kept.clear()
+
+    def report(self) -> ScriptReport:
+        """Return what the kernels did until now."""
+        launches: dict[types.CodeType, list[Simulation]] = {}
+        for function, simulation in zip(self._functions, self.simulations, strict=True):
+            launches.setdefault(function.__code__, []).append(simulation)
+        return ScriptReport(
+            tuple(_summary(code, each) for code, each in launches.items()),
+            tuple(dict.fromkeys(self.refusals)),
+            self.simulations[-1].evidence if self.simulations else None,
+        )
+
+
+def _summary(code: types.CodeType, simulations: Sequence[Simulation]) -> SimulatedKernel:
+    """Return the launches of one kernel as one."""
+    findings: dict[Any, Finding] = {}
+    for finding in (found for simulation in simulations for found in simulation.findings):
+        key = (finding.kind, finding.line, finding.other_line, finding.array)
+        known = findings.get(key)
+        findings[key] = known.again(finding.count) if known else finding
+    path = Path(code.co_filename)
+    return SimulatedKernel(
+        simulations[0].kernel,
+        path.name if path.suffix == ".py" and path.exists() else "cell",
+        code.co_firstlineno,
+        len(simulations),
+        sum((simulation.totals for simulation in simulations), Counts()),
+        tuple(findings.values()),
+        tuple(dict.fromkeys(note for simulation in simulations for note in simulation.notes)),
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# Kernels
+
+
+_sessions: list[Session] = []
+
+
+class Kernel:
+    """What ``@cuda.jit`` makes of a function: a kernel, or a function that kernels call.
+
+    Attributes
+    ----------
+    py_func : function
+    signatures : list or None
+        The types that it was declared with, as they were passed.
+    targetoptions : dict
+        What else was passed to ``jit``.
+    """
+
+    def __init__(self, function: Any, signatures: list[Any] | None, options: dict[str, Any]):
+        self.py_func = plain_function(function)
+        functools.update_wrapper(self, self.py_func)
+        self.signatures, self.targetoptions = signatures, options
+        self.extensions: Sequence[Any] = options.get("extensions", ())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse a call from the host without a grid and a block."""
+        raise ValueError(_NO_CONFIGURATION)
+
+    def __getitem__(self, configuration: Any) -> Configured:
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise ValueError("must specify at least the griddim and blockdim")
+        return self.configure(*configuration)
+
+    def configure(
+        self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+    ) -> Configured:
+        """Return the kernel with its grid and block, ready to be called."""
+        return Configured(
+            self, _extent("griddim", griddim), _extent("blockdim", blockdim), stream, sharedmem
+        )
+
+    def forall(
+        self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0
+    ) -> Callable[..., None]:
+        """Return the kernel with a grid that has a thread for each task."""
+        if ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        if ntasks == 0:
+            return lambda *args: None
+        threads = tpb or _THREADS_OF_FORALL
+        return self.configure(-(-ntasks // threads), threads, stream, sharedmem)
+
+    def specialize(self, *args: Any) -> Kernel:
+        """Return the kernel: nothing is compiled for types."""
+        return self
+
+    def bind(self) -> None:
+        """Load nothing."""
+
+
+@dataclass
+class Configured:
+    """A kernel with its launch configuration: a call launches it and waits."""
+
+    dispatcher: Kernel
+    griddim: tuple[int, ...]
+    blockdim: tuple[int, ...]
+    stream: Any
+    sharedmem: int
+
+    def __call__(self, *args: Any) -> None:
+        """Launch the kernel."""
+        kernel = self.dispatcher
+        cleanup: list[Callable[[], Any]] = []
+        for extension in kernel.extensions:
+            args = tuple(
+                extension.prepare_args(None, arg, stream=self.stream, retr=cleanup)[1]
+                for arg in args
+            )
+        try:
+            simulation = simulate(
+                kernel,
+                self.griddim,
+                self.blockdim,
+                *map(_host.kernel_argument, args),
+                dynamic_shared_bytes=self.sharedmem,
+            )
+        except GpulabError as error:
+            for session in _sessions[-1:]:
+                session.refusals.append(str(error))
+            # the program's own frames say where; ours say nothing to its reader
+            raise error.with_traceback(None) from error.__cause__
+        for session in _sessions[-1:]:
+            session.add(kernel.py_func, simulation)
+        for finish in cleanup:
+            finish()
+
+
+def _extent(name: str, value: Any) -> tuple[int, ...]:
+    """Return a grid or block as numbers, with the errors that Numba raises."""
+    parts = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if len(parts) > 3:
+        raise ValueError(f"{name} must be a sequence of 1, 2 or 3 integers, got {list(parts)!r}")
+    if not all(isinstance(part, numbers.Integral) for part in parts):
+        raise TypeError(f"{name} must be a sequence of integers, got {list(parts)!r}")
+    return (*map(int, parts), 1, 1)[:3]
+
+
+def jit(func_or_sig: Any = None, **options: Any) -> Any:
+    """Stand for ``numba.cuda.jit``: with or without types, for kernels and device functions."""
+    if options.get("boundscheck"):
+        raise NotImplementedError("bounds checking is not supported for CUDA")
+    if options.get("link"):
+        raise NotImplementedError("Cannot link PTX in the simulator")
+    if isinstance(plain_function(func_or_sig), types.FunctionType):
+        return Kernel(func_or_sig, None, options)
+    signatures = func_or_sig if isinstance(func_or_sig, list | None) else [func_or_sig]
+    return lambda function: Kernel(function, signatures, options)
+
+
+# -------------------------------------------------------------------------------------------------
+# The context
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[Session]:
+    """Run programs that use ``numba.cuda`` as they are: no GPU is needed, nor numba-cuda.
+
+    Inside, ``@cuda.jit`` makes kernels whose launches go to ``simulate``, and arrays, streams,
+    events and devices are simulated in main memory. Kernels that ``cuda.jit`` made before are
+    simulated as well.
+
+    Yields
+    ------
+    Session
+        ``.report()`` has the kernels, launches, counts, findings and refusals until then,
+        ``.simulations`` the result of each launch.
+
+    Notes
+    -----
+    A launch that cannot be simulated raises ``KernelError`` there, and is in the report. Times of
+    events are those of the simulation. ``cuda.reduce`` runs on the host, without counts.
+
+    Examples
+    --------
+    >>> with simulated() as session:  # doctest: +SKIP
+    ...     import my_program
+    >>> print(session.report().text)  # doctest: +SKIP
+    """
+    session = Session()
+    _sessions.append(session)
+    try:
+        with _replaced():
+            yield session
+    finally:
+        _sessions.remove(session)
+
+
+@contextlib.contextmanager
+def _replaced() -> Iterator[None]:
+    """Put the simulated device into Numba's modules, or modules of ours where there are none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            from numba import cuda
+        except ImportError:
+            _put_modules(stack)
+            yield
+            return
+        for name, value in {**_host.HOST_API, "jit": jit}.items():
+            _put(stack, cuda, name, value)
+        for kind in _dispatchers():
+            for method in (Kernel.__getitem__, Kernel.configure, Kernel.forall):
+                _put(stack, kind, method.__name__, _as_simulated(method))
+        yield
+
+
+def _put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute, and set it back at the end."""
+    if name in vars(owner):
+        stack.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        stack.callback(delattr, owner, name)
+    setattr(owner, name, value)
+
+
+def _dispatchers() -> list[type]:
+    """Return the classes of kernels that Numba itself makes."""
+    from numba.cuda.dispatcher import CUDADispatcher
+    from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+    return [CUDADispatcher, FakeCUDAKernel]
+
+
+def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of Numba's kernels that does what that of ours does."""
+
+    def call(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
+        kernel = Kernel(dispatcher, getattr(dispatcher, "signatures", None) or None, {})
+        return method(kernel, *args, **kwargs)
+
+    return call
+
+
+_TYPES = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bool_"),
+)
+_OTHER_NAMES = {
+    **{"boolean": "bool_", "intp": "int64", "uintp": "uint64", "intc": "int32", "byte": "uint8"},
+    **{f"{np.dtype(name).kind}{np.dtype(name).itemsize}": name for name in _TYPES},
+}
+
+
+def _put_modules(stack: contextlib.ExitStack) -> None:
+    """Put modules that stand in for numba's where there are none, and take them away at the end."""
+    numba, cuda, types_ = (types.ModuleType(f"numba{part}") for part in ("", ".cuda", ".types"))
+    names = {name: NumberType(name) for name in (*_TYPES, "void")}
+    names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
+    for module in (numba, cuda, types_):
+        vars(module).update(names)
+    vars(cuda).update(_host.HOST_API, jit=jit, types=types_, __path__=[])
+    # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
+    vars(cuda)["__getattr__"] = functools.cache(StandIn().__getattr__)
+    vars(numba).update(cuda=cuda, types=types_, prange=range, __path__=[])
+    vars(numba).update(dict.fromkeys(("jit", "njit"), _on_the_host))
+    from gpulab.kernels import _random
+
+    installed = sys.modules.get("numba")  # without its part for CUDA
+    if installed is not None:
+        _put(stack, installed, "cuda", cuda)
+    stack.enter_context(mock.patch.dict(sys.modules))
+    for module in (cuda,) if installed else (numba, cuda, types_):
+        sys.modules[module.__name__] = module
+    sys.modules["numba.cuda.random"] = vars(cuda)["random"] = _random
+
+
+def _on_the_host(function: Any = None, **options: Any) -> Any:
+    """Stand for ``numba.jit``: the function runs as Python."""
+    return function if callable(function) else lambda plain: plain
+
+
+# -------------------------------------------------------------------------------------------------
+# The command
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``simulate`` to the command line's parser."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="run a program that uses numba.cuda without a GPU, and report what its kernels do",
+        description="Run a Python program that uses numba.cuda as it is: launches are simulated, "
+        "and at the end the kernels, their counts and what is wrong with them are printed. The "
+        "exit code is that of the program.",
+    )
+    parser.add_argument(
+        "--fail-on-findings",
+        action="store_true",
+        help="exit with 1 if something is wrong with a kernel",
+    )
+    parser.add_argument("script", type=Path, help="the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    parser.set_defaults(run=run_script)
+
+
+def run_script(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab simulate``; return the exit code."""
+    script: Path = arguments.script
+    if not script.is_file():
+        raise InputError(
+            f"simulate: {shown(str(script))} is no file; expected a Python program. Pass the path "
+            "of one."
+        )
+    with simulated() as session:
+        code = _run_program(script, arguments.arguments)
+    report = session.report()
+    print(report.text)
+    return code or int(arguments.fail_on_findings and bool(report.findings))
+
+
+def _run_program(script: Path, arguments: list[str]) -> int:
+    """Run a program as Python does, and return its exit code."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, int | None):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    except Exception as error:
+        # from the program's first frame on: above it is only what runs it
+        frame = error.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename != str(script):
+            frame = frame.tb_next
+        traceback.print_exception(type(error), error, frame or error.__traceback__)
+        return 1
+    finally:
+        sys.argv, sys.path[:] = before
+    return 0

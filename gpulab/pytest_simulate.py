@@ -1,0 +1,59 @@
+"""A plugin for pytest: ``pytest -p gpulab.pytest_simulate`` runs tests of kernels without a GPU.
+
+The tests stay as they are: whatever uses ``numba.cuda`` runs under ``gpulab.kernels.simulated()``,
+and the report of all kernels stands at the end. ``--fail-on-findings`` fails a test in whose
+kernels something is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpulab.kernels.scripts import Session, simulated
+
+_context = contextlib.ExitStack()
+_sessions: list[Session] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the plugin's option."""
+    parser.addoption(
+        "--fail-on-findings",
+        action="store_true",
+        help="fail a test if gpulab finds something wrong with its kernels",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Put the simulated device into numba.cuda, before a conftest imports it."""
+    _sessions.append(_context.enter_context(simulated()))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give numba.cuda back."""
+    _context.close()
+    _sessions.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test with findings, where that is asked for."""
+    launched = len(_sessions[-1].simulations)
+    result = yield
+    if item.config.getoption("--fail-on-findings"):
+        launches = _sessions[-1].simulations[launched:]
+        findings = [str(found) for simulation in launches for found in simulation.findings]
+        if findings:
+            pytest.fail("\n".join(findings), pytrace=False)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the report."""
+    terminalreporter.section("kernels on gpulab's simulator")
+    terminalreporter.write_line(_sessions[-1].report().text)
