@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpulab.devices import Figure, MemoryLevel, disturbance
+from gpulab.devices import Figure, MemoryLevel, conditions
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
 from gpulab.timing import Measurement, measure, plausibility
@@ -340,7 +340,7 @@ def gpu_window(
         busy_seconds=1.9,
         run_delay_seconds=0.01 * float(rng.random()),
     )
-    return disturbance.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
+    return conditions.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
 
 
 def _gpu_contended(seed: int) -> list[Note]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab.devices import conditions, disturbance, host_facts, stream_rates
+from gpulab.devices import conditions, host_facts, stream_rates
 from gpulab.devices._device import Device, environment, find, guard, translate
 from gpulab.devices.host_facts import Processor
 from gpulab.devices.specs import MemoryLevel
@@ -229,7 +229,7 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
             else _device_memory(device, clock)
         )
         products = _products(device, clock, notes)
-        notes += disturbance.from_readings(before, conditions.read(device, before), _ADVICE)
+        notes += conditions.from_readings(before, conditions.read(device, before), _ADVICE)
     stamp = environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
     evidence = Evidence.measured(
         f"{device.name}, best of {stream_rates.RUNS} runs", date=stamp.date

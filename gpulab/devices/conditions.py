@@ -1,8 +1,11 @@
-"""What the machine did around a measurement: readings of its counters, taken before and after.
+"""What the machine did around a measurement: readings of its counters, taken before and after, and
+what disturbed it: other processes on the cores or the GPU, or a lower clock.
 
-Only reads and reports; what a difference means is decided by the pure rules in
-``gpulab.devices.disturbance``. A counter that this machine does not have is None. Nothing here is
-needed for a time, so a counter that cannot be read is never an error.
+A counter that this machine does not have is None. Nothing here is needed for a time, so a counter
+that cannot be read is never an error. The rules for what a difference means are pure functions.
+Each asks two things: is the disturbance large enough to matter (about half of the 5 % that must
+never be missed), and is it larger than what a quiet machine does by itself. Both
+``devices.ceilings`` and ``timing`` use them.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpulab.devices import host_facts, nvml
 from gpulab.devices._device import Device
 from gpulab.devices.nvml import GpuReadings
+from gpulab.evidence import Note
+from gpulab.units import plural
 
-__all__ = ["GpuReadings", "Readings", "read"]
+__all__ = ["SHARE", "GpuReadings", "Readings", "Window", "from_readings", "percent", "read"]
 
 _TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
@@ -193,3 +199,196 @@ def _throttled_seconds(root: pathlib.Path) -> float | None:
             if name in ("throttled_time", "throttled_usec"):
                 total = (total or 0.0) + int(value) * (1e-9 if name == "throttled_time" else 1e-6)
     return total
+
+
+# -- what disturbed a measurement --------------------------------------------------------
+
+
+# Half of the 5 % that must be caught: a disturbance of 5 % read with an error of a fifth still lies
+# far above it, and a quiet machine (below 1 % on those tried) far under it.
+SHARE = 0.025
+# A single delay below this is what any system does now and then (timer, kernel thread, page fault).
+_LEAST_DELAY_SECONDS = 0.001
+# /proc/stat counts in ticks: fewer than these are rounding.
+_LEAST_TICKS = 3
+# A neighbour that uses less of the GPU than this is noise of the driver's own sampling.
+_GPU_SHARE = 0.04
+_CLOCK_DROP = 0.04
+_ADVICE = (
+    "Close other programs, or measure again later; the smallest samples are the least disturbed."
+)
+
+
+class Window(NamedTuple):
+    """What passed between two readings: each field a share of the wall time, or None where it is
+    not known.
+    """
+
+    seconds: float
+    delay: float | None
+    process_delay: float | None
+    others: float | None
+    stolen: float | None
+    throttled: float | None
+    blocked: float | None
+    cores: int
+    others_step: float
+
+    @classmethod
+    def between(cls, before: Readings, after: Readings) -> Window:
+        """Return the shares of the time between two readings."""
+        seconds = max(after.seconds - before.seconds, 1e-9)
+        counters = (
+            (getattr(before, name), getattr(after, name))
+            for name in (
+                "run_delay_seconds",
+                "process_run_delay_seconds",
+                "busy_seconds",
+                "stolen_seconds",
+                "throttled_seconds",
+            )
+        )
+        delay, process_delay, busy, stolen, throttled = (
+            None if start is None or end is None else max(0.0, (end - start) / seconds)
+            for start, end in counters
+        )
+        own = (after.own_cpu_seconds - before.own_cpu_seconds) / seconds
+        return cls(
+            seconds=seconds,
+            delay=delay,
+            process_delay=process_delay,
+            others=None if busy is None else max(0.0, busy - own),
+            stolen=stolen,
+            throttled=throttled,
+            blocked=None if delay is None else max(0.0, 1.0 - own - delay),
+            cores=after.cores,
+            others_step=_LEAST_TICKS * after.tick_seconds / seconds,
+        )
+
+
+def from_readings(before: Readings, after: Readings, advice: str = "") -> list[Note]:
+    """Return the notes that the machine's counters give: contended, throttled.
+
+    Parameters
+    ----------
+    before, after : Readings
+        Around what was measured.
+    advice : str
+        What to do where other processes used the cores, in place of the advice for callers of
+        ``measure``.
+    """
+    window = Window.between(before, after)
+    notes = [*_contended(window, advice), *_throttled(before, after, window)]
+    if before.gpu is not None and after.gpu is not None:
+        notes += _on_gpu(before.gpu, after.gpu, window.seconds)
+    return notes
+
+
+def percent(share: float) -> str:
+    """Return a share as percent, with a decimal where it is small."""
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
+
+
+def _contended(window: Window, advice: str) -> Iterator[Note]:
+    if window.stolen is not None and window.stolen >= max(SHARE, window.others_step):
+        yield Note(
+            "contended",
+            f"the hypervisor gave {percent(min(window.stolen, 1.0))} of the time on these cores to "
+            "other machines (steal time). "
+            f"{advice or 'Measure again later, or on a machine that you do not share.'}",
+        )
+    elif (lost := _lost_to_others(window)) is not None:
+        # waits are booked when they end: one that began before the window can make more than the
+        # whole of it
+        yield Note(
+            "contended",
+            f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the "
+            f"time. {advice or _ADVICE}",
+        )
+    elif window.delay is None and window.others is not None:
+        # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
+        least = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
+        busy, them = f"all {window.cores} cores were busy", "them"
+        if window.cores == 1:
+            busy, them = "the core was busy", "it"
+        if window.others >= least:
+            share = percent(min(window.others / window.cores, 1.0))
+            yield Note(
+                "contended", f"{busy}, {share} of {them} with other processes. {advice or _ADVICE}"
+            )
+
+
+def _lost_to_others(window: Window) -> float | None:
+    """Return the share of the time that others took from us, or None: waits among our own threads
+    do not count.
+    """
+    if window.delay is None:
+        return None
+    quota = window.throttled or 0.0  # a process held back by its quota also waits on the run queue
+    delay, others = window.delay - quota, window.others
+    # the ticks are fine enough to show how much others ran
+    is_alone = others is not None and window.others_step <= SHARE and others < 0.3 * delay
+    if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not is_alone:
+        return delay
+    spread = ((window.process_delay or 0.0) - quota) / window.cores
+    is_seen = others is not None and others >= max(2 * SHARE, window.others_step)
+    return spread if spread >= SHARE and is_seen else None
+
+
+def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[Note]:
+    least = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds)
+    if window.throttled is not None and window.throttled >= least:
+        yield Note(
+            "throttled",
+            "the container's CPU quota held this process back for "
+            f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more cores, or "
+            "measure with fewer threads.",
+        )
+    hot = (after.thermal_events or 0) - (before.thermal_events or 0)
+    if None not in (before.thermal_events, after.thermal_events) and hot > 0:
+        what = f"the cores slowed down because of heat {plural(hot, 'time')}"
+    elif (drop := _drop(before.frequency_hertz, after.frequency_hertz)) is not None:
+        clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
+        what = f"the cores' clock fell by {percent(drop)} to {clock} while measuring"
+    elif (below := _drop(after.base_frequency_hertz, after.frequency_hertz)) is not None:
+        what = f"the cores' clock is {percent(below)} below the manufacturer's base clock"
+    else:
+        return
+    cure = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
+    yield Note("throttled", f"{what}. {cure}")
+
+
+def _drop(reference: float | None, value: float | None) -> float | None:
+    drop = 1.0 - value / reference if reference and value is not None else 0.0
+    return drop if drop >= _CLOCK_DROP else None
+
+
+def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator[Note]:
+    what, reasons = "", ", ".join(after.reasons or before.reasons)
+    if before.slowed_seconds is not None and after.slowed_seconds is not None:
+        # Seen on an H200: the violation counters also run for half a second after heavy work,
+        # beside a full clock and no reason. So a share counts only where one of these two agrees;
+        # else copies over PCIe would be called throttled.
+        is_slow = reasons or _drop(after.top_clock_hertz, after.clock_hertz) is not None
+        share = (after.slowed_seconds - before.slowed_seconds) / seconds
+        if share >= SHARE and is_slow:
+            what = f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time"
+    elif after.reasons and before.reasons:
+        what = "the GPU's clock was reduced before and after the measurement"
+    elif after.reasons and (drop := _drop(before.clock_hertz, after.clock_hertz)) is not None:
+        clock = f"{(after.clock_hertz or 0.0) / 1e6:.0f} MHz"
+        what = f"the GPU's clock fell by {percent(drop)} to {clock}"
+    if what:
+        yield Note(
+            "throttled",
+            f"{what} ({reasons or 'power or heat'}). The figure is valid for this GPU under this "
+            "load; to compare it with others, cool the GPU or lock its clock (nvidia-smi -lgc).",
+        )
+    busy = after.neighbour_busy_ratio or 0.0
+    if after.neighbours and busy >= _GPU_SHARE:
+        many = plural(after.neighbours, "other process", "other processes")
+        yield Note(
+            "contended",
+            f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
+            "when no other process uses it (nvidia-smi lists them).",
+        )

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.devices import Device, disturbance
-from gpulab.devices.conditions import Readings
-from gpulab.devices.disturbance import SHARE, Window, percent
+from gpulab.devices import Device, conditions
+from gpulab.devices.conditions import SHARE, Readings, Window, percent
 from gpulab.evidence import Note
 from gpulab.timing.sampling import Limits, Sampled
 from gpulab.units import format_seconds, plural
@@ -98,7 +97,7 @@ def of_sampling(
     median, starts = float(np.median(samples)), sampled.sample_starts_seconds
     notes, window = [], None
     if before is not None and after is not None:
-        notes = disturbance.from_readings(before, after)
+        notes = conditions.from_readings(before, after)
         window = Window.between(before, after)
     _, _, walls = job.of_last_size()
     # The time between samples that the samples themselves do not fill; where they were thinned out,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from gpulab import devices
-from gpulab.devices import Accelerator, Device, Driver, conditions, disturbance, guard
+from gpulab.devices import Accelerator, Device, Driver, conditions, guard
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.errors import DeviceError, OutOfMemoryError
 
@@ -588,5 +588,5 @@ def test_what_counters_mean(approved: Any) -> None:
     for name, (one, other) in GPUS.items():
         begin, end = dataclasses.replace(BEFORE, gpu=one), dataclasses.replace(AFTER, gpu=other)
         both[f"GPU: {name}"] = begin, end
-    text = [[f"== {name}", *disturbance.from_readings(*two)] for name, two in both.items()]
+    text = [[f"== {name}", *conditions.from_readings(*two)] for name, two in both.items()]
     assert "\n".join(str(line) for part in text for line in part) == approved

@@ -237,11 +237,12 @@ def test_an_impossible_row_has_no_speedup(monkeypatch: pytest.MonkeyPatch, appro
     play_gpus(monkeypatch, synchronize=clock.finish)
     spec = dataclasses.replace(
         gl.workloads.get("matmul"),
-        function=clock.takes(1.0),
+        function=clock.takes(1.0, lambda: torch.ones(1)),
         make_inputs=lambda w, generator: (),
         flops=lambda w: 1e15,
         nbytes=lambda w: 0.0,
         difference=lambda w, result, inputs: 0.0,
+        shape=None,
     )
     c = gl.compare(spec(n=8, dtype="bfloat16"), clock=clock, deadline=3.0)
     assert [row.measurement.has_note("implausible") for row in c.rows] == [True, False]
