@@ -41,7 +41,6 @@ from gpulab.kernels.simulation._memory import (
     part_of,
     tuple_like,
 )
-from gpulab.kernels.simulation._turns import RelaunchError
 from gpulab.kernels.simulation.source import (
     UNKNOWN,
     Callee,
@@ -56,6 +55,7 @@ from gpulab.units import plural
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._run import Function, Program
     from gpulab.kernels.simulation._translate import Frame
+    from gpulab.kernels.simulation._types import Joins, Reaching
 
 # -------------------------------------------------------------------------------------------------
 # An element of a tuple: any lane may ask for another one where all are of one type, as numba has
@@ -158,12 +158,14 @@ class Translator:
         source: Source,
         program: Program,
         local: set[str],
-        unsure: set[ast.Name],
+        ways: Reaching,
+        joins: Joins,
         target: Callable[[ast.expr], Callable[[Frame, Mask, Any], None]],
     ) -> None:
         self.source, self.program, self.local, self.target = source, program, local, target
         # reads that may find no value, and the variables read so
-        self.unsure, self.followed = unsure, {node.id for node in unsure}
+        self.unsure, self.followed = ways.unsure, {node.id for node in ways.unsure}
+        self._reads, self._joins = ways.joins, joins
         self._assigned_to: str | None = None
         self._compared = compared_reads(source)
 
@@ -317,9 +319,29 @@ class Translator:
         def run_unsure(frame: Frame, mask: Mask) -> Any:
             value = run(frame, mask)
             frame.look_for(name, mask, line)
-            return value
+            return value if join is None else frame.types.joined(join, value)
 
-        return run_unsure if node in self.unsure else run
+        join = self._reads.get(node)
+        if node in self.unsure:
+            return run_unsure
+        if join is None:
+            return run
+        return lambda frame, mask: frame.types.joined(join, run(frame, mask))
+
+    def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
+        """Return what gives the value of one of several expressions the type that holds all of
+        them, of which each is seen when it is computed.
+        """
+        join = "", frozenset(parts)
+        for part in parts:
+            self._joins.of[part].add(join)
+            self._joins.note_number(part, self.number(part))
+
+        def run(frame: Frame, number: int, value: Any) -> Any:
+            frame.types.note(parts[number], value)
+            return frame.types.joined(join, value)
+
+        return run
 
     def _is_plain(self, node: ast.expr) -> bool:
         """Return whether nobody sees which lanes compute an expression."""
@@ -485,20 +507,21 @@ class Translator:
         parts = [(self.expression(part), self._is_plain(part)) for part in node.values]
         is_and = isinstance(node.op, ast.And)
         combine = operator.and_ if is_and else operator.or_
+        joined = self.join(node.values)
 
-        def number(expression: Expression, frame: Frame, mask: Mask) -> Any:
-            found = expression(frame, mask)
+        def number(position: int, frame: Frame, mask: Mask) -> Any:
+            found = parts[position][0](frame, mask)
             if not isinstance(found, (np.ndarray, np.generic)):
                 raise self.fail(
                     f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected "
                     "a number or a truth value",
                     node,
                 )
-            return found
+            return found if found.dtype is _types.BOOL else joined(frame, position, found)
 
         def run(frame: Frame, mask: Mask) -> Any:
-            value = number(parts[0][0], frame, mask)
-            for part, plain in parts[1:]:
+            value = number(0, frame, mask)
+            for part, (_, plain) in enumerate(parts[1:], start=1):
                 truth = _types.truth(value)
                 if plain and value is truth and isinstance(truth, np.ndarray):
                     # Nobody sees who computes it, so that the lanes that do not ask for it need not
@@ -528,16 +551,17 @@ class Translator:
             self.expression(node.body),
             self.expression(node.orelse),
         )
+        joined = self.join([node.body, node.orelse])
 
         def run(frame: Frame, mask: Mask) -> Any:
             yes, no = mask.split(test(frame, mask))
-            if yes is None:
-                return orelse(frame, mask)
-            if no is None:
-                return body(frame, mask)
-            first, second = body(frame, yes), orelse(frame, no)
             try:
-                return merge(yes.array, first, second)
+                if yes is None:
+                    return joined(frame, 1, orelse(frame, mask))
+                first = joined(frame, 0, body(frame, yes))
+                if no is None:
+                    return first
+                return merge(yes.array, first, joined(frame, 1, orelse(frame, no)))
             except TypeError as error:
                 raise self.fail(f"a conditional expression gives {error}", node) from error
 
@@ -700,7 +724,8 @@ class Translator:
                 return made[found](frame, mask, found.variables)
             if found not in made:
                 made[found] = self._call_of(found, node, unused, assigned_to)
-                raise RelaunchError  # a launch must know before it begins what a function needs
+                # what the function needs must be known before a launch begins
+                raise _types.RelaunchError
             return made[found](frame, mask)
 
         return run

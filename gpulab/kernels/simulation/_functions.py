@@ -28,7 +28,6 @@ from gpulab.kernels.simulation._memory import (
     index_of,
     local_view,
 )
-from gpulab.kernels.simulation._turns import RelaunchError
 from gpulab.kernels.simulation.source import UNKNOWN, dtype_of
 from gpulab.units import plural
 
@@ -410,7 +409,7 @@ def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]
     def run(frame: Frame, mask: Mask) -> View:
         shape, dtype = ask(frame, mask)
         if note(shape, dtype):
-            raise RelaunchError
+            raise _types.RelaunchError
         return make(frame, mask, (id(call.node), shape, dtype), name, call.line)
 
     return run

@@ -25,7 +25,6 @@ from gpulab.kernels.simulation._hazards import (
 )
 from gpulab.kernels.simulation._memory import START, Known, Store, View, shared_view
 from gpulab.kernels.simulation._turns import Turns, WaitError
-from gpulab.kernels.simulation._types import Integers
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
 from gpulab.models.requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
@@ -257,7 +256,6 @@ class Launch:
     # what arrays that nobody writes hold at most, by store
     largest: dict[int, int] = field(default_factory=dict)
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
-    integers: Integers = field(default_factory=Integers)  # what assignments that meet others gave
     # loops whose lanes could not run alone, and how often in a row
     left_to_lockstep: dict[int, int] = field(default_factory=dict)
     turns: Turns | None = None  # of blocks or threads that wait for each other

@@ -56,8 +56,13 @@ class Store:
         self.tracker: Any = None
         self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
         self.is_even = True  # whether each place is an element of its own
-        self.root = self  # of all that are the same memory, the one that was made first
+        self._first: Store | None = None  # the one that this was made from
         self._others: dict[tuple[np.dtype, int], Store] = {}
+
+    @property
+    def root(self) -> Store:
+        """Return, of all that are the same memory, the one that was made first."""
+        return self if self._first is None else self._first
 
     @property
     def words(self) -> int:
@@ -93,7 +98,7 @@ class Store:
             found = Store(self.name, self.space, data, places, self.writable)
             found.tracker, found.word_bytes = self.tracker, self.word_bytes
             found.index_bytes, found.pitch = self.index_bytes, pitch
-            found.root, found.is_even = self.root, is_even
+            found._first, found.is_even = self.root, is_even
             self.root._others[dtype, pitch] = found
         return found
 

@@ -32,8 +32,8 @@ from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Releases, Tracke
 from gpulab.kernels.simulation._machine import Counters, Launch, Machine
 from gpulab.kernels.simulation._memory import View, global_view, tuple_like
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
-from gpulab.kernels.simulation._turns import RelaunchError, Turns, WaitError
-from gpulab.kernels.simulation._types import Join, notes_of, reaching_definitions
+from gpulab.kernels.simulation._turns import Turns, WaitError
+from gpulab.kernels.simulation._types import Joins, JoinTypes, reaching_definitions
 from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
 from gpulab.kernels.simulation.source import (
     Callee,
@@ -51,7 +51,7 @@ from gpulab.units import plural
 # A kernel's translation with the device functions that it calls, kept for the next simulation as
 # long as it is what the text says.
 #
-# Unlike a compiler's, it is never stale: the text, and every object that the functions name from
+# That of a plain function is never stale: the text, and every object that the functions name from
 # outside, is looked at again each time.
 
 
@@ -68,18 +68,17 @@ class Function:
         defaults: Iterable[Any] = (),
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
-        self.joined_parameters: list[ast.arg] = []
+        self._joins = Joins()
+        self._types: dict[Any, JoinTypes] = {}  # by those of the arguments
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
         """Translate the function; ``around`` are the variables of the one that it is in."""
-        source = self.source
-        ways = reaching_definitions(source.tree)
-        program.joins |= ways.joins
-        joined = {node for _, _, given in ways.joins for node in given}
-        self.joined_parameters = [node for node in source.tree.args.args if node in joined]
-        self.body = StatementTranslator(source, program, joined, ways.unsure, around).block(
-            source.tree.body
-        )
+        ways = reaching_definitions(self.source.tree)
+        for join in ways.joins.values():
+            for definition in join[1]:
+                self._joins.of[definition].add(join)
+        translator = StatementTranslator(self.source, program, ways, self._joins, around)
+        self.body = translator.block(self.source.tree.body)
         return self
 
     def bind(self, arguments: list[Any], by_name: dict[str, Any]) -> dict[str, Any]:
@@ -118,9 +117,8 @@ class Function:
                 for name, dtype in wanted
                 if isinstance(dtype, np.dtype)
             }
-        frame = Frame(machine, variables, mask, is_kernel)
-        for node in self.joined_parameters:
-            machine.launch.integers.note(node, frame.variables[node.arg])
+        frame = Frame(machine, variables, mask, is_kernel, self._types_of(variables))
+        machine.launch.notes |= frame.types.notes
         left = self.body(frame, mask)
         if frame.result is not None and (left is not None or frame.gave_nothing):
             name = self.source.name
@@ -132,6 +130,18 @@ class Function:
         if declared is not None and isinstance(declared.returns, np.dtype):
             return _types.cast(frame.result, declared.returns)
         return frame.result
+
+    def _types_of(self, variables: dict[str, Any]) -> JoinTypes:
+        """Return the types of the joins for what the function is given."""
+        nodes = self.source.tree.args.args if self._joins.of else []
+        key = tuple([type_of(variables[node.arg]) for node in nodes])
+        found = self._types.get(key)
+        if found is None:
+            found = self._types[key] = JoinTypes(self._joins)
+        for node in nodes:
+            if node in self._joins.of:
+                found.note(node, variables[node.arg])
+        return found
 
     def _declared(self, variables: dict[str, Any]) -> Signature | None:
         """Return the declaration that arguments have: the one with their types, or else the first
@@ -164,7 +174,6 @@ class Program:
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.literals: dict[int, Any] = {}  # the numbers that the compiler knows, by ``id``
         self.notes: list[str] = []
-        self.joins: set[Join] = set()
         self.sources: list[Source] = [self.source]
         # the device function that a call calls, by the id of its node
         self.calls: dict[int, Source] = {}
@@ -262,11 +271,15 @@ def _marks(found: Any) -> Any:
     return found.function.__code__ if isinstance(found, Callee) else None
 
 
-_programs: weakref.WeakKeyDictionary[types.FunctionType, Program] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
 
-def program_of(kernel: Any) -> Program:
+def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
     """Return a kernel's translation.
+
+    That of a plain function is made again where its text, or anything that it names, has changed.
+    What ``jit`` returns is compiled once for each list of argument types, with the globals of that
+    moment, as numba has it.
 
     Raises
     ------
@@ -277,9 +290,16 @@ def program_of(kernel: Any) -> Program:
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):
         return Program(kernel)  # which says what is wrong
-    known = _programs.get(function)
-    if known is None or known.source.code is not function.__code__ or not known.is_current():
-        known = _programs[function] = Program(function)
+    is_frozen = not isinstance(kernel, types.FunctionType)
+    key = tuple((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
+    programs = _programs.setdefault(kernel if is_frozen else function, {})
+    known = programs.get(key if is_frozen else None)
+    if (
+        known is None
+        or known.source.code is not function.__code__
+        or not (is_frozen or known.is_current())
+    ):
+        known = programs[key if is_frozen else None] = Program(kernel)
     return known
 
 
@@ -397,7 +417,7 @@ def simulate(
     >>> x = np.arange(100, dtype=np.float32)
     >>> s = simulate(double, 4, 32, x)  # doctest: +SKIP
     """
-    program = program_of(kernel)
+    program = program_of(kernel, args)
     source = program.source
     extents = checked_extents("simulate", grid, block)
     lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // WARP) * WARP
@@ -443,7 +463,7 @@ def simulate(
         except BaseException as error:  # an interrupt as well: arrays are as they were before
             for view, data in zip(changing, before, strict=True):
                 view.store.root.data[...] = data
-            if not isinstance(error, RelaunchError):
+            if not isinstance(error, _types.RelaunchError):
                 raise
             waits += [error] if isinstance(error, WaitError) else []
         else:
@@ -665,7 +685,7 @@ def _report(
     for finding in findings:
         if finding.kind == "race":
             lines[finding.line]["races"] += 1
-    notes = [note for _, note in sorted(launch.notes | notes_of(program.joins, launch.integers))]
+    notes = [note for _, note in sorted(launch.notes)]
     text = {
         number: line
         for source in reversed(program.sources)

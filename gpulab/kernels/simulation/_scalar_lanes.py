@@ -440,7 +440,7 @@ class ScalarLoop:
         # whether a lane came to it or not: numba's types do not hang on that
         for joined in self._joined:
             if joined.id in text.types:
-                frame.machine.launch.integers.note(joined, np.zeros((), text.types[joined.id]))
+                frame.types.note(joined, np.zeros((), text.types[joined.id]))
         short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
         self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
@@ -452,6 +452,9 @@ class ScalarLoop:
         lane.
         """
         values, views = self._held(frame)
+        for (name, _), dtype in frame.types.mixed.items():
+            if name in values and values[name].dtype != dtype:
+                raise Refused
         fixed: dict[int, Any] = {}
         for number, (name, expression) in self._fixed.items():
             held = expression(frame, mask)

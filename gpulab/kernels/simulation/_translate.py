@@ -33,7 +33,7 @@ from gpulab.kernels.simulation._memory import (
     store,
 )
 from gpulab.kernels.simulation._scalar_lanes import scalar_loop_of
-from gpulab.kernels.simulation._types import Definition
+from gpulab.kernels.simulation._types import Joins, JoinTypes, Reaching
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
@@ -55,6 +55,7 @@ class Frame:
     variables: dict[str, Any]
     live: Mask
     is_kernel: bool
+    types: JoinTypes
     loops: list[Loop] = field(default_factory=list)
     # local ones, by the place in the source that makes them
     arrays: dict[int, View] = field(default_factory=dict)
@@ -137,13 +138,21 @@ class StatementTranslator:
         self,
         source: Source,
         program: Program,
-        joined: Collection[Definition],
-        unsure: set[ast.Name],
+        ways: Reaching,
+        joins: Joins,
         around: Collection[str] = (),
     ) -> None:
-        self.source, self._joined = source, joined
+        self.source, self._joins = source, joins
         local = source.local_names.union(around)
-        self.expressions = Translator(source, program, local, unsure, self.target)
+        self.expressions = Translator(source, program, local, ways, joins, self.target)
+        inner = [node for node in source.nodes[1:] if isinstance(node, ast.FunctionDef)]
+        others = {part for node in inner for part in ast.walk(node)}
+        self._returned = [
+            node.value
+            for node in source.nodes
+            if isinstance(node, ast.Return) and node.value is not None and node not in others
+        ]
+        self._result = self.expressions.join(self._returned)
         self._depth = 0
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
@@ -242,6 +251,8 @@ class StatementTranslator:
         name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
         value = self.expressions.expression(node.value, assigned_to=name)
         targets = [self.target(target) for target in node.targets]
+        for target in node.targets:
+            self._joins.note_number(target, self.expressions.number(node.value))
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             frame.machine.step(line, mask)
@@ -295,13 +306,18 @@ class StatementTranslator:
         if isinstance(node, ast.Name):
             name = node.id
             fail = lambda message: self.fail(message, node)  # noqa: E731
-            is_joined, is_followed = node in self._joined, name in self.expressions.followed
+            is_joined, is_followed = node in self._joins.of, name in self.expressions.followed
             if not is_joined and not is_followed:
                 return lambda frame, mask, value: frame.assign(name, value, mask, fail)
 
             def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
                 if is_joined:
-                    frame.machine.launch.integers.note(node, value)
+                    try:
+                        frame.types.note(node, value)
+                    except TypeError as error:
+                        raise self.fail(
+                            f"{name} is given {error}; expected one type", node
+                        ) from error
                 if is_followed:
                     frame.given[name] = union(frame.given.get(name), mask)
                 frame.assign(name, value, mask, fail)
@@ -412,7 +428,7 @@ class StatementTranslator:
 
     def _loop(self, node: ast.While | ast.For, line: int) -> LoopBody:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
-        scalar = None if orelse else scalar_loop_of(node, self.expressions, self._joined)
+        scalar = None if orelse else scalar_loop_of(node, self.expressions, self._joins.of)
         return LoopBody(line, body, orelse, scalar)
 
     def _break(self, node: ast.Break) -> Statement:
@@ -445,9 +461,12 @@ class StatementTranslator:
         )
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
+        number = -1 if node.value is None else self._returned.index(node.value)
+
         def run(frame: Frame, mask: Mask) -> None:
             frame.machine.step(line, mask)
-            frame.give(None if value is None else value(frame, mask), mask, fail)
+            found = None if value is None else self._result(frame, number, value(frame, mask))
+            frame.give(found, mask, fail)
 
         return run
 

@@ -44,11 +44,7 @@ _MORE_THAN_RUN = (
 )
 
 
-class RelaunchError(Exception):
-    """The run showed something that must be known before it: the launch begins again."""
-
-
-class WaitError(RelaunchError):
+class WaitError(_types.RelaunchError):
     """Lanes wait in a loop for others that cannot go on beside them; ``why`` they wait for good
     unless the threads of a block run by themselves.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, reduce
@@ -322,39 +323,38 @@ def constant(value: Any) -> Value:
 # come before any assignment.
 #
 # Where one of several assignments may have given a variable its value, numba has one type for all
-# of them.
-#
-# The microscope's variables have the type of what ran. That differs in what a learner sees where a
-# uint64 meets a signed integer: both become a float64 in numba, which holds 53 bits and has no
-# bits to shift. Such variables are noted. Assignments that follow each other without a branch or a
-# loop do not meet; numba keeps them apart as well.
+# of them, from there on: a join. What the assignments give is seen when the kernel runs; where the
+# types differ, the launch begins again with the type that holds all of them. Of assignments that no
+# thread comes to nothing is known, unless they give a number that is written there. Assignments
+# that follow each other without a branch or a loop do not meet; numba keeps them apart as well.
 #
 # Whether a read is really reached without a value is known only when the kernel runs and its lanes
 # take a path.
 
 
-Definition = ast.Name | ast.arg  # an assignment of a variable, or a parameter
+# what gives a variable a value, or an expression one of several: a target, a parameter, a part
+Definition = ast.expr | ast.arg
 # the definitions that may reach a place, by variable; None: it may have no value yet
 State = dict[str, frozenset[Definition | None]]
-Join = tuple[str, str, frozenset[Definition]]  # of a function, a variable
+Join = tuple[str, frozenset[Definition]]  # a variable, or "", and what gives its value
 
 
 @dataclass(frozen=True, eq=False)
 class Reaching:
     """What reaching definitions say of a function's variables.
 
-    ``joins`` are the variables that are read where one of several assignments may have given
-    their value, with those; ``unsure`` the reads that some way leads to without a value (for ``x +=
-    1`` its target).
+    ``joins`` are the reads of variables where one of several assignments may have given their
+    value, with those; ``unsure`` the reads that some way leads to without a value (for ``x += 1``
+    its target).
     """
 
-    joins: set[Join]
+    joins: dict[ast.Name, Join]
     unsure: set[ast.Name]
 
 
 def reaching_definitions(tree: ast.FunctionDef) -> Reaching:
     """Return the reaching definitions of a function's variables."""
-    reader = _Reader(tree.name)
+    reader = _Reader()
     given = {
         part.id
         for part in ast.walk(tree)
@@ -368,44 +368,83 @@ def reaching_definitions(tree: ast.FunctionDef) -> Reaching:
     return Reaching(reader.found, reader.unsure)
 
 
-@dataclass(frozen=True)
-class Integers:
-    """The assignments that gave a signed integer, and those that gave a uint64: narrower unsigned
-    ones fit into an int64.
+class RelaunchError(Exception):
+    """The run showed something that must be known before it: the launch begins again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joins:
+    """The joins that each definition of a function is in, and the numbers that some are written
+    as, whose types are known though no thread comes to them.
     """
 
-    signed: set[Definition] = field(default_factory=set)
-    unsigned: set[Definition] = field(default_factory=set)
+    of: dict[Definition, set[Join]] = field(default_factory=lambda: defaultdict(set))
+    numbers: dict[Definition, Any] = field(default_factory=dict)
 
-    def note(self, node: Definition, value: Any) -> None:
-        """Keep what an assignment gives."""
+    def note_number(self, node: Definition, number: Any) -> None:
+        """Keep what a definition is written as, if that is a number of a join."""
+        if node in self.of and type(number) in (bool, int, float, complex):
+            self.numbers[node] = number
+
+
+class JoinTypes:
+    """The types that a function's joins have for one list of argument types."""
+
+    def __init__(self, joins: Joins) -> None:
+        self._joins = joins
+        self._seen: dict[Definition, Any] = {
+            node: constant(number).dtype for node, number in joins.numbers.items()
+        }
+        self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the one that holds all
+        self.notes: set[tuple[int, str]] = set()
+
+    def note(self, node: Definition, value: Value) -> None:
+        """Look at what a definition gives.
+
+        Raises
+        ------
+        RelaunchError
+            If it changes the type of a join.
+        TypeError
+            If it cannot meet what other definitions give.
+        """
+        kind = len(value) if isinstance(value, tuple) else None
         if isinstance(value, (np.ndarray, np.generic)):
-            dtype = value.dtype
-            if dtype is INT or dtype.kind == "i":  # the first is faster to ask for
-                self.signed.add(node)
-            elif dtype.kind == "u" and dtype == UINT:
-                self.unsigned.add(node)
+            kind = value.dtype
+        if kind is None or self._seen.get(node) == kind:
+            return
+        self._seen[node] = kind
+        before = dict(self.mixed)
+        for join in self._joins.of.get(node, ()):
+            seen = {each: self._seen[each] for each in join[1] if each in self._seen}
+            kinds = sorted(set(seen.values()), key=str)
+            if len(kinds) > 1:
+                if not all(isinstance(each, np.dtype) for each in kinds):
+                    raise TypeError("tuples of different lengths, or a tuple and a number")
+                self.mixed[join] = reduce(unified, kinds)
+                if join[0] and "f" not in {each.kind for each in kinds}:
+                    self._note_integers(join[0], seen)
+        if self.mixed != before:
+            raise RelaunchError
 
+    def _note_integers(self, name: str, seen: dict[Definition, Any]) -> None:
+        """Note where a signed integer and a uint64 meet, which no integer holds both."""
+        signed = sorted(node.lineno for node, dtype in seen.items() if dtype.kind == "i")
+        unsigned = sorted(node.lineno for node, dtype in seen.items() if dtype == UINT)
+        if signed and unsigned:
+            text = (
+                f"line {signed[0]}: {name} is a signed integer here and a uint64 in line "
+                f"{unsigned[0]}. numba-cuda makes one variable of both, a float64, which has 53 "
+                "bits. For a GPU, assign uint64(...) each time."
+            )
+            self.notes.add((signed[0], text))
 
-def notes_of(joins: Iterable[Join], integers: Integers) -> set[tuple[int, str]]:
-    """Return what to say, by line, of variables that were given a uint64 and a signed integer."""
-    pairs: dict[tuple[str, str], set[tuple[int, int]]] = {}
-    for function, name, given in joins:
-        signed, unsigned = given & integers.signed, given & integers.unsigned
-        pairs.setdefault((function, name), set()).update(
-            (a.lineno, b.lineno) for a in signed for b in unsigned if a is not b
-        )
-    return {_note(name, found) for (_, name), found in pairs.items() if found}
-
-
-def _note(name: str, pairs: set[tuple[int, int]]) -> tuple[int, str]:
-    lines, other = sorted({line for line, _ in pairs}), min(other for _, other in pairs)
-    where = f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
-    return lines[0], (
-        f"{where}: {name} is a signed integer here and a uint64 in line {other}. numba-cuda makes "
-        "one variable of both, a float64, which has 53 bits. For a GPU, assign uint64(...) each "
-        "time."
-    )
+    def joined(self, join: Join, value: Value) -> Value:
+        """Return a value in the type of the join through which it is read."""
+        dtype = self.mixed.get(join)
+        if dtype is None or not isinstance(value, (np.ndarray, np.generic)):
+            return value
+        return cast(value, dtype)
 
 
 def _joined(states: Iterable[State | None]) -> State | None:
@@ -422,9 +461,8 @@ def _joined(states: Iterable[State | None]) -> State | None:
 class _Reader:
     """Follows the ways through a function: reaching definitions."""
 
-    def __init__(self, function: str) -> None:
-        self.function = function
-        self.found: set[Join] = set()
+    def __init__(self) -> None:
+        self.found: dict[ast.Name, Join] = {}
         self.unsure: set[ast.Name] = set()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
@@ -483,7 +521,7 @@ class _Reader:
         ways = state.get(node.id, frozenset())
         given = frozenset(one for one in ways if one is not None)
         if len(given) > 1:
-            self.found.add((self.function, node.id, given))
+            self.found[node] = node.id, given
         if None in ways:
             self.unsure.add(node)
 
