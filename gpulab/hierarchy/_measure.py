@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpulab.hierarchy.results import (
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import Timing, accelerator_told
 from gpulab.timing import Measurement
+from gpulab.timing.sampling import Clock, Progress, Stop
 from gpulab.timing.series import Series
 from gpulab.units import format_bytes, plural
 from gpulab.workloads import MARGIN, free_bytes
@@ -33,10 +34,6 @@ from gpulab.workloads import MARGIN, free_bytes
 # -------------------------------------------------------------------------------------------------
 # Validation of sizes, methods and deadlines, and what the system reports about the caches.
 
-
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
-Clock = Callable[[], float]
 
 _SMALLEST, _LARGEST = 2**10, 2**34
 # Default sets reach from a part of any first cache to twice the last one, as far as making the

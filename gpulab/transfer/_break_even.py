@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpulab import _backends, devices, timing, workloads
+from gpulab import _backends, _given, devices, timing, workloads
 from gpulab.devices import Device
-from gpulab.errors import InputError, OutOfMemoryError, StoppedError, shown
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Evidence, Note, known_errors
 from gpulab.recordings import Recording, load
+from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
 from gpulab.transfer.results import BreakEven, BreakEvenRow
 from gpulab.units import format_seconds
 from gpulab.workloads import Workload, WorkloadSpec
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 # The accelerator's seconds with both copies and what was noted about them, or the note that says
 # why there are none: a function of the work, its inputs on the host, and the deadline.
 DeviceTime = Callable[[Workload, tuple[Any, ...], float], "tuple[float, tuple[Note, ...]] | Note"]
@@ -194,16 +193,7 @@ def answer(
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     if sizes is None:
         return list(spec.sizes)
-    if (
-        isinstance(sizes, (str, bytes))
-        or not isinstance(sizes, Iterable)
-        or getattr(sizes, "ndim", None) == 0
-    ):
-        raise InputError(
-            f"break_even: sizes is {shown(sizes)}; expected several sizes. Pass for example "
-            f"sizes={list(spec.sizes[:3])}."
-        )
-    chosen = list(sizes)
+    chosen = _given.items("break_even", "sizes", sizes)
     if not chosen:
         raise InputError(
             "break_even: no sizes were given; expected at least one. Pass for example "

@@ -320,16 +320,7 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    if (
-        isinstance(sizes, (str, bytes))
-        or not isinstance(sizes, Iterable)
-        or getattr(sizes, "ndim", None) == 0
-    ):
-        raise InputError(
-            f"{function}: sizes is {shown(sizes)}; expected several sizes in bytes. Pass for "
-            "example sizes=[2**10, 2**20]."
-        )
-    chosen = sorted({check_bytes(function, n) for n in sizes})
+    chosen = sorted({check_bytes(function, n) for n in _given.items(function, "sizes", sizes)})
     if not chosen:
         raise InputError(
             f"{function}: no sizes were given; expected at least one. Pass for example "

@@ -20,13 +20,12 @@ from gpulab.devices import Device
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
+from gpulab.timing.sampling import Progress, Stop
 from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer._sweep import check_room
 from gpulab.transfer.results import Overlap, Span, together_seconds
 from gpulab.units import format_bytes, format_seconds, plural
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 Work = Callable[[Any], Any]
 
 ITEMSIZE = 4  # float32 chunks

@@ -21,14 +21,13 @@ from gpulab.errors import (
 from gpulab.evidence import Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
+from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, check_bytes, check_sizes, named_link
 from gpulab.transfer.results import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes
 from gpulab.workloads import MARGIN, free_bytes
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 # For a number of bytes, a function that has copied them when it returns.
 Copies = Callable[[int], Callable[[], Any]]
 
