@@ -167,6 +167,7 @@ class Program:
     def __init__(self, function: Any) -> None:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
+        self._written: tuple[int, frozenset[str]] = -1, frozenset()
         self.meets = False  # whether all blocks meet at a barrier of the grid
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
@@ -195,7 +196,10 @@ class Program:
     @property
     def written(self) -> frozenset[str]:
         """Return the kernel's parameters (and other names) that it may write to."""
-        return frozenset(written_names(self.source, self.calls, self.writes))
+        known = len(self.calls) + len(self.writes)  # more where a call was found while it ran
+        if known != self._written[0]:
+            self._written = known, frozenset(written_names(self.source, self.calls, self.writes))
+        return self._written[1]
 
     def outside(self, source: Source, name: str) -> Any:
         """Return what a name that is not local to a function stands for, and remember that.
