@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpulab.errors import KernelError
 from gpulab.kernels import Simulation, cuda, float32, int32, int64, simulate
 from kernel_case import line_of, zeros
 from seeded_bugs import BUGS, Bug
@@ -186,6 +187,22 @@ def halves(x, out):
 HALVES = [(("read", "write"), "half", (1,), [(0, 0), (1, 0)], 31)]
 
 
+def doubled(v):
+    if v > 60:
+        raise ValueError("too large")  # raised
+    return 2 * v
+
+
+def ended(out):
+    t = cuda.threadIdx.x
+    out[cuda.grid(1)] = doubled(t)
+    assert t != 5  # false
+
+
+# Threads 61 to 63 of each block, and thread 5.
+ENDED = [("raised", "", (), [(61, 0)], 6), ("false", "", (), [(5, 0)], 2)]
+
+
 FAULTY: dict[str, tuple] = {
     "bounds": (
         beyond, 2, 32,
@@ -197,6 +214,7 @@ FAULTY: dict[str, tuple] = {
     "barrier": (waiting, 3, 48, lambda: (zeros(144),), WAITING),
     "uninitialised": (unset, 2, 64, lambda: (zeros(128, 4, dtype=np.int64),), UNSET),
     "shuffle": (shuffled, 1, 64, lambda: (zeros(64, 4, dtype=np.int64),), SHUFFLED),
+    "exception": (ended, 2, 64, lambda: (zeros(128),), ENDED),
     "race of two sizes": (
         halves, 1, 32, lambda: (np.arange(32), zeros(32, dtype=np.int64)), HALVES,
     ),
@@ -204,7 +222,7 @@ FAULTY: dict[str, tuple] = {
 
 
 def _mark(kernel: Callable, mark: str) -> int:
-    home = {"device": fetched, "function": kept}.get(mark, kernel)
+    home = {"device": fetched, "function": kept, "raised": doubled}.get(mark, kernel)
     return line_of(home, mark)
 
 
@@ -286,3 +304,68 @@ def test_what_only_looks_wrong_is_no_finding(threads: int) -> None:
     seen = zeros(1)
     assert simulate(handed_over, 2, 1, zeros(1), zeros(1, dtype=np.int32), seen).findings == ()
     assert seen[0] == 5
+
+
+def locked(lock, sums, every, fenced):
+    while cuda.threadIdx.x % every == 0 and cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    if cuda.threadIdx.x % every == 0:
+        if fenced:
+            cuda.threadfence()
+        sums[0] += 1  # critical
+        if fenced:
+            cuda.threadfence()
+        cuda.atomic.exch(lock, 0, 0)
+    cuda.syncthreads()
+    cuda.atomic.add(sums, 1, cuda.shfl_xor_sync(ALL, cuda.threadIdx.x, 1))
+
+
+def met(count, seen):
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(count, 0, 1)
+        while cuda.atomic.add(count, 0, 0) < cuda.gridDim.x:
+            pass
+    cuda.syncthreads()
+    cuda.atomic.add(seen, 0, 1)
+
+
+def met_twice(x, out):
+    x[cuda.grid(1)] = cuda.grid(1)
+    cuda.cg.this_grid().sync()
+    out[cuda.grid(1)] = x[x.size - 1 - cuda.grid(1)]
+
+
+def multiplied(x, by):
+    old = x[0]
+    while True:
+        assumed = old
+        old = cuda.atomic.cas(x, 0, assumed, assumed * by[cuda.grid(1)])
+        if old == assumed:
+            break
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+@pytest.mark.parametrize("every", [64, 32, 1])
+def test_a_lock_works_and_orders_by_its_fences(every: int, fenced: bool) -> None:
+    """Between blocks, between warps, and in a warp: since Volta each thread goes on by itself."""
+    sums = np.zeros(2, np.int64)
+    s = simulate(locked, 3, 64, zeros(1, dtype=np.int32), sums, every, fenced)
+    assert sums.tolist() == [3 * 64 // every, 3 * 2016]
+    assert {f.line for f in s.findings} == (set() if fenced else {line_of(locked, "critical")})
+
+
+def test_blocks_wait_for_each_other_if_all_are_resident() -> None:
+    """A GPU has 132 multiprocessors, of 16 blocks of 128 threads each: 2,112 at once."""
+    seen, x, out = zeros(1), zeros(640), zeros(640)
+    assert simulate(met, 2112, 128, zeros(1, dtype=np.int32), seen).findings == ()
+    assert simulate(met_twice, 10, 64, x, out).findings == ()
+    assert (seen[0], out.tolist()) == (2112 * 128, [*range(640)][::-1])
+    with pytest.raises(KernelError, match="2,112"):
+        simulate(met, 2113, 128, zeros(1, dtype=np.int32), seen)
+
+
+def test_a_plain_read_that_serves_a_compare_and_swap_is_benign() -> None:
+    """An old value makes it fail: no race, but a note."""
+    x = np.ones(1, np.int64)
+    s = simulate(multiplied, 2, 32, x, 1 + np.arange(64) % 2)
+    assert (x[0], s.findings, len(s.notes)) == (2**32, (), 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.errors import KernelError
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps
 from gpulab.kernels.simulation._hazards import (
     Lanes,
@@ -24,7 +25,7 @@ from gpulab.kernels.simulation._hazards import (
     of_one_block,
 )
 from gpulab.kernels.simulation._memory import START, Known, Store, View, shared_view
-from gpulab.kernels.simulation._turns import Turns, WaitError
+from gpulab.kernels.simulation._turns import MORE_THAN_FIT, Turns, WaitError
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
 from gpulab.models.requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
@@ -238,6 +239,7 @@ class Launch:
     max_steps: int
     dynamic_bytes: int
     shared_limit: int
+    resident: int  # blocks that a GPU has at work at once
     uses_warp_barriers: bool
     names_lanes: bool
     releases: Releases | None
@@ -268,9 +270,13 @@ class Launch:
     printed: list[str] = field(default_factory=list)
     trackers: list[Tracker] = field(default_factory=list)  # of global memory
 
-    def text_of(self, line: int) -> str:
-        """Return a line of the kernel or of a device function."""
-        return next((text for source in self.sources if (text := source.text_of(line))), "")
+    def source_of(self, line: int) -> Source:
+        """Return the kernel, or the device function, that has a line."""
+        return next((source for source in self.sources if line in source.lines), self.source)
+
+    def error(self, message: str, line: int) -> KernelError:
+        """Return the error that names a line."""
+        return self.source_of(line).error(message, line)
 
 
 class Machine:
@@ -333,7 +339,7 @@ class Machine:
                 if launch.repeated
                 else ""
             )
-            raise launch.source.error(
+            raise launch.error(
                 f"the kernel was still running after {launch.max_steps:,} statements of whole "
                 f"batches{again}; expected it to end. Look for a loop whose condition stays true, "
                 "or pass a larger max_steps",
@@ -462,7 +468,7 @@ class Machine:
             self.launch.findings[kind, line, other_line, array] = Finding(
                 kind=kind,
                 line=line,
-                code=self.launch.text_of(line),
+                code=self.launch.source_of(line).text_of(line),
                 array=array,
                 index=index,
                 threads=threads,
@@ -511,7 +517,7 @@ class Machine:
     def _more_shared(self, nbytes: int, line: int) -> None:
         self.shared_bytes += nbytes
         if self.shared_bytes > self.launch.shared_limit:
-            raise self.launch.source.error(
+            raise self.launch.error(
                 f"the block asks for {self.shared_bytes:,} bytes of shared memory; expected at "
                 f"most {self.launch.shared_limit:,}. Make the shared arrays smaller",
                 line,
@@ -604,6 +610,9 @@ class Machine:
         """
         turns = self.launch.turns
         if turns is None:
+            resident, grid = self.launch.resident, math.prod(self.batch.grid)
+            if self.batch.blocks == resident < grid and mask.blocks.all():
+                raise WaitError(line, MORE_THAN_FIT.format(resident=resident))
             raise WaitError(line)
         turns.spin(line, mask, self.launch.changes if settled else -1)
 

@@ -314,9 +314,6 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
 # Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for
 # each thread a gigabyte.
 _MOST_LANES = 1 << 28
-# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the
-# caches.
-_LANES_AT_ONCE = 1 << 18
 # What the shared and local arrays of these lanes take at most, with what is kept of each shared
 # element to find hazards: kernels with an element or two for each thread stay far below, and a
 # machine of 4 GiB has room for it.
@@ -335,6 +332,9 @@ _MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 1_500_000, 1 / 50
 # 9.0.
 _MULTIPROCESSORS, _BLOCKS_OF_A_MULTIPROCESSOR, _LANES_OF_A_MULTIPROCESSOR = 132, 32, 2048
 _SHARED_OF_A_MULTIPROCESSOR, _SHARED_OF_THE_SYSTEM = 228 * 1024, 1024
+# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the
+# caches; and as many as are resident, so that most blocks that wait for each other do in lockstep.
+_LANES_AT_ONCE = _MULTIPROCESSORS * _LANES_OF_A_MULTIPROCESSOR
 
 # A test holds this against the comparison that is committed.
 KNOWN_ERROR = (
@@ -454,6 +454,10 @@ def simulate(
             _MOST_STEPS if max_steps is None else max_steps,
             dynamic_shared_bytes,
             MOST_SHARED_BYTES,
+            _resident(
+                program.static_shared_bytes + dynamic_shared_bytes,
+                -(-math.prod(extents[1]) // WARP) * WARP,
+            ),
             program.uses_warp_barriers,
             program.names_lanes,
             Releases(math.prod(extents[0])) if program.uses_fences else None,
@@ -469,7 +473,8 @@ def simulate(
                 view.store.root.data[...] = data
             if not isinstance(error, _types.RelaunchError):
                 raise
-            waits += [error] if isinstance(error, WaitError) else []
+            if isinstance(error, WaitError):
+                waits += [error, error] if error.why and not waits else [error]
         else:
             if waits:
                 launch.notes.add(_note_of(waits[-1].line, len(waits) > 1))
@@ -570,7 +575,7 @@ def _run(
     grid, block = extents
     blocks = math.prod(grid)
     width = -(-math.prod(block) // WARP) * WARP
-    resident = _resident(program.static_shared_bytes + launch.dynamic_bytes, width)
+    resident = launch.resident
     together = max(
         1,
         min(

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Launch, Machine
 
 # Threads of Python that may wait at the same time beside those of one more block.
-_MOST_STRANDS = 1 << 11
+_MOST_STRANDS = 1 << 10
 # Why all that is left waits for good.
 _NOBODY = (
     "here and in other loops, for a value that none of them changes any more. Look for a lock that "
     "is not given back, or a value that is never set"
 )
-_MORE_THAN_FIT = (
+MORE_THAN_FIT = (
     "and other blocks have not begun: of this launch {resident:,} blocks are resident at once on "
     "an H100 or H200, and a block must not wait for one that begins when another has ended. Use no "
     "more blocks"
@@ -80,7 +80,8 @@ class Strand:
         except BaseException as error:  # raised again where the strands are run
             self.error = error
         self.ended = True
-        self._back.release()
+        if not self.stopping:
+            self._back.release()
 
     def resume(self) -> None:
         """Run until the strand pauses or ends."""
@@ -260,7 +261,7 @@ class Turns:
         """Let the next block begin, if there is room for it."""
         waiting = len(self._spinning) + sum(len(m.waiting) for m in self._meetings.values())
         if not self._room:
-            self._full = _MORE_THAN_FIT
+            self._full = MORE_THAN_FIT.format(resident=self._resident)
         elif self.by_thread and waiting > _MOST_STRANDS:
             self._full = _MORE_THAN_RUN
         elif (machine := next(self._machines, None)) is not None:
@@ -285,9 +286,9 @@ class Turns:
         others = [one.machine.alive.without(mask) for one, _, mask, _ in self._spinning]
         why = self._why
         if not why and self._full and next(self._machines, None):
-            why = self._full.format(resident=self._resident)
+            why = self._full
         if any(others) and not self.by_thread:
             return WaitError(line, why)
-        return launch.source.error(
+        return launch.error(
             f"the kernel never ends: all threads that are left wait, {why or _NOBODY}", line
         )
