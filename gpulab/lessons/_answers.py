@@ -16,7 +16,6 @@ import linecache
 import math
 import os
 import re
-import textwrap
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -108,11 +107,16 @@ def _keep(answer: Any) -> Kept:
     function = None if isinstance(answer, Result) else plain_function(answer)
     if not isinstance(function, types.FunctionType):
         return {"kind": "value", "value": Encoder().encode(answer)}
-    parts = _Source()
+    parts, name = _Source(), function.__name__
     try:
-        name = parts.function(function)
+        name = _lambda(function)[0] if name == "<lambda>" else name
+        parts.objects[name] = function
+        parts.define(name, function)
     except SyntaxError as error:  # such as a nonlocal of the function around it
         raise NotKeptError(f"its source is not valid on its own ({error.msg})") from error
+    except InputError as error:
+        what = str(error).partition(": ")[2].partition(";")[0]
+        raise NotKeptError(what) from error
     return {"kind": "code", "name": name, "source": parts.text(), "values": parts.values}
 
 
@@ -293,112 +297,40 @@ def restore_result(kept: Any) -> Any:
         raise NotKeptError(message_of(error)) from error
 
 
-class _Source:
+class _Source(script.Parts):
     """A function and the names that it needs: imports, plain values, and other functions and
     classes, each before its first use.
     """
 
+    taken = ()
+
     def __init__(self) -> None:
-        self.imports: dict[str, str] = {}
-        self.definitions: dict[str, str] = {}
+        super().__init__()
         self.values: dict[str, Any] = {}
-        self._meant: dict[str, Any] = {}
         self._encoder = Encoder()
 
     def text(self) -> str:
         parts = ("\n".join(self.imports.values()), *self.definitions.values())
         return "\n\n\n".join(filter(None, parts)) + "\n"
 
-    def function(self, function: types.FunctionType) -> str:
-        """Take in the answer itself; return the name that it has in the text."""
-        if function.__name__ != "<lambda>":
-            self._define(function.__name__, function)
-            return function.__name__
-        name, source = _lambda(function)
-        self._meant[name] = function
-        self._needs(function, source)
-        self.definitions[name] = source
-        return name
+    def import_line(self, name: str, value: Any) -> str | None:
+        # A kernel's own names come from gpulab, which has them with and without Numba.
+        if name in kernels.__all__ and getattr(kernels, name, None) is value:
+            return f"from gpulab.kernels import {name}"
+        return super().import_line(name, value)
 
-    def _need(self, name: str, value: Any) -> None:
-        if name in self._meant:
-            if self._meant[name] is not value:
-                raise NotKeptError(f"the name {name} stands for two different things")
-            return
-        line = _import(name, value)
-        if line is not None:
-            self._meant[name] = value
-            self.imports[name] = line
-        elif isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
-            self._meant[name] = value
-            named, source = _lambda(value)
-            self._needs(value, source)
-            self.definitions[name] = source if named == name else f"{source}\n{name} = {named}"
-        elif inspect.isclass(value) or isinstance(value, types.FunctionType):
-            self._define(name, value)
-        else:
-            self._meant[name] = value
-            try:
-                self.values[name] = self._encoder.encode(value)
-            except NotKeptError as error:
-                raise NotKeptError(f"it needs the name {name}: {error}") from error
-
-    def _define(self, name: str, value: Any) -> None:
-        self._meant[name] = value
+    def hold(self, name: str, value: Any) -> None:
         try:
-            source = script.source_of(value)
-        except InputError as error:
-            found = _class_source(value) if inspect.isclass(value) else None
-            if found is None:
-                raise NotKeptError(f"the source of {value.__name__} is not available") from error
-            source = found
-        self._needs(value, source)
-        alias = "" if value.__name__ == name else f"\n\n\n{name} = {value.__name__}"
+            self.values[name] = self._encoder.encode(value)
+        except NotKeptError as error:
+            raise NotKeptError(f"it needs the name {name}: {error}") from error
+
+    def define(self, name: str, value: Any) -> None:
+        is_lambda = value.__name__ == "<lambda>"
+        own, source = _lambda(value) if is_lambda else (value.__name__, script.source_of(value))
+        self.needs_of(value, source)
+        alias = "" if own == name else f"\n\n\n{name} = {own}"
         self.definitions[name] = f"{source.rstrip()}{alias}"
-
-    def _needs(self, value: Any, source: str) -> None:
-        code = compile(source, "<answer>", "exec", script.FLAGS)
-        for name in dict.fromkeys(script.global_names(code)):
-            try:
-                found, meant = script.meaning(value, name)
-            except ValueError:  # a name of the enclosing function that has no value yet
-                continue
-            if found and meant is not value:
-                self._need(name, meant)
-
-
-def _class_source(value: type) -> str | None:
-    """Return the text of a class of a notebook, which inspect looks for in a file: found by the
-    place of one of its methods.
-    """
-    for method in vars(value).values():
-        if isinstance(method, types.FunctionType):
-            text = "".join(linecache.getlines(method.__code__.co_filename))
-            line = method.__code__.co_firstlineno
-            for node in ast.walk(ast.parse(text)):
-                if (
-                    isinstance(node, ast.ClassDef)
-                    and node.name == value.__name__
-                    and node.lineno <= line <= (node.end_lineno or 0)
-                ):
-                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                    return textwrap.dedent(
-                        "\n".join(text.splitlines()[first - 1 : node.end_lineno])
-                    )
-    return None
-
-
-def _import(name: str, value: Any) -> str | None:
-    """Return the line that gives the name its meaning in a fresh process, or None where none
-    does.
-    """
-    # A kernel's own names come from gpulab, which has them with and without Numba.
-    if name in kernels.__all__ and getattr(kernels, name, None) is value:
-        return f"from gpulab.kernels import {name}"
-    try:
-        return script.import_of(name, value)
-    except InputError as error:
-        raise NotKeptError(f"it needs {name}, a module of your own") from error
 
 
 def _lambda(function: types.FunctionType) -> tuple[str, str]:

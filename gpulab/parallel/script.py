@@ -11,10 +11,10 @@ import linecache
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from gpulab._files import write_atomically
@@ -173,8 +173,6 @@ if __name__ == "__main__":
     main()
 '''
 FLAGS = __future__.annotations.compiler_flag
-# names of the script's own
-_TAKEN = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}
 
 
 def export_script(
@@ -243,6 +241,9 @@ class Parts:
     needs itself.
     """
 
+    # names of the script's own
+    taken: Collection[str] = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}
+
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
@@ -276,33 +277,50 @@ class Parts:
                 )
             return name
         self.objects[name] = value
-        line = import_of(name, value)
+        line = self.import_line(name, value)
         if line is not None:
             self.imports[name] = line
         elif inspect.isfunction(value) or inspect.isclass(value):
-            self._define(name, value)
+            self.define(name, value)
         else:
-            self.definitions[name] = f"{name} = {_literal(name, value)}"
-        if name in _TAKEN and self.imports.get(name) not in {
+            self.hold(name, value)
+        if name in self.taken and self.imports.get(name) not in {
             f"import {name}",
             "import torch.distributed as dist",
         }:
             raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
         return name
 
-    def _define(self, name: str, value: Any) -> None:
+    def import_line(self, name: str, value: Any) -> str | None:
+        """Return the line that imports a value, or None where none does."""
+        return import_of(name, value)
+
+    def hold(self, name: str, value: Any) -> None:
+        """Take in a value that is no function, class or module."""
+        self.definitions[name] = f"{name} = {_literal(name, value)}"
+
+    def define(self, name: str, value: Any) -> None:
+        """Take in a function or a class by its source."""
         if value.__name__ != name:
             raise _refused(f"{name} is another name of {value.__name__}", "Use one name for it.")
         source = source_of(value)
-        for needed in global_names(compile(source, f"<{name}>", "exec", FLAGS, dont_inherit=True)):
-            found, meant = meaning(value, needed)
+        self.needs_of(value, source)
+        self.definitions[name] = source.rstrip()
+
+    def needs_of(self, value: Any, source: str) -> None:
+        """Take in what the source of a function or class needs."""
+        code = compile(source, f"<{value.__name__}>", "exec", FLAGS, dont_inherit=True)
+        for needed in dict.fromkeys(global_names(code)):
+            try:
+                found, meant = meaning(value, needed)
+            except ValueError:  # a name of the enclosing function that has no value yet
+                continue
             if found and meant is not value:
                 self.need(needed, meant)
                 if isinstance(meant, ModuleType):
                     self.imports |= {
                         below: f"import {below}" for below in _below(meant, needed, source)
                     }
-        self.definitions[name] = source.rstrip()
 
 
 def source_of(value: Any) -> str:
@@ -317,12 +335,36 @@ def source_of(value: Any) -> str:
     try:
         source = textwrap.dedent(inspect.getsource(value))
         ast.parse(source)
+        return source
     except (OSError, TypeError, SyntaxError) as error:
-        raise _refused(
-            f"the source of {value.__name__} is not available",
-            "Write it with def or class in a cell or a file.",
-        ) from error
-    return source
+        found = _class_source(value) if inspect.isclass(value) else None
+        if found is None:
+            raise _refused(
+                f"the source of {value.__name__} is not available",
+                "Write it with def or class in a cell or a file.",
+            ) from error
+        return found
+
+
+def _class_source(value: type) -> str | None:
+    """Return the text of a class of a notebook, which inspect looks for in a file: found by the
+    place of one of its methods.
+    """
+    for method in vars(value).values():
+        if isinstance(method, FunctionType):
+            text = "".join(linecache.getlines(method.__code__.co_filename))
+            line = method.__code__.co_firstlineno
+            for node in ast.walk(ast.parse(text)):
+                if (
+                    isinstance(node, ast.ClassDef)
+                    and node.name == value.__name__
+                    and node.lineno <= line <= (node.end_lineno or 0)
+                ):
+                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                    return textwrap.dedent(
+                        "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+                    )
+    return None
 
 
 def global_names(code: CodeType) -> Iterator[str]:
