@@ -183,9 +183,7 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     return _decode_single(value, kind, hint, where)
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 class Result:

@@ -190,16 +190,17 @@ def _is_ours(content: Any) -> bool:
     if not isinstance(content, dict) or not stamp.items() <= content.items():
         return False
     parts = [content.get("predictions"), content.get("exercises")]
-    return (
-        isinstance(content.get("history"), list)
-        and all(isinstance(part, dict) for part in parts)
-        and all(_is_entry(entry) for part in parts for entry in part.values())
-    )
-
-
-def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(
-        isinstance(entry[key], kind) for key, kind in _KINDS.items() if entry.get(key) is not None
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    entries = [entry for part in parts for entry in part.values()]
+    return isinstance(content.get("history"), list) and all(
+        isinstance(entry, dict)
+        and all(
+            isinstance(entry[key], kind)
+            for key, kind in _KINDS.items()
+            if entry.get(key) is not None
+        )
+        for entry in entries
     )
 
 

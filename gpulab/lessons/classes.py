@@ -8,6 +8,7 @@ and never executed. A damaged or hostile file results in one sentence and nothin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -170,6 +171,22 @@ class Classroom(Result):
     remarks : tuple of str
     """
 
+    columns = {
+        "student": lambda student: student.name,
+        "device": lambda student: line(student.report.machine.device),
+        "cores": lambda student: student.report.machine.cores,
+        "memory": lambda student: format_bytes(student.report.machine.memory_bytes),
+        "predictions": lambda student: _judged(student.report.predictions),
+        "exercises passed (as reported)": lambda student: (
+            f"{sum(check.state == 'passed' for check in student.report.checks)} of "
+            f"{sum(check.tried for check in student.report.checks)} tried"
+        ),
+        "to fix before class": lambda student: (
+            ", ".join(map(line, student.report.machine.to_fix)) or "nothing"
+        ),
+    }
+    rows_from = "students"
+
     folder: str
     students: tuple[Student, ...]
     refused: tuple[tuple[str, str], ...]
@@ -184,20 +201,10 @@ class Classroom(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per student."""
-        headers = (
-            "student",
-            "device",
-            "cores",
-            "memory",
-            "predictions",
-            "exercises passed (as reported)",
-            "to fix before class",
-        )
-        if not self.students:
-            what = "none of the files here is a report" if self.refused else "there is no file here"
-            advice = "Each student runs `gpulab report --name NAME` and hands in the file."
-            return headers, [(f"({what})", advice, "", "", "", "", "")]
-        return headers, [_student_row(each) for each in self.students]
+        headers, rows = super().table()
+        what = "none of the files here is a report" if self.refused else "there is no file here"
+        advice = "Each student runs `gpulab report --name NAME` and hands in the file."
+        return headers, rows or [(f"({what})", advice, "", "", "", "", "")]
 
     def caption(self) -> str:
         """Return the totals."""
@@ -299,22 +306,14 @@ class Classroom(Result):
         return Listing(title, headers, rows, ("(none tried)", "", "", "", ""))
 
 
-def _student_row(student: Student) -> tuple[str, ...]:
-    report = student.report
-    given = [p for p in report.predictions if p.predicted is not None]
-    judged = sum(_verdict(p) != "not measured" for p in given)
-    close = sum(_verdict(p) in ("close", "right") for p in report.predictions)
-    passed = sum(c.state == "passed" for c in report.checks)
-    tried = sum(c.tried for c in report.checks)
-    return (
-        student.name,
-        line(report.machine.device),
-        str(report.machine.cores),
-        format_bytes(report.machine.memory_bytes),
-        f"{len(given)}, {close} of {judged} close or right",
-        f"{passed} of {tried} tried",
-        ", ".join(map(line, report.machine.to_fix)) or "nothing",
-    )
+def _judged(predictions: Sequence[ReportedPrediction]) -> str:
+    """Return how many predictions were given, and how many of those with a measurement were close
+    or right.
+    """
+    verdicts = [_verdict(p) for p in predictions if p.predicted is not None]
+    judged = len(verdicts) - verdicts.count("not measured")
+    close = verdicts.count("close") + verdicts.count("right")
+    return f"{len(verdicts)}, {close} of {judged} close or right"
 
 
 def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[ReportedPrediction]]]:
@@ -342,12 +341,10 @@ def _reading(readings: Sequence[content.Reading], p: ReportedPrediction) -> str:
     if type(p.predicted) is not type(p.measured):
         return ""
     for reading in readings:
-        try:
+        # a value that this reading was not made for, from a file that says anything
+        with contextlib.suppress(Exception):
             if reading.when(p.predicted, p.measured):
                 return reading.sentence
-        except Exception:
-            # a value that this reading was not made for, from a file that says anything
-            continue
     return ""
 
 
