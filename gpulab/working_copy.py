@@ -12,10 +12,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpulab._files import free_name, read_regular, write_atomically
-from gpulab.errors import InputError
+from gpulab.errors import InputError, message_of
 
 STATE_FOLDER = ".gpulab"
 _MANIFEST = "given-out.json"
@@ -89,9 +88,7 @@ def update(originals: Path, copy: Path) -> Update:
     """
     _check_folders(originals, copy)
     files, warnings = _read_manifest(copy)
-    added: list[str] = []
-    renewed: list[str] = []
-    beside: list[tuple[str, str]] = []
+    added, renewed, beside = list[str](), list[str](), list[tuple[str, str]]()
     for name, content in _offered(originals).items():
         target, new = copy / name, _hash(content)
         entry = files.get(name, {"given": "", "beside": None})
@@ -213,36 +210,21 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
     """
     path = copy / STATE_FOLDER / _MANIFEST
     try:
-        return _parse(json.loads(read_regular(path))), ()
+        data = json.loads(read_regular(path))
+        if data["schema"] != _SCHEMA:
+            raise ValueError(f"expected schema {_SCHEMA}")
+        entries = data["files"].items()
+        return {name: {"given": e["given"], "beside": e["beside"]} for name, e in entries}, ()
     except FileNotFoundError:
         return {}, ()
-    except (ValueError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         aside = free_name(path.with_name(path.name + ".damaged"))
         path.replace(aside)
         return {}, (
-            f"The record of the copied originals was damaged ({error}); it is kept as "
+            f"The record of the copied originals was damaged ({message_of(error)}); it is kept as "
             f"{STATE_FOLDER}/{aside.name}. Every file that differs from its original counts as "
             "yours and was kept.",
         )
-
-
-def _parse(data: Any) -> _Files:
-    if (
-        not isinstance(data, dict)
-        or data.get("schema") != _SCHEMA
-        or not isinstance(data.get("files"), dict)
-    ):
-        raise ValueError(f"expected a table with schema {_SCHEMA} and files")
-    files = {}
-    for name, entry in data["files"].items():
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry.get("given"), str)
-            or not isinstance(entry.get("beside"), str | None)
-        ):
-            raise ValueError(f"the entry of {name} was not written by gpulab")
-        files[name] = {"given": entry["given"], "beside": entry.get("beside")}
-    return files
 
 
 def _write_manifest(copy: Path, files: _Files) -> None:

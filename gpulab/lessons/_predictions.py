@@ -207,8 +207,7 @@ class Prediction:
 
     @property
     def _entry(self) -> dict[str, Any]:
-        entry = _progress.read()["predictions"].get(self.id, {})
-        return entry if isinstance(entry, dict) else {}
+        return _progress.read()["predictions"].get(self.id, {})  # type: ignore[no-any-return]
 
     @property
     def quantity(self) -> Unit:

@@ -175,6 +175,7 @@ def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
 _KINDS: Mapping[str, type] = {
     "state": str,
     "attempts": int,
+    "hints": int,
     "first": dict,
     "later": list,
     "revealed": dict,

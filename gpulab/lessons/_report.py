@@ -388,20 +388,16 @@ def _value(value: Any) -> float | str | None:
 
 
 def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
-    def count(key: str) -> int:
-        value = entry.get(key)
-        return max(value, 0) if isinstance(value, int) and not isinstance(value, bool) else 0
-
+    state = entry.get("state") or "not attempted"
     kept = entry.get("kept") or {
         "kind": "nothing",
         "reason": "it was checked before answers were kept; run its cell again",
     }
-    state = entry.get("state")
     return ReportedCheck(
         id=id,
-        state=state if isinstance(state, str) else "not attempted",
-        attempts=count("attempts"),
-        hints=count("hints"),
+        state=state,
+        attempts=entry.get("attempts") or 0,
+        hints=entry.get("hints") or 0,
         solution_shown=entry.get("solution_shown") is True,
         kept=_impersonal(kept) if state in ("passed", "wrong") else None,
         seen=_impersonal(entry.get("seen")),

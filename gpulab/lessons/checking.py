@@ -506,5 +506,4 @@ def solution(id: str) -> None:
 def _so_far(id: str) -> tuple[int, bool]:
     """Return how many hints were given, and whether an answer was checked."""
     entry = _progress.read()["exercises"].get(id, {})
-    given = entry.get("hints", 0)
-    return max(given, 0) if isinstance(given, int) else 0, bool(entry.get("attempts"))
+    return entry.get("hints") or 0, bool(entry.get("attempts"))
