@@ -8,22 +8,6 @@ from gpulab.models._access import (
     access_pattern,
     named_access,
 )
-from gpulab.models._collectives import (
-    GLOO_ALGORITHMS,
-    CollectiveCost,
-    bus_bandwidth,
-    collective_algorithms,
-    collective_cost,
-    collective_message,
-)
-from gpulab.models._inference import (
-    CACHE_BITS,
-    LANGUAGE_MODELS,
-    WEIGHT_BITS,
-    InferencePlan,
-    LanguageModel,
-    inference,
-)
 from gpulab.models._occupancy import (
     LIMITERS,
     Occupancy,
@@ -35,17 +19,39 @@ from gpulab.models._occupancy import (
     occupancy_table,
     sm_limits,
 )
-from gpulab.models._pipeline_schedule import (
+from gpulab.models._upper_limits import (
+    CACHE_BITS,
+    LANGUAGE_MODELS,
+    WEIGHT_BITS,
+    ArithmeticRoof,
+    InferencePlan,
+    LanguageModel,
+    MemoryRoof,
+    Roofline,
+    RooflinePoint,
+    inference,
+    roofline,
+)
+from gpulab.models.parallelism import (
+    GLOO_ALGORITHMS,
     PIPELINE_SCHEDULES,
+    CollectiveCost,
     PassKind,
+    ScalingCurve,
+    ScalingPoint,
     StagePass,
     StageSchedule,
+    amdahl,
+    bus_bandwidth,
+    collective_algorithms,
+    collective_cost,
+    collective_message,
+    gustafson,
     most_held,
     pipeline_schedule,
+    scaling,
 )
-from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint, roofline
 from gpulab.models.requests import sectors_per_request, shared_wavefronts
-from gpulab.models.scaling_laws import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
 
 __all__ = [
     "ACCESS_KINDS",

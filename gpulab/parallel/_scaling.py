@@ -25,7 +25,7 @@ import numpy as np
 from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.models.scaling_laws import MODES
+from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import usual_algorithm

@@ -13,17 +13,15 @@ if TYPE_CHECKING:
     from gpulab.widgets._controls import Choice, Number, Several, Slider, Switch
     from gpulab.widgets._instrument import Action, Drawing, Instrument
     from gpulab.widgets.kernels import AccessPatterns, OccupancyExplorer, RooflineExplorer
-    from gpulab.widgets.machine import CompareTimings, MachineCard
+    from gpulab.widgets.machine import CompareTimings, MachineCard, TransferExplorer
     from gpulab.widgets.memory import MemoryInspector, ShardingExplorer
     from gpulab.widgets.precision import LossScaling, NumberFormats
     from gpulab.widgets.ranks import PipelineSchedule, ScalingLab
     from gpulab.widgets.simt_microscope import SimtMicroscope
     from gpulab.widgets.training import InferencePlanner, ModelDiet, PipelineTimeline
-    from gpulab.widgets.transfer_explorer import TransferExplorer
 
 _FILES = {
-    "machine": ("CompareTimings", "MachineCard"),
-    "transfer_explorer": ("TransferExplorer",),
+    "machine": ("CompareTimings", "MachineCard", "TransferExplorer"),
     "memory": ("MemoryInspector", "ShardingExplorer"),
     "kernels": ("AccessPatterns", "OccupancyExplorer", "RooflineExplorer"),
     "simt_microscope": ("SimtMicroscope",),

@@ -1,20 +1,28 @@
-"""A machine: what it has, what is wrong with it, and one piece of work on each device."""
+"""A machine: what it has, one piece of work on each of its devices, and copies between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab import devices, figures, timing, workloads
+from gpulab import devices, figures, lessons, recordings, timing, transfer, workloads
 from gpulab.devices import Machine
-from gpulab.errors import RecordingError
-from gpulab.evidence import Badge, Note
+from gpulab.errors import InputError, RecordingError
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
-from gpulab.units import format_number, format_seconds
+from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_number,
+    format_seconds,
+    plural,
+)
 from gpulab.widgets._instrument import (
     Action,
     Choice,
+    Code,
     Control,
     Drawing,
     Instrument,
@@ -28,6 +36,7 @@ from gpulab.widgets._instrument import (
     call,
     cell,
     pairs,
+    rounded,
 )
 
 # The largest size of memory that a C library keeps for the next array; of a larger one the pages
@@ -311,3 +320,582 @@ def _verdict(c: Comparison) -> str:
         f"{agreement}The fastest other device has a speed-up of {format_number(c.speedup)}x over "
         f"{c.rows[0].name}{interval}."
     )
+
+
+# Copies.
+
+_MIB = 2**20
+_LATENCIES = tuple(k / 1e6 for k in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
+_BANDWIDTHS = tuple(k * 1e9 for k in (1, 2, 4, 8, 12.35, 16, 26, 32, 53, 64, 128, 225, 450, 900))
+_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
+_NONE = "none"  # the choice of no recorded machine
+_NUMBERS = ("latency_seconds", "bandwidth_bytes_per_second")  # of the modelled link
+_VIEWS = (("sweep", "sweep and fit"), ("break_even", "break-even"), ("overlap", "overlap"))
+
+
+class TransferExplorer(Instrument):
+    """Measure copies over sizes, fit them, and see how a link with another latency and bandwidth
+    would perform.
+
+    ``results["sweep"]`` is what ``gl.transfer.sweep`` returned, ``results["break_even"]`` and
+    ``results["overlap"]`` likewise; ``fit`` is the fit on the screen and ``link`` the modelled
+    link.
+
+    Examples
+    --------
+    >>> t = TransferExplorer(link="pcie3-x16", view="overlap", chunks=4)
+    >>> print(t.code)
+    import gpulab as gl
+    <BLANKLINE>
+    link = gl.transfer.link("pcie3-x16")
+    o = gl.transfer.overlap(67108864, chunks=4, link=link)
+    o
+    """
+
+    title = "Transfers"
+    summary = (
+        "The time of copies between host and device from 1 KiB to 1 GiB, when they pay off, and "
+        "when they can be hidden."
+    )
+    actions: tuple[Action, ...] = (
+        Action("sweep", "Sweep", "Measure copies of many sizes."),
+        Action(
+            "break_even",
+            "Find break-even",
+            "Find the size above which the accelerator is faster, with both copies counted.",
+        ),
+        Action(
+            "overlap",
+            "Measure overlap",
+            "Copy in chunks, and compute on each chunk while the next one is copied.",
+        ),
+    )
+
+    def make_controls(self) -> list[Control]:
+        """Return the view, then the controls of each view; the modelled link serves all three."""
+        return [
+            Choice(
+                name="view",
+                label="Show",
+                options=_VIEWS,
+                radio=True,
+                shows_only=True,
+                help="Each view has its own button.",
+            ),
+            *self._sweep_controls(),
+            *self._break_even_controls(),
+            *self._overlap_controls(),
+            *self._link_controls(),
+        ]
+
+    def _sweep_controls(self) -> list[Control]:
+        here = [
+            (str(d), f"{d.name}{': host copy' if d.is_cpu else ''}")
+            for d in reversed(devices.available())
+        ]
+        machines = [(_NONE, "none"), *recordings.readable()]
+        seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
+        # of each sweep that is shown; the live one comes first
+        series = [
+            (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
+            for where, s, name in self._sweeps()
+            for one in s.series
+        ]
+        ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
+        shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
+        return [
+            Choice(
+                name="device",
+                label="Measure",
+                options=here,
+                help="Copies to and from a device, or within host memory.",
+                **ours,
+            ),
+            Slider(
+                name="deadline",
+                label="Time for the sweep",
+                options=seconds,
+                default=5.0,
+                help="More time gives more precise points.",
+                **ours,
+            ),
+            Choice(
+                name="recorded",
+                label="Recorded machine",
+                options=machines,
+                help="Measurements of a named machine, shown for comparison.",
+                **{**shown, "views": ("sweep", "overlap")},
+            ),
+            Choice(
+                name="quantity",
+                label="Draw",
+                options=(("seconds", "time"), ("rate", "rate")),
+                radio=True,
+                help="Time over size shows the latency, rate over size shows the bandwidth.",
+                **shown,
+            ),
+            Choice(
+                name="series",
+                label="Fitted series",
+                options=series or ((_NONE, "none yet"),),
+                help="The series whose time is fitted as latency + size / bandwidth, with the 95 % "
+                "band for a new measurement.",
+                **shown,
+            ),
+            Number(
+                name="predict_mebibytes",
+                label="Predict a copy of",
+                unit="MiB",
+                default=3.0,
+                minimum=2**-20,
+                maximum=2**20,
+                suggestions=tuple(float(2**k) for k in range(-10, 11)),
+                help="Its time is predicted by the fit, or by the modelled link.",
+                **shown,
+            ),
+            Switch(
+                name="link_shown",
+                label="Modelled link beside",
+                default=True,
+                help="Draw the modelled link as a dashed line.",
+                **shown,
+            ),
+        ]
+
+    def _break_even_controls(self) -> list[Control]:
+        against = [
+            (str(d), f"{d.name} (this machine)") for d in devices.available() if not d.is_cpu
+        ]
+        against += [
+            (f"recording {name}", f"{recording.environment.device} (recorded)")
+            for name, recording in recordings.readable().items()
+            if recording.environment.device_kind != "cpu"
+        ]
+        ours: dict[str, Any] = {"views": ("break_even",), "for_actions": ("break_even",)}
+        return [
+            Choice(
+                name="workload",
+                label="Workload",
+                options=workloads.names(),
+                default="matmul",
+                help="Computed at its usual sizes.",
+                **ours,
+            ),
+            Choice(
+                name="against",
+                label="CPU against",
+                options=[*against, ("model", "H200 over the modelled link")],
+                help="The accelerator; the CPU is measured live.",
+                **ours,
+            ),
+            Slider(
+                name="search_deadline",
+                label="Time for the search",
+                options=[(float(s), f"{s} s") for s in (5, 10, 20, 40)],
+                default=10.0,
+                help="Sizes whose calls would take longer are left out and listed.",
+                **ours,
+            ),
+        ]
+
+    def _overlap_controls(self) -> list[Control]:
+        ours: dict[str, Any] = {"views": ("overlap",), "for_actions": ("overlap",)}
+        shown: dict[str, Any] = {"views": ("overlap",), "shows_only": True}
+        sizes = [(n, rounded(format_bytes(n))) for n in (_MIB * 2**k for k in range(9))]
+        return [
+            Choice(
+                name="way",
+                label="Timeline",
+                options=(("model", "modelled link"), ("here", "measured here")),
+                default="model" if len(devices.available()) == 1 else "here",
+                radio=True,
+                help="The modelled timeline is updated with "
+                "each control; the measured one is made when you press its button.",
+                **shown,
+            ),
+            Slider(
+                name="nbytes",
+                label="Total bytes",
+                options=sizes,
+                default=64 * _MIB,
+                help="Copied once, then computed on.",
+                **ours,
+            ),
+            Slider(
+                name="chunks",
+                label="Chunks",
+                options=[2**k for k in range(8)],
+                default=8,
+                help="More chunks hide more, until the latency of each copy costs more than it "
+                "hides.",
+                **ours,
+            ),
+            Slider(
+                name="compute_ratio",
+                label="Modelled compute / copy",
+                options=(0.25, 0.5, 1.0, 2.0, 4.0),
+                default=1.0,
+                help="The time of the modelled compute relative to one copy of all bytes.",
+                when=_uses_link,
+                **shown,
+            ),
+        ]
+
+    @staticmethod
+    def _link_controls() -> list[Control]:
+        default = transfer.link("pcie4-x16")
+        shown: dict[str, Any] = {"shows_only": True, "when": _uses_link}
+        return [
+            Choice(
+                name="link",
+                label="Modelled link",
+                options=transfer.link_names(),
+                default=default.name,
+                help="Sets latency and bandwidth to those published for such a link.",
+                **shown,
+            ),
+            Slider(
+                name="latency_seconds",
+                label="Its latency",
+                options=[(s, rounded(format_seconds(s))) for s in _LATENCIES],
+                default=default.latency_seconds,
+                help="The time of a copy of zero bytes.",
+                **shown,
+            ),
+            Slider(
+                name="bandwidth_bytes_per_second",
+                label="Its bandwidth",
+                options=[(r, f"{r / 1e9:g} GB/s") for r in _BANDWIDTHS],
+                default=default.bandwidth_bytes_per_second,
+                help="The rate that large copies approach.",
+                **shown,
+            ),
+        ]
+
+    # What controls do to each other.
+
+    def changed(self, name: str) -> None:
+        """Set latency and bandwidth to those of a newly chosen link, and offer the series of the
+        machines shown.
+        """
+        if name == "link":
+            preset = transfer.link(self.values["link"])
+            self.values.update({number: getattr(preset, number) for number in _NUMBERS})
+        if name == "recorded":
+            self.rebuild("series")
+
+    def ended(self, action: str) -> None:
+        """Show the new result."""
+        self.turn(action, view=action)
+        if action == "overlap":
+            self.turn(action, way="here")
+        self.rebuild("series")
+
+    # What is shown.
+
+    @property
+    def link(self) -> Link:
+        """The modelled link that the controls describe."""
+        return transfer.link(**_link_arguments(self.values))
+
+    @property
+    def fit(self) -> AlphaBeta | None:
+        """The fit on the screen."""
+        found = self._fit_or_why_not()
+        return found if isinstance(found, AlphaBeta) else None
+
+    def _sweeps(self) -> list[tuple[str, Sweep, str]]:
+        """Return (key, sweep, name) of what was measured here and of the recorded machine that is
+        chosen.
+        """
+        both = [
+            ("live", self.results.get("sweep"), "here"),
+            ("recorded", _recorded_sweep(self.values), self.values.get("recorded", _NONE)),
+        ]
+        return [(key, s, name) for key, s, name in both if s is not None]
+
+    def _fit_or_why_not(self) -> AlphaBeta | str | None:
+        """Return the chosen series' fit, the sentence why it has none (a sweep that was stopped
+        early has too few sizes), or None where nothing was measured.
+        """
+        where, *series = self.values["series"].split(" ")
+        for key, s, _ in self._sweeps():
+            if key == where:
+                try:
+                    return s.fit(*series)
+                except InputError as error:
+                    return str(error)
+        return None
+
+    def work(
+        self, action: str, values: Values, progress: Progress, stop: Stop
+    ) -> Sweep | BreakEven | Overlap:
+        """Run ``gl.transfer.sweep``, ``break_even`` or ``overlap``."""
+        if action == "break_even":
+            link = transfer.link(**_link_arguments(values))
+            arguments = _break_even_arguments(values, link)
+            return transfer.break_even(progress=progress, stop=stop, **arguments)
+        if action == "overlap":
+            return transfer.overlap(
+                values["nbytes"], chunks=values["chunks"], progress=progress, stop=stop
+            )
+        return transfer.sweep(
+            values["device"], deadline=values["deadline"], progress=progress, stop=stop
+        )
+
+    def draw(self, values: Values) -> Drawing:
+        """Return the sweep with its fit, the break-even, or the timeline."""
+        if values["view"] == "overlap":
+            return self._draw_overlap(values)
+        if values["view"] == "sweep":
+            return self._draw_sweep(values)
+        b: BreakEven | None = self.results.get("break_even")
+        if b is None:
+            return Drawing(
+                message="Press Find break-even: it measures this CPU over the usual sizes of the "
+                "workload."
+            )
+        figure = figures.break_even(b) if b.rows else None
+        evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
+        return Drawing(figure, *b.table(), evidence, b.notes, b.sentence)
+
+    def _draw_sweep(self, values: Values) -> Drawing:
+        sweeps, link, name = self._sweeps(), self.link, values["recorded"]
+        links = [link] if values["link_shown"] else []
+        found = self._fit_or_why_not()
+        fit = found if isinstance(found, AlphaBeta) else None
+        nbytes = float(values["predict_mebibytes"]) * _MIB
+        words = [] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]
+        if name != _NONE and all(key != "recorded" for key, *_ in sweeps):
+            words.append(f"Transfers of {name}: not recorded yet.")
+        if isinstance(found, str):
+            words.append(f"No fit: {found}")
+        words += _fit_words(fit, nbytes) if fit else []
+        if links:
+            seconds = format_seconds(link.seconds(nbytes))
+            words.append(
+                f"The modelled link {link.name} takes {seconds} for {format_bytes(nbytes)}."
+            )
+        message = " ".join(words)
+        if not sweeps and not links:
+            return Drawing(message=message)
+        shown = [s for _, s, _ in sweeps]
+        figure = figures.sweep(
+            shown[0] if shown else None,
+            fit,
+            values["quantity"],
+            shown[1:],
+            links=links,
+            at_bytes=nbytes if fit else None,
+        )
+        headers, rows = _sweep_table(
+            [(s, name) for _, s, name in sweeps], links, values["quantity"]
+        )
+        evidence = [s.evidence for s in shown] + [link.evidence for link in links]
+        notes = [note for s in shown for note in s.notes]
+        return Drawing(figure, headers, rows, evidence, notes, message)
+
+    def _draw_overlap(self, values: Values) -> Drawing:
+        o: Overlap | None = self.results.get("overlap")
+        if values["way"] == "model":
+            link, nbytes = self.link, values["nbytes"]
+            o = transfer.overlap(
+                nbytes,
+                chunks=values["chunks"],
+                link=link,
+                compute_seconds=values["compute_ratio"] * link.seconds(nbytes),
+            )
+        if o is None:
+            return Drawing(
+                message="Press Measure overlap: it copies and computes on this machine, in chunks "
+                "and one after the other."
+            )
+        codes = {note.code for note in o.notes}
+        gains = (
+            ("more than is possible, so no gain is reported", "implausible" in codes),
+            ("no overlap happened", "no-overlap" in codes and o.chunks > 1),
+            (f"{o.ratio_text} of the gain that is possible", round(100 * o.ratio) > 0),
+            ("nothing was gained", True),
+        )
+        gain = next(words for words, holds in gains if holds)
+        pieces = plural(o.chunks, "chunk")
+        message = (
+            f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other "
+            f"{format_seconds(o.serial_seconds)}: {gain}."
+        )
+        far, words = _recorded_overlap(values["recorded"], o)
+        evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]
+        return Drawing(
+            figures.overlap(o),
+            (f"{format_bytes(o.nbytes)} in {pieces}", "time"),
+            [*o.table()[1], *far],
+            evidence,
+            o.notes,
+            f"{message} {words}".strip(),
+        )
+
+    def _stale(self, action: str) -> bool:
+        """The modelled timeline follows the controls; only what was measured can be older than they
+        are.
+        """
+        if action == "overlap" and self.values["way"] == "model":
+            return False
+        made = self._made.get(action, {})
+        moved = any(made.get(name) != self.values[name] for name in ("link", *_NUMBERS))
+        modelled = action == "break_even" and made.get("against") == "model"
+        return (modelled and moved) or super()._stale(action)
+
+    # The code.
+
+    def code_for(self, values: Values) -> str:
+        """Return the calls of ``gl.transfer`` behind the view."""
+        arguments = {
+            name: value if name == "name" else Code(f"{value:g}")
+            for name, value in _link_arguments(values).items()
+        }
+        link = f"link = {call('transfer.link', arguments.pop('name'), **arguments)}"
+        if values["view"] == "break_even":
+            arguments = _break_even_arguments(values, Code("link"))
+            made = call("transfer.break_even", arguments.pop("workload"), **arguments)
+            return cell(*([link] if "link" in arguments else []), f"b = {made}", "b")
+        if values["view"] == "sweep":
+            return cell(*self._sweep_code(values, link))
+        nbytes, arguments = values["nbytes"], {"chunks": values["chunks"]}
+        if values["way"] == "model":
+            arguments["link"] = Code("link")
+            if values["compute_ratio"] != 1:
+                ratio = f"{values['compute_ratio']:g} * link.seconds({nbytes})"
+                arguments["compute_seconds"] = Code(ratio)
+        lines = [link] if values["way"] == "model" else []
+        lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
+        if values["recorded"] != _NONE:
+            lines.append("gl.lessons.recorded_overlap()")
+        return cell(*lines)
+
+    def _sweep_code(self, values: Values, link: str) -> list[str]:
+        where, *series = values["series"].split(" ")
+        chosen = ", ".join(f'"{part}"' for part in series) if len(series) == 2 else ""
+        # as the field shows it: six digits are too few
+        mebibytes = self.controls["predict_mebibytes"].raw(values["predict_mebibytes"])
+        swept = call("transfer.sweep", values["device"], deadline=values["deadline"])
+        lines, drawn = [f"s = {swept}"], ["s", "fit"]
+        if values["quantity"] == "rate":
+            drawn.append('quantity="rate"')
+        if _recorded_sweep(values) is not None:
+            recording = call("recordings.load", values["recorded"])
+            lines.append(f"far = {call('transfer.recorded_sweep', Code(recording))}")
+            drawn.append("beside=[far]")
+        lines.append(f"fit = {'far' if where == 'recorded' else 's'}.fit({chosen})")
+        lines.append(f"low, expected, high = fit.predict({mebibytes} * 2**20)")
+        if values["link_shown"]:
+            lines.append(link)
+            drawn.append("links=[link]")
+        return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
+
+
+def _uses_link(values: Values) -> bool:
+    """Return whether the view draws or uses the modelled link."""
+    used = {"sweep": values["link_shown"], "break_even": values["against"] == "model"}
+    return bool(used.get(values["view"], values["way"] == "model"))
+
+
+def _recorded_sweep(values: Values) -> Sweep | None:
+    name = values.get("recorded", _NONE)
+    return None if name == _NONE else transfer.recorded_sweep(recordings.load(name))
+
+
+def _link_arguments(values: Values) -> dict[str, Any]:
+    """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not the
+    named link's own.
+    """
+    name = values["link"]
+    preset = transfer.link(name)
+    own = {n: values[n] for n in _NUMBERS if values[n] != getattr(preset, n)}
+    return {"name": name, **own}
+
+
+def _break_even_arguments(values: Values, link: Any) -> dict[str, Any]:
+    """Return what ``gl.transfer.break_even`` takes."""
+    against: str = values["against"]
+    recording = against.removeprefix("recording ")
+    other = {"device": against} if recording == against else {"recording": recording}
+    if against == "model":
+        other = {"link": link, "processor": "nvidia-h200"}
+    return {"workload": values["workload"], **other, "deadline": values["search_deadline"]}
+
+
+def _series_words(direction: str, memory: str) -> str:
+    return f"{_WORDS.get(direction, direction)}, {memory}"
+
+
+def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str]:
+    """Return the rows of the chosen machine for these bytes and chunks, and what to say where it
+    has none.
+    """
+    if name == _NONE:
+        return [], ""
+    seen = [row[1:] for row in lessons.recorded_overlap().rows if row[0] == name]
+    for nbytes, chunks, serial, chunked in seen:
+        if (nbytes, chunks) == (o.nbytes, o.chunks):
+            words = f"{Badge.RECORDED} on {name}:"
+            return [
+                (f"{words} one after the other", format_seconds(serial)),
+                (f"{words} in overlapping chunks", format_seconds(chunked)),
+            ], ""
+    if not seen:
+        if recordings.load(name).environment.device_kind == "cpu":
+            return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
+        return [], f"Overlap on {name}: not recorded yet."
+    sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
+    counts = ", ".join(map(str, sorted({row[1] for row in seen})))
+    return [], f"Overlap on {name} was recorded for {sizes}, in {counts} chunks."
+
+
+def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
+    """Return sentences about the fit and its prediction."""
+    latency = " to ".join(format_seconds(v) for v in fit.latency_interval_seconds)
+    rate = " to ".join(format_bytes_per_second(v) for v in fit.bandwidth_interval_bytes_per_second)
+    knees = ", ".join(map(format_bytes, fit.knees_bytes))
+    knees = f"knee{'s' if len(fit.knees_bytes) > 1 else ''} at {knees}" if knees else "no knee"
+    low, expected, high = fit.predict(nbytes)
+    return [
+        f"Fit: latency {format_seconds(fit.latency_seconds)} (95 % {latency}), bandwidth "
+        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}), {knees}; "
+        f"held-out error {fit.held_out_error:.1%}.",
+        f"A copy of {format_bytes(nbytes)} is expected to take {format_seconds(expected)}, 95 % "
+        f"between {format_seconds(low)} and {format_seconds(high)}.",
+    ]
+
+
+def _sweep_table(
+    sweeps: Sequence[tuple[Sweep, str]], links: Sequence[Link], quantity: str
+) -> tuple[list[str], list[list[str | Badge]]]:
+    """Return one row a size and one column a series or link, each column with its badge."""
+    columns: list[tuple[str, Evidence, dict[int, str]]] = []
+    for s, name in sweeps:
+        for direction, memory in s.series:
+            cells = {
+                p.nbytes: _cell(p.median_seconds, p.interval_seconds, p.nbytes, quantity)
+                for p in s.select(direction, memory)
+            }
+            where = f"{name}: " if len(sweeps) > 1 else ""
+            columns.append((f"{where}{_series_words(direction, memory)}", s.evidence, cells))
+    sizes = sorted(
+        {n for _, _, cells in columns for n in cells} or {2**k for k in range(10, 31, 2)}
+    )
+    columns += [
+        (link.name, link.evidence, {n: _cell(link.seconds(n), None, n, quantity) for n in sizes})
+        for link in links
+    ]
+    rows: list[list[str | Badge]] = [["evidence", *(evidence.badge for _, evidence, _ in columns)]]
+    rows += [
+        [format_bytes(n), *(cells.get(n, "not measured") for _, _, cells in columns)] for n in sizes
+    ]
+    return ["size", *(name for name, _, _ in columns)], rows
+
+
+def _cell(seconds: float, interval: tuple[float, float] | None, nbytes: int, quantity: str) -> str:
+    if quantity == "rate":
+        return format_bytes_per_second(nbytes / seconds)
+    ends = "" if interval is None else f" [{', '.join(format_seconds(v) for v in interval)}]"
+    return f"{format_seconds(seconds)}{ends}"

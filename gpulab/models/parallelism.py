@@ -1,0 +1,1449 @@
+"""The costs of parallel work: collectives, stages of a pipeline, and the speed-up from more ranks.
+
+Pure arithmetic, which ``gpulab.parallel`` compares with what real ranks do.
+
+Collectives: a message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at a
+time, and links are not shared. The payload is the whole tensor, as NVIDIA's nccl-tests count it: an
+all-gather's result, a reduce-scatter's input.
+
+Pipelines: stages are parts of one model, each on a processor of its own; a batch is cut into
+microbatches that pass through them. (The pipeline that loads data for a training is another one:
+``gpulab.training.pipeline``.) Each schedule is only an order of forward and backward passes for
+each stage; their times follow from what each pass waits for, so the bubble is counted and can be
+compared with the formula.
+
+Scaling: Amdahl's law, Gustafson's, and a data-parallel step.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from gpulab._given import is_finite, is_whole, items, whole, word
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.results import Result
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+
+# Collectives.
+
+# More ranks than any training run has had; the search for the best number of ranks ends here.
+MOST_RANKS = 2**20
+# Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD
+# EPYC, 2026-11-22.
+_KNOWN_ERROR = (
+    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; "
+    "gloo's root sends to its children at the same time over one link, so its broadcast took three "
+    "steps where the tree has two"
+)
+_SOURCE = (
+    "Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, "
+    "International Journal of High Performance Computing Applications 19 (2005), 49"
+)
+# Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc,
+# broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc; PyTorch does a
+# reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
+GLOO_ALGORITHMS = {
+    "all_reduce": "ring",
+    "all_gather": "ring",
+    "reduce_scatter": "ring all-reduce",
+    "broadcast": "tree",
+    "reduce": "ring",
+    "gather": "direct",
+    "scatter": "direct",
+    "all_to_all": "direct",
+    "barrier": "dissemination",
+}
+
+
+class _Algorithm(NamedTuple):
+    """One way to do a collective; shares are of the payload, ``v`` is the rank counted from the
+    root.
+    """
+
+    steps: Callable[[int], int]
+    critical: Callable[[int], float]
+    sent: Callable[[int, int], float]
+    words: str
+    powers_of_two: bool = False
+
+
+def _log_up(p: int) -> int:
+    return (p - 1).bit_length()
+
+
+def _log_down(p: int) -> int:
+    return p.bit_length() - 1
+
+
+def _is_power(p: int) -> bool:
+    return p & (p - 1) == 0
+
+
+def _others(p: int, v: int = 0) -> int:
+    """Return the number of the other ranks."""
+    return p - 1
+
+
+def _part(p: int, v: int = 0) -> float:
+    """Return the share of the payload that the other ranks have, each its part."""
+    return (p - 1) / p
+
+
+def _two_parts(p: int, v: int = 0) -> float:
+    """Return what a reduce-scatter and an all-gather move together."""
+    return 2 * (p - 1) / p
+
+
+def _folds(p: int) -> int:
+    """Two more messages in turn where ranks beyond a power of two first hand their data to a
+    neighbor, and get the result back.
+    """
+    return 0 if _is_power(p) else 2
+
+
+def _children(p: int, v: int) -> int:
+    """How many ranks get the message from rank v of a binomial tree, in which the ranks that have
+    it double with each step.
+    """
+    return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
+
+
+def _scattered(p: int, v: int) -> float:
+    """The share that rank v of a binomial scatter passes on: to each half of its block, that half's
+    part.
+    """
+    lowest = _log_up(p) if v == 0 else (v & -v).bit_length() - 1
+    blocks = ((v + (1 << bit), 1 << bit) for bit in range(lowest))
+    return sum(max(min(first + size, p) - first, 0) for first, size in blocks) / p
+
+
+def _halving(p: int) -> float:
+    """What a rank exchanges by halving and doubling among the largest power of two of ranks."""
+    return 2 * (1 - 2.0 ** -_log_down(p))
+
+
+def _folded(inner: float, p: int, v: int) -> float:
+    """What rank v sends where the 2 (p - 2**k) first ranks pair up: the even one hands over its
+    data, the odd one works and hands back.
+    """
+    if v >= 2 * (p - (1 << _log_down(p))):
+        return inner
+    return 1.0 if v % 2 == 0 else inner + 1
+
+
+_TREE_WORDS = "binomial tree: the ranks that have the data double with each message in turn"
+# operation -> algorithm -> messages in turn, share of the payload in turn, share that a rank sends
+_ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
+    "all_reduce": {
+        "ring": _Algorithm(
+            lambda p: 2 * (p - 1),
+            _two_parts,
+            _two_parts,
+            "ring: a reduce-scatter, then an all-gather, each passing parts of 1 / ranks from "
+            "neighbor to neighbor",
+        ),
+        "tree": _Algorithm(
+            lambda p: 2 * _log_up(p),
+            lambda p: 2 * _log_up(p),
+            lambda p, v: (v > 0) + _children(p, v),
+            "tree: the whole reduced up a binomial tree, then sent down it",
+        ),
+        "recursive doubling": _Algorithm(
+            lambda p: _log_down(p) + _folds(p),
+            lambda p: _log_down(p) + _folds(p),
+            lambda p, v: _folded(_log_down(p), p, v),
+            "recursive doubling: the whole exchanged with the rank 1, 2, 4, ... away",
+        ),
+        "halving and doubling": _Algorithm(
+            lambda p: 2 * _log_down(p) + _folds(p),
+            lambda p: _halving(p) + _folds(p),
+            lambda p, v: _folded(_halving(p), p, v),
+            "Rabenseifner: a reduce-scatter by recursive halving, then an all-gather by recursive "
+            "doubling",
+        ),
+        "direct": _Algorithm(
+            _others, _others, _others, "direct: each rank sends the whole to each other rank"
+        ),
+    },
+    "all_gather": {
+        "ring": _Algorithm(
+            _others, _part, _part, "ring: each rank's part passed from neighbor to neighbor"
+        ),
+        "doubling": _Algorithm(
+            _log_up,
+            _part,
+            _part,
+            "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of "
+            "two",
+        ),
+    },
+    "reduce_scatter": {
+        "ring": _Algorithm(
+            _others, _part, _part, "ring: parts passed on, each rank adding its own"
+        ),
+        "halving": _Algorithm(
+            _log_down,
+            _part,
+            _part,
+            "recursive halving: half exchanged, then a quarter, then an eighth",
+            powers_of_two=True,
+        ),
+        "ring all-reduce": _Algorithm(
+            lambda p: 2 * (p - 1),
+            _two_parts,
+            _two_parts,
+            "a ring all-reduce, each keeps its part",
+        ),
+    },
+    "broadcast": {
+        "tree": _Algorithm(_log_up, _log_up, _children, _TREE_WORDS),
+        "scatter and all-gather": _Algorithm(
+            lambda p: _log_up(p) + p - 1,
+            _two_parts,
+            lambda p, v: _scattered(p, v) + _part(p),
+            "van de Geijn: the parts scattered down a binomial tree, then gathered by all over a "
+            "ring",
+        ),
+        "direct": _Algorithm(
+            _others,
+            _others,
+            lambda p, v: 0 if v else p - 1,
+            "direct: the root sends each rank all",
+        ),
+    },
+    "reduce": {
+        "tree": _Algorithm(
+            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
+        ),
+        "ring": _Algorithm(
+            lambda p: 2 * (p - 1),
+            _two_parts,
+            lambda p, v: p > 1 if v else _part(p),
+            "a ring reduce-scatter, then each rank sends its part to the root",
+        ),
+    },
+    "gather": {
+        "direct": _Algorithm(
+            _others,
+            _part,
+            lambda p, v: 1 / p if v else 0,
+            "direct: each rank sends its part to the root",
+        ),
+    },
+    "scatter": {
+        "direct": _Algorithm(
+            _others,
+            _part,
+            lambda p, v: 0 if v else _part(p),
+            "direct: the root sends each rank its part",
+        ),
+    },
+    "all_to_all": {
+        "direct": _Algorithm(
+            _others, _part, _part, "direct: each rank sends each other rank its part"
+        ),
+    },
+    "barrier": {
+        "dissemination": _Algorithm(
+            _log_up,
+            lambda p: 0,
+            lambda p, v: 0,
+            "dissemination: a word to the rank 1, 2, 4, ... ahead",
+        ),
+    },
+}
+# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound
+# by its slowest one. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+_BUS_SHARES: dict[str, Callable[[int], float]] = {
+    "all_reduce": _two_parts,
+    "all_gather": _part,
+    "reduce_scatter": _part,
+    "all_to_all": _part,
+    "gather": _part,
+    "scatter": _part,
+}
+
+OPERATIONS = tuple(_ALGORITHMS)
+
+
+@dataclass(frozen=True, repr=False)
+class CollectiveCost(Result):
+    """One collective by one algorithm.
+
+    Attributes
+    ----------
+    operation, algorithm : str
+    nbytes : float
+        The payload: the whole tensor.
+    ranks : int
+    steps : int
+        Messages in turn on the longest path: each costs the latency.
+    critical_bytes : float
+        Bytes in turn on that path: they pass at the bandwidth.
+    latency_seconds, bandwidth_bytes_per_second : float
+    evidence : Evidence
+        MODELLED.
+    """
+
+    operation: str
+    algorithm: str
+    nbytes: float
+    ranks: int
+    steps: int
+    critical_bytes: float
+    latency_seconds: float
+    bandwidth_bytes_per_second: float
+    evidence: Evidence
+
+    @property
+    def seconds(self) -> float:
+        """Steps times latency, and the bytes in turn at the bandwidth."""
+        return (
+            self.steps * self.latency_seconds
+            + self.critical_bytes / self.bandwidth_bytes_per_second
+        )
+
+    @property
+    def bus_bytes_per_second(self) -> float:
+        """Payload per second times the operation's factor, which makes operations and numbers of
+        ranks comparable with a link's rate.
+
+        nan for a barrier, which moves nothing. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+        """
+        return bus_bandwidth(self.operation, self.nbytes, self.ranks, self.seconds)
+
+    def sent_bytes(self, rank: int, root: int = 0) -> float:
+        """Return the bytes that one rank sends, without headers; ``root`` matters to operations
+        that have one.
+
+        Raises
+        ------
+        InputError
+            If one of them is not a rank.
+        """
+        from_root = whole("sent_bytes", "rank", rank, 0, self.ranks - 1) - whole(
+            "sent_bytes", "root", root, 0, self.ranks - 1
+        )
+        how = _ALGORITHMS[self.operation][self.algorithm]
+        return self.nbytes * how.sent(self.ranks, from_root % self.ranks)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.operation} of {format_bytes(self.nbytes)} among {self.ranks} by "
+            f"{self.algorithm}: {self.steps} steps, {format_bytes(self.critical_bytes)} in turn, "
+            f"{format_seconds(self.seconds)}>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the cost, line by line."""
+        rows = [
+            ("messages in turn", f"{self.steps}"),
+            ("bytes in turn", format_bytes(self.critical_bytes)),
+            ("sent by rank 0", format_bytes(self.sent_bytes(0))),
+            ("time", format_seconds(self.seconds)),
+        ]
+        if self.operation in _BUS_SHARES or self.operation in ("broadcast", "reduce"):
+            rows.append(("bus bandwidth", format_bytes_per_second(self.bus_bytes_per_second)))
+        return (
+            f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, "
+            f"{self.algorithm}",
+            "",
+        ), rows
+
+
+def collective_algorithms(operation: str) -> tuple[str, ...]:
+    """Return the algorithms known for an operation.
+
+    Raises
+    ------
+    InputError
+        If the operation is not known.
+
+    Examples
+    --------
+    >>> collective_algorithms("broadcast")
+    ('tree', 'scatter and all-gather', 'direct')
+    """
+    return tuple(_ALGORITHMS[word("collective_algorithms", "operation", operation, OPERATIONS)])
+
+
+def collective_cost(
+    operation: str,
+    nbytes: float,
+    ranks: int,
+    algorithm: str | None = None,
+    *,
+    latency_seconds: float = 0.0,
+    bandwidth_bytes_per_second: float = math.inf,
+) -> CollectiveCost:
+    """Return what a collective costs by one algorithm.
+
+    Parameters
+    ----------
+    operation : str
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all" or "barrier".
+    nbytes : float
+        The payload: the whole tensor (an all-gather's result, a reduce-scatter's input), 0 or more.
+    ranks : int
+        1 to 1,048,576.
+    algorithm : str, optional
+        One of ``collective_algorithms(operation)``; the first by default.
+    latency_seconds, bandwidth_bytes_per_second : float
+        Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
+        counted.
+
+    Returns
+    -------
+    CollectiveCost
+
+    Raises
+    ------
+    InputError
+        If a name is not known, a number is not valid, or the algorithm needs a power of two and the
+        number of ranks is not one.
+
+    Examples
+    --------
+    >>> link = {"latency_seconds": 10e-6, "bandwidth_bytes_per_second": 100e9}
+    >>> ring = collective_cost("all_reduce", 400e6, 8, "ring", **link)
+    >>> ring.steps, ring.sent_bytes(3), round(ring.seconds * 1e3, 2)
+    (14, 700000000.0, 7.14)
+    >>> collective_cost("all_reduce", 400e6, 8, "tree").critical_bytes
+    2400000000.0
+
+    Notes
+    -----
+    The reduction's own arithmetic is left out: it is bound by memory, and mostly hides behind the
+    messages. Source: Thakur, Rabenseifner and Gropp 2005, International Journal of High Performance
+    Computing Applications 19, 49, sections 3 and 4.
+    """
+    by_name = _ALGORITHMS[word("collective_cost", "operation", operation, OPERATIONS)]
+    algorithm = (
+        next(iter(by_name))
+        if algorithm is None
+        else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
+    )
+    ranks = whole("collective_cost", "ranks", ranks, 1, MOST_RANKS)
+    for name, value in (("nbytes", nbytes), ("latency_seconds", latency_seconds)):
+        if not is_finite(value) or not 0 <= value < 1e30:
+            raise InputError(
+                f"collective_cost: {name} is {shown(value)}; expected a number from 0 on. Pass for "
+                f"example {name}=1e-5."
+            )
+    if bandwidth_bytes_per_second != math.inf and not (
+        is_finite(bandwidth_bytes_per_second) and 0 < bandwidth_bytes_per_second < 1e30
+    ):
+        raise InputError(
+            f"collective_cost: bandwidth_bytes_per_second is {shown(bandwidth_bytes_per_second)}; "
+            "expected more than 0. Pass 1e9."
+        )
+    how = by_name[algorithm]
+    if how.powers_of_two and not _is_power(ranks):
+        raise InputError(
+            f"collective_cost: {algorithm} among {ranks} ranks; expected a power of two. Pass "
+            "another algorithm or number of ranks."
+        )
+    evidence = Evidence.modelled(
+        f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends "
+        "and receives one at a time, links are not shared, reducing costs nothing",
+        _SOURCE,
+        _KNOWN_ERROR,
+    )
+    return CollectiveCost(
+        operation,
+        algorithm,
+        float(nbytes),
+        ranks,
+        how.steps(ranks),
+        float(nbytes * how.critical(ranks)),
+        float(latency_seconds),
+        float(bandwidth_bytes_per_second),
+        evidence,
+    )
+
+
+def collective_message(
+    operation: str,
+    ranks: int,
+    algorithm: str,
+    *,
+    latency_seconds: float,
+    bandwidth_bytes_per_second: float,
+) -> tuple[float, float]:
+    """Return (latency in seconds, bytes per second) of one message between two ranks, from the line
+    through times of whole collectives.
+
+    With s messages in turn that carry c times the payload, a line A + n / B over payloads of n
+    bytes means A / s for a message and c B for the link: the inverse of `collective_cost`.
+
+    Parameters
+    ----------
+    operation, ranks, algorithm
+        As in `collective_cost`; at least two ranks.
+    latency_seconds, bandwidth_bytes_per_second : float
+        A and B of the line; a latency below 0, which a fit may return, counts as 0.
+
+    Raises
+    ------
+    InputError
+        As `collective_cost`, or if the collective sends nothing.
+
+    Examples
+    --------
+    >>> line = {"latency_seconds": 60e-6, "bandwidth_bytes_per_second": 1e9}
+    >>> collective_message("all_reduce", 4, "ring", **line)
+    (1e-05, 1500000000.0)
+    """
+    cost = collective_cost(operation, 1.0, ranks, algorithm)
+    if cost.steps == 0 or cost.critical_bytes == 0:
+        raise InputError(
+            f"collective_message: {operation} among {ranks} ranks sends nothing; expected "
+            "messages. Pass two ranks or more."
+        )
+    return max(latency_seconds, 0.0) / cost.steps, bandwidth_bytes_per_second * cost.critical_bytes
+
+
+def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
+    """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare:
+    the rate of the links of a ring.
+
+    Parameters
+    ----------
+    operation : str
+        As in ``collective_cost``.
+    nbytes : float
+        The payload: the whole tensor.
+    ranks : int
+    seconds : float
+        What the collective took.
+
+    Returns
+    -------
+    float
+        Payload / seconds times 2 (ranks - 1) / ranks for an all-reduce, (ranks - 1) / ranks where
+        each rank has a part, 1 for a broadcast or reduce; nan for a barrier or a time of zero.
+
+    Raises
+    ------
+    InputError
+        If the operation is not known.
+
+    Notes
+    -----
+    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
+
+    Examples
+    --------
+    >>> bus_bandwidth("all_reduce", 1e9, 4, 0.5)
+    3000000000.0
+    """
+    word("bus_bandwidth", "operation", operation, OPERATIONS)
+    if operation == "barrier" or not seconds > 0:
+        return math.nan
+    share = _BUS_SHARES.get(operation)
+    return nbytes / seconds * (1.0 if share is None else share(ranks))
+
+
+# The timetable of pipeline parallelism.
+
+PassKind = Literal["forward", "backward"]
+PIPELINE_SCHEDULES = ("split", "gpipe", "1f1b", "interleaved")
+# More passes than this are no picture and no lesson, and would keep a slider waiting.
+MOST_PASSES = 100_000
+_MOST_COST = 1e9
+_SOURCES = {
+    "split": "dependencies alone: a layer needs the output of the one before it",
+    "gpipe": "Huang et al., GPipe, NeurIPS 2019, section 2.3 (arXiv 1811.06965)",
+    "1f1b": "Narayanan et al., PipeDream, SOSP 2019; with flushes as in Megatron-LM, SC 2021, "
+    "section 2.2.1 (arXiv 2104.04473)",
+    "interleaved": "Narayanan et al., Megatron-LM, SC 2021, section 2.2.2 (arXiv 2104.04473)",
+}
+_ASSUMPTIONS = "passes take the given times, a stage does one at a time, messages only add a delay"
+_SCHEDULES_KNOWN_ERROR = (
+    "gl.parallel.run_schedule runs PyTorch's own schedules and compares the measured times with "
+    "this model"
+)
+
+
+@dataclass(frozen=True)
+class StagePass(Result):
+    """One forward or backward pass of one stage.
+
+    Attributes
+    ----------
+    stage : int
+        The processor that works, from 0.
+    kind : "forward" or "backward"
+    microbatch : int
+        From 0; the first of them where the pass takes several at once.
+    count : int
+        Microbatches in this pass: all of them where the batch is not cut.
+    chunk : int
+        Which of the stage's parts of the model; 0 except in the interleaved schedule.
+    begin, end : float
+        In the unit of the costs.
+    """
+
+    stage: int
+    kind: PassKind
+    microbatch: int
+    count: int
+    chunk: int
+    begin: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """``end - begin``, in the unit of the costs."""
+        return self.end - self.begin
+
+    @property
+    def name(self) -> str:
+        """In a few letters: "F3" is the forward of microbatch 3, "B" the backward of an uncut
+        batch, "F3'1" in the second chunk.
+        """
+        number = str(self.microbatch) if self.count == 1 else ""
+        return f"{self.kind[0].upper()}{number}" + (f"'{self.chunk}" if self.chunk else "")
+
+
+@dataclass(frozen=True, repr=False)
+class StageSchedule(Result):
+    """When each stage of a pipeline does which pass, for one batch from the first forward to the
+    last backward.
+
+    Attributes
+    ----------
+    schedule : str
+        One of ``PIPELINE_SCHEDULES``.
+    stages, microbatches, chunks : int
+        ``chunks``: parts of the model that a stage holds; 1 except in the interleaved schedule.
+    forward, backward : tuple of float
+        Cost of one microbatch's pass through all of a stage, one number per stage, in any unit of
+        time.
+    transfer : float
+        From the end of a pass until the next stage has its output, in the same unit.
+    passes : tuple of StagePass
+        In the order of their begin.
+    evidence : Evidence
+        MODELLED.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    transfer: float
+    passes: tuple[StagePass, ...]
+    evidence: Evidence
+
+    @property
+    def duration(self) -> float:
+        """From the first forward's begin to the last backward's end, in the unit of the costs."""
+        return max(one.end for one in self.passes)
+
+    def of_stage(self, stage: int) -> tuple[StagePass, ...]:
+        """Return the passes of one stage, in the order in which it does them."""
+        return tuple(one for one in self.passes if one.stage == stage)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """How long each stage works, in the unit of the costs."""
+        return tuple(
+            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
+        )
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The share of all stages' time in which they wait, counted in the timetable; 0 to 1."""
+        # a rounding below nothing is nothing
+        return max(0.0, 1 - sum(self.busy) / (self.stages * self.duration))
+
+    @property
+    def bubble_formula_ratio(self) -> float | None:
+        """The same by the formula, which ignores uneven stages and the time of transfers; None for
+        uneven stages.
+        """
+        if len(set(self.forward)) > 1 or len(set(self.backward)) > 1:
+            return None
+        if self.schedule == "split":
+            return 1 - 1 / self.stages
+        return (self.stages - 1) / (self.chunks * self.microbatches + self.stages - 1)
+
+    @property
+    def bubble_formula(self) -> str:
+        """The formula in words of p stages, m microbatches and v chunks."""
+        return {"split": "(p - 1) / p", "interleaved": "(p - 1) / (v m + p - 1)"}.get(
+            self.schedule, "(p - 1) / (m + p - 1)"
+        )
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """The most microbatches whose activations each stage holds at once: from a forward's begin
+        until its backward's end.
+
+        A chunk's activations count as a part of the stage's, so this may be a fraction where there
+        are several.
+        """
+        return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
+
+    @property
+    def speedup(self) -> float:
+        """The speed-up over one processor that does all passes one after the other."""
+        return sum(self.busy) / self.duration
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.schedule} of {self.stages} stages and {self.microbatches} microbatches: "
+            f"bubble {self.bubble_ratio:.1%}, at most {max(self.held):g} microbatches held>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row per stage, then the bubble counted and by formula."""
+        whole = self.duration
+        rows = [
+            (f"stage {stage}", f"{busy:g} of {whole:g}", f"{1 - busy / whole:.1%}", f"{held:g}")
+            for stage, (busy, held) in enumerate(zip(self.busy, self.held, strict=True))
+        ]
+        formula = self.bubble_formula_ratio
+        rows += [
+            (
+                "all stages",
+                f"{sum(self.busy):g} of {self.stages * whole:g}",
+                f"{self.bubble_ratio:.1%}",
+                f"{max(self.held):g}",
+            ),
+            (
+                "by formula",
+                self.bubble_formula,
+                "none: uneven stages" if formula is None else f"{formula:.1%}",
+                "",
+            ),
+        ]
+        return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
+
+
+def most_held(passes: Iterable[StagePass], chunks: int = 1) -> float:
+    """Return the most microbatches that one stage holds at once, given its passes in their order.
+
+    Parameters
+    ----------
+    passes : iterable of StagePass
+        Of one stage.
+    chunks : int
+        A pass through one chunk counts as this part of a microbatch.
+    """
+    now = most = 0
+    for one in passes:
+        if one.kind == "forward":
+            now += one.count
+            most = max(most, now)
+        else:
+            now -= one.count
+    return most if chunks == 1 else most / chunks
+
+
+def pipeline_schedule(
+    stages: int,
+    microbatches: int,
+    schedule: str = "gpipe",
+    *,
+    forward: float | Sequence[float] = 1.0,
+    backward: float | Sequence[float] = 2.0,
+    transfer: float = 0.0,
+    chunks: int | None = None,
+) -> StageSchedule:
+    """Return when each stage of a pipeline does which pass, and with it the bubble and the
+    activations held.
+
+    Parameters
+    ----------
+    stages : int
+        Parts of the model (p), each on a processor of its own.
+    microbatches : int
+        Parts of the batch (m).
+    schedule : "split", "gpipe", "1f1b" or "interleaved"
+        ``split``: the batch goes through uncut, one stage works at a time. ``gpipe``: all forwards,
+        then all backwards. ``1f1b``: as soon as the last stage has one, a backward after each
+        forward. ``interleaved``: 1F1B with several parts of the model a stage.
+    forward, backward : float or one number per stage
+        Cost of one microbatch's pass through a stage, in any unit of time.
+    transfer : float
+        From the end of a pass until the next stage has its output.
+    chunks : int, optional
+        Parts of the model that a stage holds in the interleaved schedule; 2 if not given.
+
+    Returns
+    -------
+    StageSchedule
+        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage.
+
+    Raises
+    ------
+    InputError
+        If a count is not a whole number of at least 1, a cost is not a positive number, the
+        schedule is not known, or the interleaved schedule is not possible (its microbatches must be
+        a multiple of the stages).
+
+    Notes
+    -----
+    Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019, and
+    "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021. As
+    in PyTorch, GPipe's backwards take the microbatches in the order of the forwards; the paper
+    draws them the other way round, with the same bubble.
+
+    Examples
+    --------
+    >>> s = pipeline_schedule(4, 8, "1f1b")
+    >>> round(s.bubble_ratio, 4) == round(3 / 11, 4), s.held
+    (True, (4, 3, 2, 1))
+    >>> pipeline_schedule(4, 8, "gpipe").held
+    (8, 8, 8, 8)
+    >>> two = pipeline_schedule(2, 2, "1f1b", forward=1, backward=1)
+    >>> [f"{one.name} at {one.begin:g}" for one in two.of_stage(1)]
+    ['F0 at 1', 'B0 at 2', 'F1 at 3', 'B1 at 4']
+    """
+    name = word("pipeline_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
+    stages = whole("pipeline_schedule", "stages", stages, 1, MOST_PASSES)
+    microbatches = whole("pipeline_schedule", "microbatches", microbatches, 1, MOST_PASSES)
+    parts = _chunks(name, stages, microbatches, chunks)
+    passes = 2 * stages * microbatches * parts
+    if passes > MOST_PASSES:
+        raise InputError(
+            f"pipeline_schedule: {stages:,} stages and {microbatches:,} microbatches make "
+            f"{passes:,} passes; expected at most {MOST_PASSES:,}. Pass fewer microbatches."
+        )
+    costs = {
+        "forward": _costs("forward", forward, stages),
+        "backward": _costs("backward", backward, stages),
+    }
+    if not is_finite(transfer) or not 0 <= transfer <= _MOST_COST:
+        raise InputError(
+            f"pipeline_schedule: transfer is {shown(transfer)}; expected a number from 0. Pass for "
+            "example transfer=0.1."
+        )
+    orders = [_ORDERS[name](stage, stages, microbatches, parts) for stage in range(stages)]
+    timed = _timetable(orders, costs, float(transfer), parts)
+    return StageSchedule(
+        name,
+        stages,
+        microbatches,
+        parts,
+        costs["forward"],
+        costs["backward"],
+        float(transfer),
+        timed,
+        Evidence.modelled(_ASSUMPTIONS, _SOURCES[name], _SCHEDULES_KNOWN_ERROR),
+    )
+
+
+def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -> int:
+    if schedule != "interleaved":
+        if chunks not in (None, 1):
+            raise InputError(
+                f"pipeline_schedule: chunks is {shown(chunks)} in the {schedule} schedule; "
+                "expected it only in the interleaved one. "
+                'Leave it out, or pass schedule="interleaved".'
+            )
+        return 1
+    parts = 2 if chunks is None else whole("pipeline_schedule", "chunks", chunks, 1, MOST_PASSES)
+    if microbatches % stages:
+        raise InputError(
+            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
+            "schedule expects a multiple of the stages. Pass "
+            f"microbatches={stages * math.ceil(microbatches / stages)}."
+        )
+    return parts
+
+
+def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:
+    several = list(given) if isinstance(given, (tuple, list)) else [given] * stages
+    if len(several) != stages or not all(
+        is_finite(one) and 0 < one <= _MOST_COST for one in several
+    ):
+        raise InputError(
+            f"pipeline_schedule: {name} is {shown(given)}; expected a positive number, or one for "
+            f"each of the {stages} stages. Pass for example "
+            f"{name}={'1.0' if name == 'forward' else '2.0'}."
+        )
+    return tuple(float(one) for one in several)
+
+
+# A pass that has no time yet: kind, first microbatch, how many, chunk.
+_Order = list[tuple[PassKind, int, int, int]]
+
+
+def _split(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
+    return [("forward", 0, microbatches, 0), ("backward", 0, microbatches, 0)]
+
+
+def _gpipe(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
+    kinds: tuple[PassKind, ...] = ("forward", "backward")
+    return [(kind, k, 1, 0) for kind in kinds for k in range(microbatches)]
+
+
+def _one_forward_one_backward(forwards: _Order, backwards: _Order, warm_up: int) -> _Order:
+    """So many forwards first, then one of each in turn, then the backwards that are left."""
+    first = min(warm_up, len(forwards))
+    pairs = zip(forwards[first:], backwards, strict=False)
+    return [
+        *forwards[:first],
+        *(one for pair in pairs for one in pair),
+        *backwards[len(forwards) - first :],
+    ]
+
+
+def _1f1b(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
+    forwards: _Order = [("forward", k, 1, 0) for k in range(microbatches)]
+    backwards: _Order = [("backward", k, 1, 0) for k in range(microbatches)]
+    return _one_forward_one_backward(forwards, backwards, stages - 1 - stage)
+
+
+def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
+    """As many microbatches as stages go through one chunk, then through the next, then the next of
+    them come.
+    """
+    places = [
+        (group * stages + k, chunk)
+        for group in range(microbatches // stages)
+        for chunk in range(chunks)
+        for k in range(stages)
+    ]
+    forwards: _Order = [("forward", k, 1, chunk) for k, chunk in places]
+    backwards: _Order = [("backward", k, 1, chunks - 1 - chunk) for k, chunk in places]
+    # Megatron-LM's warm-up: twice the distance to the last stage, so that sends overlap, and all
+    # chunks but the last.
+    return _one_forward_one_backward(
+        forwards, backwards, 2 * (stages - 1 - stage) + (chunks - 1) * stages
+    )
+
+
+_ORDERS: dict[str, Callable[[int, int, int, int], _Order]] = {
+    "split": _split, "gpipe": _gpipe, "1f1b": _1f1b, "interleaved": _interleaved,
+}  # fmt: skip
+
+
+def _timetable(
+    orders: Sequence[_Order], costs: dict[str, tuple[float, ...]], transfer: float, chunks: int
+) -> tuple[StagePass, ...]:
+    """Let each stage begin its next pass as soon as it is free and the input is there."""
+    stages = len(orders)
+    last = stages * chunks - 1
+    # kind, part of the model from its input to its output, microbatch
+    ended: dict[tuple[str, int, int], float] = {}
+    free, passes = [0.0] * stages, list[StagePass]()
+    left = [collections.deque(order) for order in orders]
+    while any(left):
+        for stage, waiting in enumerate(left):
+            while waiting:
+                kind, k, count, chunk = waiting[0]
+                part = chunk * stages + stage
+                ready: float | None = 0.0
+                if kind == "backward" and part == last:
+                    ready = ended.get(("forward", part, k))
+                elif kind == "backward" or part > 0:
+                    ready = ended.get((kind, part + (1 if kind == "backward" else -1), k))
+                    if ready is not None and stages > 1:
+                        ready += transfer
+                if ready is None:
+                    break
+                begin = max(free[stage], ready)
+                free[stage] = ended[kind, part, k] = begin + costs[kind][stage] * count / chunks
+                passes.append(StagePass(stage, kind, k, count, chunk, begin, free[stage]))
+                waiting.popleft()
+    return tuple(sorted(passes, key=lambda one: (one.begin, one.stage, one.end)))
+
+
+# Scaling.
+
+Mode = Literal["strong", "weak"]
+MODES = ("strong", "weak")
+# The backward pass has two matrix products for each one of the forward pass, and gradients are
+# ready only there. Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section
+# 2.1: 2 N operations a token forward, 4 N backward.
+BACKWARD_SHARE = 2 / 3
+_MOST_NAMED = 20  # points that a message lists
+# bytes, seconds and rates beyond are slips, and their products would leave the range of a float
+_LARGEST = 1e30
+
+# The least and the most of a kind of number, and what is expected of it.
+_Kind = tuple[float, float, str]
+_COUNT: _Kind = (1, MOST_RANKS, f"whole numbers from 1 to {MOST_RANKS:,}. Pass {{name}}=8.")
+_SHARE: _Kind = (0, 1, "a share from 0 to 1. Pass {name}=0.1 for a tenth.")
+_AMOUNT: _Kind = (
+    0,
+    _LARGEST,
+    "a finite number from 0. Pass seconds, bytes or bytes per second.",
+)
+_POSITIVE: _Kind = (
+    1 / _LARGEST,
+    math.inf,
+    "a number above 0. Pass what one rank takes, or the link's rate.",
+)
+
+
+@dataclass(frozen=True)
+class ScalingPoint(Result):
+    """A step at one number of ranks.
+
+    Attributes
+    ----------
+    ranks : int
+    seconds : float
+        Of the whole step: compute and the communication that is waited for.
+    compute_seconds : float
+        On each rank.
+    communication_seconds : float
+        All of it, hidden or not.
+    exposed_seconds : float
+        The part of the communication that is waited for.
+    speedup : float
+        Work a second over that of one rank.
+    """
+
+    ranks: int
+    seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    exposed_seconds: float
+    speedup: float
+
+    @property
+    def efficiency(self) -> float:
+        """Speed-up divided by the number of ranks: 1 where no rank waits for anything."""
+        return self.speedup / self.ranks
+
+
+@dataclass(frozen=True, repr=False)
+class ScalingCurve(Result):
+    """A model of scaling, at the requested numbers of ranks.
+
+    Attributes
+    ----------
+    law : str
+        "Amdahl", "Gustafson" or "ring all-reduce".
+    mode : str
+        "strong": the work stays, and each rank does a part of it. "weak": each rank does as much as
+        one did alone.
+    points : tuple of ScalingPoint
+        Ascending in ranks.
+    best_ranks : int or None
+        The fastest number of ranks, beyond which more ranks do not help. None where every further
+        rank brings the step closer to the limit.
+    limit_speedup : float
+        The speed-up that no number of ranks exceeds; infinite where there is no bound.
+    evidence : Evidence
+        MODELLED.
+    """
+
+    law: str
+    mode: Mode
+    points: tuple[ScalingPoint, ...]
+    best_ranks: int | None
+    limit_speedup: float
+    evidence: Evidence
+
+    rows_from = "points"
+    columns: ClassVar = {
+        "ranks": lambda p: p.ranks,
+        "step": lambda p: format_seconds(p.seconds),
+        "communication": lambda p: format_seconds(p.communication_seconds),
+        "waited for": lambda p: format_seconds(p.exposed_seconds),
+        "speed-up": lambda p: format_ratio(p.speedup),
+        "efficiency": lambda p: f"{100 * p.efficiency:.3g} %",
+    }
+
+    @property
+    def label(self) -> str:
+        """The law and the mode, for a legend."""
+        return f"{self.law}, {self.mode}" if self.law == "ring all-reduce" else f"{self.law}'s law"
+
+    @property
+    def speedup(self) -> float:
+        """The speed-up at the largest requested number of ranks."""
+        return self.points[-1].speedup
+
+    @property
+    def efficiency(self) -> float:
+        """The efficiency at the largest requested number of ranks."""
+        return self.points[-1].efficiency
+
+    def at(self, ranks: int) -> ScalingPoint:
+        """Return the point at a number of ranks.
+
+        Raises
+        ------
+        InputError
+            If this number was not requested.
+        """
+        found = [point for point in self.points if point.ranks == ranks]
+        if found:
+            return found[0]
+        there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
+        there += ", ..." if len(self.points) > _MOST_NAMED else ""
+        raise InputError(
+            f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. "
+            "Include it in ranks=."
+        )
+
+    def __repr__(self) -> str:
+        last = self.points[-1]
+        return (
+            f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most "
+            f"{format_ratio(self.limit_speedup)}>"
+        )
+
+
+def amdahl(
+    serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
+) -> ScalingCurve:
+    """Return Amdahl's law: the work stays the same, and its serial share does not get faster with
+    more ranks.
+
+    Parameters
+    ----------
+    serial_share : float
+        The share of the time on one rank that cannot be divided, 0 to 1.
+    ranks : int or iterable of int
+        One number, or several, each from 1 to 1,048,576.
+    seconds : float
+        The time of the work on one rank; with 1, times are shares of it.
+
+    Returns
+    -------
+    ScalingCurve
+        Speed-up 1 / (s + (1 - s) / ranks), never above 1 / s.
+
+    Raises
+    ------
+    InputError
+        If the share is not between 0 and 1, or a number of ranks or the time is not valid.
+
+    Examples
+    --------
+    >>> amdahl(0.1, 9).speedup, amdahl(0.1, 9).limit_speedup
+    (5.0, 10.0)
+
+    Notes
+    -----
+    Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
+    capabilities", AFIPS Spring Joint Computer Conference (1967).
+    """
+    s, one = (
+        _number("amdahl", "serial_share", serial_share, _SHARE),
+        _number("amdahl", "seconds", seconds, _AMOUNT, _POSITIVE),
+    )
+    points = []
+    for p in _ranks("amdahl", ranks):
+        part = s + (1 - s) / p
+        points.append(ScalingPoint(p, one * part, one * part, 0.0, 0.0, 1 / part))
+    evidence = Evidence.modelled(
+        f"{100 * s:.3g} % of the time on one rank cannot be divided, the rest divides evenly, and "
+        "communication costs nothing",
+        "Amdahl, AFIPS Spring Joint Computer Conference (1967)",
+    )
+    return ScalingCurve(
+        "Amdahl", "strong", tuple(points), 1 if s == 1 else None, 1 / s if s else math.inf, evidence
+    )
+
+
+def gustafson(
+    serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
+) -> ScalingCurve:
+    """Return Gustafson's law: the time stays the same, and the part that divides grows with the
+    ranks.
+
+    Parameters
+    ----------
+    serial_share : float
+        The share of the time on the ranks that is serial, 0 to 1.
+    ranks : int or iterable of int
+        One number, or several, each from 1 to 1,048,576.
+    seconds : float
+        The time of the work, on one rank and on many.
+
+    Returns
+    -------
+    ScalingCurve
+        Speed-up s + (1 - s) ranks: relative to one rank that does all of the larger work, and its
+        serial part once.
+
+    Raises
+    ------
+    InputError
+        If the share is not between 0 and 1, or a number of ranks or the time is not valid.
+
+    Examples
+    --------
+    >>> gustafson(0.1, 11).speedup
+    10.0
+
+    Notes
+    -----
+    Source: Gustafson, "Reevaluating Amdahl's law", Communications of the ACM 31 (1988), 532.
+    """
+    s, one = (
+        _number("gustafson", "serial_share", serial_share, _SHARE),
+        _number("gustafson", "seconds", seconds, _AMOUNT, _POSITIVE),
+    )
+    points = [
+        ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)
+    ]
+    evidence = Evidence.modelled(
+        f"{100 * s:.3g} % of the time is serial and does not grow, the rest grows with the ranks, "
+        "and communication costs nothing",
+        "Gustafson, Communications of the ACM 31 (1988)",
+    )
+    return ScalingCurve(
+        "Gustafson",
+        "weak",
+        tuple(points),
+        1 if s == 1 else None,
+        1.0 if s == 1 else math.inf,
+        evidence,
+    )
+
+
+def scaling(
+    step_seconds: float,
+    parameter_bytes: float,
+    latency_seconds: float,
+    bandwidth_bytes_per_second: float,
+    ranks: int | Iterable[int],
+    *,
+    mode: str = "strong",
+    overlap: float = 0.0,
+    serial_share: float = 0.0,
+    processors: int | None = None,
+) -> ScalingCurve:
+    """Return how a data-parallel step scales that averages its gradients by a ring all-reduce.
+
+    Parameters
+    ----------
+    step_seconds : float
+        A step on one rank, which averages nothing.
+    parameter_bytes : float
+        Of the model, hence of its gradients: the payload of the all-reduce.
+    latency_seconds, bandwidth_bytes_per_second : float
+        Of one message between two neighboring ranks (alpha and 1 / beta); an infinite bandwidth
+        costs nothing.
+    ranks : int or iterable of int
+        One number, or several, each from 1 to 1,048,576.
+    mode : str
+        "strong": the global batch stays, and each rank takes a part of it. "weak": each rank has a
+        batch as large as the one rank had.
+    overlap : float
+        The share of the communication that may run beside the backward pass, 0 to 1; the rest is
+        waited for.
+    serial_share : float
+        The share of ``step_seconds`` that each rank repeats whatever its batch, such as the
+        optimizer's update; 0 to 1.
+    processors : int, optional
+        The number of processors that the ranks share: ranks beyond this number take turns. None
+        gives each rank its own processor.
+
+    Returns
+    -------
+    ScalingCurve
+        The speed-up compares samples per second with those of one rank.
+
+    Raises
+    ------
+    InputError
+        If a number is negative, not finite or out of its range, or the mode is neither of the two.
+
+    Examples
+    --------
+    >>> c = scaling(0.1, 400e6, 10e-6, 100e9, [1, 8], mode="weak")
+    >>> round(c.at(8).communication_seconds * 1e3, 3), round(c.efficiency, 3)
+    (7.14, 0.933)
+
+    Notes
+    -----
+    A ring of p ranks passes 2 (p - 1) messages of 1 / p of the payload, in turn: 2 (p - 1) (alpha +
+    bytes / p / bandwidth). Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+    clusters of workstations", Journal of Parallel and Distributed Computing 69 (2009). Of the
+    compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
+    hidden.
+    """
+    made = _Step(
+        _number("scaling", "step_seconds", step_seconds, _AMOUNT, _POSITIVE),
+        _number("scaling", "parameter_bytes", parameter_bytes, _AMOUNT),
+        _number("scaling", "latency_seconds", latency_seconds, _AMOUNT),
+        math.inf
+        if isinstance(bandwidth_bytes_per_second, float) and bandwidth_bytes_per_second == math.inf
+        else _number(
+            "scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second, _AMOUNT, _POSITIVE
+        ),
+        word("scaling", "mode", mode, MODES) == "weak",
+        _number("scaling", "overlap", overlap, _SHARE),
+        _number("scaling", "serial_share", serial_share, _SHARE),
+        MOST_RANKS
+        if processors is None
+        else int(_number("scaling", "processors", processors, _COUNT)),
+    )
+    evidence = Evidence.modelled(
+        made.assumptions,
+        "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)",
+    )
+    points = tuple(made.point(p) for p in _ranks("scaling", ranks))
+    return ScalingCurve(
+        "ring all-reduce",
+        "weak" if made.weak else "strong",
+        points,
+        made.best(),
+        made.limit(),
+        evidence,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A data-parallel step as the model has it."""
+
+    one: float
+    nbytes: float
+    latency: float
+    bandwidth: float
+    weak: bool
+    overlap: float
+    serial: float
+    processors: int
+
+    def point(self, p: int) -> ScalingPoint:
+        compute, spread = self.compute(p)
+        moved = self.communication(p)
+        exposed = moved - min(self.overlap * moved, BACKWARD_SHARE * spread)
+        seconds = compute + exposed
+        return ScalingPoint(
+            p, seconds, compute, moved, exposed, (p if self.weak else 1) * self.one / seconds
+        )
+
+    def compute(self, p: int) -> tuple[float, float]:
+        """Return the compute of each rank, and that part of it which grows with its batch; ranks
+        that share a processor take turns.
+        """
+        turns = max(p / self.processors, 1.0)
+        spread = (
+            self.one * (1 - self.serial) * (turns if self.weak else 1 / min(p, self.processors))
+        )
+        return self.one * self.serial * turns + spread, spread
+
+    def communication(self, p: int) -> float:
+        """Return what ``collective_cost`` says of a ring all-reduce, without its result: a slider's
+        move asks for thousands of these.
+        """
+        return 2 * (p - 1) * self.latency + 2 * (p - 1) / p * self.nbytes / self.bandwidth
+
+    def best(self) -> int | None:
+        """Return from where one more rank no longer helps.
+
+        Without turns the time of a strong step is the larger of two functions a + b / p + c p, so
+        it falls and then rises for good, and the first rank that does not help is found by halving.
+        Where ranks take turns, none helps.
+        """
+        if self.weak:
+            return self.most_of_weak()[0]
+        if self.latency == 0 and self.processors >= MOST_RANKS:
+            # Then T(p) falls towards a bound or not at all; differences would drown in rounding.
+            # With overlap a third of the compute (the forward pass) stays beside the communication
+            # that nothing hides any more, without it all of the compute.
+            divides = self.one * (1 - self.serial) * (1 - BACKWARD_SHARE if self.overlap else 1)
+            if divides > 2 * self.nbytes / self.bandwidth:
+                return None
+        return _first(lambda p: self.point(p + 1).seconds >= self.point(p).seconds)
+
+    def limit(self) -> float:
+        """Return the speed-up that no number of ranks exceeds."""
+        if self.weak:
+            return self.most_of_weak()[1]
+        best = self.best()
+        if best is not None:
+            return self.point(best).speedup
+        # no latency, or each rank would not help
+        left = self.one * self.serial + 2 * self.nbytes / self.bandwidth
+        return self.one / left if left else math.inf
+
+    def most_of_weak(self) -> tuple[int | None, float]:
+        """Return the fastest number of ranks of a weak step and its speed-up; None and the bound
+        where ever more ranks come nearer to it.
+
+        Over u = 1 / p a rank's share of the step is the larger of two concave functions: all that
+        may hide is hidden, or the backward pass is too short for it. The second is the larger from
+        some p on. So the least is at an end of one of the two pieces: one rank, both sides of where
+        they meet, as many ranks as processors, or without end.
+        """
+        own = self.processors >= MOST_RANKS  # then no rank takes turns
+        full = _first(lambda p: self._fills(min(p, self.processors)))
+        ends = sorted(
+            {1, *(() if full is None else (full - 1, full)), *(() if own else (self.processors,))}
+        )
+        best = max(ends, key=lambda p: self.point(p).speedup)
+        turn, wait = 0.0 if own else self.one / self.processors, 2 * self.latency
+        a_rank = turn + wait - min(self.overlap * wait, BACKWARD_SHARE * (1 - self.serial) * turn)
+        bound, reached = self.one / a_rank if a_rank else math.inf, self.point(best).speedup
+        # Where the two are one number, as for a link that costs nothing, rounding must not decide.
+        return (None if bound > reached * (1 + 1e-12) else best), max(bound, reached)
+
+    def _fills(self, p: int) -> bool:
+        """Whether the backward pass is too short for the communication that may hide behind it."""
+        return self.overlap * self.communication(p) > BACKWARD_SHARE * self.compute(p)[1]
+
+    @property
+    def assumptions(self) -> str:
+        batch = "each rank has the batch of one" if self.weak else "the batch is divided evenly"
+        link = (
+            f"{format_seconds(self.latency)} a message and "
+            f"{format_bytes_per_second(self.bandwidth)}"
+        )
+        turns = (
+            "" if self.processors >= MOST_RANKS else f"; ranks beyond {self.processors} take turns"
+        )
+        return (
+            f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages "
+            f"{format_bytes(self.nbytes)} of gradients over links of {link}, "
+            f"{100 * self.overlap:.3g} % of it at most during the backward pass{turns}"
+        )
+
+
+def _first(ends: Callable[[int], bool]) -> int | None:
+    """Return the first number of ranks for which a condition holds that, once it holds, goes on
+    holding; None if it never does.
+    """
+    if not ends(MOST_RANKS):
+        return None
+    low, high = 0, MOST_RANKS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if ends(middle) else (middle, high)
+    return high
+
+
+def _ranks(function: str, ranks: Any) -> list[int]:
+    is_one = is_whole(ranks) or isinstance(ranks, bool)
+    several = [ranks] if is_one else items(function, "ranks", ranks)
+    if not several:
+        raise InputError(
+            f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a "
+            "list such as [1, 2, 4, 8]."
+        )
+    return sorted({int(_number(function, "ranks", each, _COUNT)) for each in several})
+
+
+def _number(function: str, name: str, value: Any, *kinds: _Kind) -> float:
+    """Return a number that is of all these kinds."""
+    for kind in kinds:
+        least, most, expected = kind
+        is_right = is_finite(value) and least <= value <= most
+        if not is_right or (kind is _COUNT and value != int(value)):
+            raise InputError(
+                f"{function}: {name} is {shown(value)}; expected {expected.format(name=name)}"
+            )
+    return float(value)
