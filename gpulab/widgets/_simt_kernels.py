@@ -10,6 +10,7 @@ in the microscope are those of the cell that "Show the code" prints.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import linecache
@@ -323,3 +324,9 @@ EXAMPLES: Mapping[str, Example] = {
         Example("block sum, a barrier missing", block_sum_no_barrier, 2, 128, _TERMS),
     )
 }
+
+
+@functools.cache
+def example_launch(name: str) -> Launch:
+    """Return an example with its launch; its arrays are shared, as each run works on copies."""
+    return EXAMPLES[name].launch()

@@ -38,7 +38,7 @@ from gpulab.widgets._instrument import (
     Values,
     script,
 )
-from gpulab.widgets._simt_kernels import EXAMPLES, Launch
+from gpulab.widgets._simt_kernels import EXAMPLES, Launch, example_launch
 
 COLUMNS = (
     "line",
@@ -193,9 +193,12 @@ class Walk:
     ----------
     simulation : Simulation
         With its trace.
+    outputs : mapping of str to ndarray
+        The arrays after the kernel, by the names of its parameters.
     """
 
     simulation: Simulation
+    outputs: Mapping[str, np.ndarray]
     # warp -> the places of its steps, and its lines
     _warps: dict[int, tuple[np.ndarray, list[int]]] = field(default_factory=dict, repr=False)
 
@@ -534,12 +537,8 @@ class SimtMicroscope(FollowingInstrument):
             self._follows = self._own.newest() is self._own
         self._microscope = MicroscopePanel()
         self._microscope.on_msg(self._on_message)
-        self._examples: dict[str, Launch] = {}
-        self._outputs: Mapping[str, np.ndarray] = {}
         self._walk: Walk | None = None
-        # what the work leaves for ``ended``
-        self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None
-        self._rows: Sequence[Sequence[str]] = ()
+        self._found: Walk | None = None  # what the work leaves for ``ended``
         self._again: object = None  # another one with each wish to run the same thing once more
         step = values.pop("step", None)
         super().__init__(**values)
@@ -640,9 +639,7 @@ class SimtMicroscope(FollowingInstrument):
         if name == _OWN:
             assert self._own is not None
             return self._own
-        if name not in self._examples:
-            self._examples[name] = EXAMPLES[name].launch()
-        return self._examples[name]
+        return example_launch(name)
 
     @property
     def step(self) -> int:
@@ -688,7 +685,7 @@ class SimtMicroscope(FollowingInstrument):
         are unchanged.
         """
         self.wait()
-        return self._outputs
+        return {} if self._walk is None else self._walk.outputs
 
     def go_to(self, line: int) -> None:
         """Go to the warp's next step at a line; after the last one, go to the first.
@@ -792,17 +789,15 @@ class SimtMicroscope(FollowingInstrument):
         if stop():
             raise StoppedError(f"{name}: stopped.")
         both = zip(launch.parameters, arguments, strict=False)
-        self._found = Walk(s), {name: np.asarray(array) for name, array in both if np.ndim(array)}
+        self._found = Walk(s, {name: np.asarray(array) for name, array in both if np.ndim(array)})
         return s
 
     def ended(self, action: str) -> None:
         """Show the new result; the step is kept if it is still valid."""
         if self._found is not None:
-            self._walk, self._outputs = self._found
-            s = self._walk.simulation
+            self._walk, s = self._found, self._found.simulation
             label = f"Source of {s.kernel} with its counts"
             self._microscope.write(source=show_source(s), label=label)
-            self._rows = table_of(s, self._outputs)
         self.rebuild("warp")
         self.rebuild("step")  # of that warp
 
@@ -811,7 +806,7 @@ class SimtMicroscope(FollowingInstrument):
         version of this one.
         """
         self.results.clear()
-        self._walk, self._outputs, self._rows = None, {}, ()
+        self._walk = None
         self.rebuild("step")
         self._send_controls()
         self._redraw()
@@ -834,8 +829,8 @@ class SimtMicroscope(FollowingInstrument):
         step = min(values["step"], max(len(steps), 1))
         self._place = int(steps[step - 1]) if len(steps) else None
         self._microscope.write(position=self._walk.show(warp, step))
-        headers = ("", "count", "meaning")
-        return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
+        rows = table_of(s, self._walk.outputs)
+        return Drawing(None, ("", "count", "meaning"), rows, [s.evidence], (), verdict(s))
 
     def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Leave out a step that the browser sent before it heard of a shorter walk: the slider has

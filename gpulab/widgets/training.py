@@ -308,9 +308,8 @@ class ModelDiet(Instrument):
     )
 
     def __init__(self, **values: Any) -> None:
-        self._weighed: dict[tuple[Any, ...], Weighing] = {}
-        # the label; one weighed again keeps its place among the models
-        self._newest: dict[tuple[Any, ...], str] = {}
+        # the models, and the label of the newest one: weighed again, it keeps its place among them
+        self._weighed: dict[tuple[Any, ...], tuple[Weighing, str]] = {}
         super().__init__(**values)
 
     def make_controls(self) -> list[Control]:
@@ -456,17 +455,21 @@ class ModelDiet(Instrument):
             progress=progress,
             stop=stop,
         )
-        kept = self._weighed.get(key)
-        self._newest[key] = new.models[-1].label
-        self._weighed[key] = new if kept is None else kept.with_models(new)
-        return self._weighed[key]
+        kept = self.weighed(values)
+        all_models = new if kept is None else kept.with_models(new)
+        self._weighed[key] = all_models, new.models[-1].label
+        return all_models
 
     # What is shown.
 
     @property
     def result(self) -> Weighing | None:
         """The models measured for the present task, device, batch and seeds."""
-        return self._weighed.get(_key(self.values))
+        return self.weighed(self.values)
+
+    def weighed(self, values: Values) -> Weighing | None:
+        """Return the models measured for a task, device, batch and seeds."""
+        return self._weighed.get(_key(values), (None, ""))[0]
 
     def draw(self, values: Values) -> Drawing:
         """Return the points as figure and table, and why the newest model is not faster."""
@@ -479,9 +482,10 @@ class ModelDiet(Instrument):
         w = self.result
         if w is None:
             return Drawing(message=f"{about_recipe} {_START}".strip())
-        newest = self._newest.get(_key(values))
         sentences = (
-            words for m, words in zip(w.models[1:], w.sentences, strict=True) if m.label == newest
+            words
+            for m, words in zip(w.models[1:], w.sentences, strict=True)
+            if m.label == self._weighed[_key(values)][1]
         )
         headers = (
             "",
