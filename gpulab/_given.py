@@ -24,6 +24,8 @@ T = TypeVar("T")
 # again.
 MOST_EQUAL_READINGS = 1_000
 _QUICK_SHARE = 0.2
+# Bytes, seconds and rates beyond are slips, and their products would leave the range of a float.
+LARGEST_NUMBER = 1e30
 
 
 def is_finite(value: Any) -> bool:
@@ -57,6 +59,24 @@ def positive(
     if not is_finite(value) or value <= 0:
         raise InputError(
             f"{function}: {name}={shown(value)}; expected a finite number above 0. {advice}"
+        )
+    return float(value)
+
+
+def within(
+    function: str, name: str, value: Any, low: float = 0.0, high: float = LARGEST_NUMBER
+) -> float:
+    """Return a finite number of a range.
+
+    Raises
+    ------
+    InputError
+        If it is none, or lies outside the range.
+    """
+    if not is_finite(value) or not low <= value <= high:
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a finite number from {low:g} to "
+            f"{high:g}. Pass another one."
         )
     return float(value)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from gpulab import devices, recordings
-from gpulab._given import callback, flag, is_finite, is_whole, items, whole, word
+from gpulab._given import callback, flag, is_whole, items, whole, within, word
 from gpulab.devices import datasheets, specs
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
@@ -363,13 +363,13 @@ class Roofline(Result):
                 f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both "
                 "or neither. Pass both."
             )
-        if seconds is not None and not _amount("place", "seconds", seconds):
+        if seconds is not None and not within("place", "seconds", seconds):
             raise InputError(
                 "place: seconds=0; expected a positive time. A call that takes no time was not "
                 "measured."
             )
         if working_set_bytes != math.inf:
-            _amount("place", "working_set_bytes", working_set_bytes)
+            within("place", "working_set_bytes", working_set_bytes)
         top, level = self.arithmetic_roof(arithmetic), self.memory_roof(memory, working_set_bytes)
         computing, moving = work / top.flops_per_second, traffic / level.bytes_per_second
         return RooflinePoint(
@@ -515,17 +515,8 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
     return found
 
 
-def _amount(function: str, name: str, value: Any) -> float:
-    if not is_finite(value) or value < 0:
-        raise InputError(
-            f"{function}: {name}={shown(value)}; expected a finite number from 0. Pass a count or "
-            "a rate."
-        )
-    return float(value)
-
-
 def _count(name: str, value: Any) -> float:
-    amount = _amount("place", name, value)
+    amount = within("place", name, value)
     if 0.0 < amount < _LEAST_COUNT:
         raise InputError(
             f"place: {name}={shown(value)}; expected 0, or a count of one call. Pass whole "
@@ -867,11 +858,7 @@ class InferencePlan(Result):
         InputError
             If the price is not 0 or more.
         """
-        if not is_finite(price_per_hour) or price_per_hour < 0:
-            raise InputError(
-                f"cost_per_million_tokens: the price is {shown(price_per_hour)}; expected 0 or "
-                "more. Pass that of one hour."
-            )
+        price_per_hour = within("cost_per_million_tokens", "price_per_hour", price_per_hour)
         return price_per_hour / 3600 / self.tokens_per_second * 1e6
 
     @property
@@ -980,11 +967,8 @@ def inference(
     cache_bits = CACHE_BITS[word("inference", "cache", cache, CACHE_BITS)]
     context = whole("inference", "context", context, 1, _MOST)
     batch = whole("inference", "batch", batch, 1, _MOST)
-    if memory_bytes is not None and not (is_finite(memory_bytes) and memory_bytes >= 0):
-        raise InputError(
-            f"inference: memory_bytes={shown(memory_bytes)}; expected 0 or more. Pass bytes, or "
-            "leave it out."
-        )
+    if memory_bytes is not None:
+        memory_bytes = within("inference", "memory_bytes", memory_bytes)
     roofs = device if isinstance(device, Roofline) else roofline(device)
     formats = [roof.name for roof in roofs.arithmetic]
     arithmetic = "float32" if weights == "float32" or "bfloat16" not in formats else "bfloat16"

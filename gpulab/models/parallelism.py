@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gpulab._given import is_finite, is_whole, items, whole, word
+from gpulab._given import is_finite, is_whole, items, whole, within, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -33,6 +33,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 
 # More ranks than any training run has had; the search for the best number of ranks ends here.
 MOST_RANKS = 2**20
+_LEAST = 1e-30  # of what must be above 0
 # Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD
 # EPYC, 2026-11-22.
 _KNOWN_ERROR = (
@@ -430,19 +431,11 @@ def collective_cost(
         else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
     )
     ranks = whole("collective_cost", "ranks", ranks, 1, MOST_RANKS)
-    for name, value in (("nbytes", nbytes), ("latency_seconds", latency_seconds)):
-        if not is_finite(value) or not 0 <= value < 1e30:
-            raise InputError(
-                f"collective_cost: {name} is {shown(value)}; expected a number from 0 on. Pass for "
-                f"example {name}=1e-5."
-            )
-    if bandwidth_bytes_per_second != math.inf and not (
-        is_finite(bandwidth_bytes_per_second) and 0 < bandwidth_bytes_per_second < 1e30
-    ):
-        raise InputError(
-            f"collective_cost: bandwidth_bytes_per_second is {shown(bandwidth_bytes_per_second)}; "
-            "expected more than 0. Pass 1e9."
-        )
+    nbytes = within("collective_cost", "nbytes", nbytes)
+    latency = within("collective_cost", "latency_seconds", latency_seconds)
+    rate = bandwidth_bytes_per_second
+    if rate != math.inf:
+        rate = within("collective_cost", "bandwidth_bytes_per_second", rate, _LEAST)
     how = by_name[algorithm]
     if how.powers_of_two and not _is_power(ranks):
         raise InputError(
@@ -458,12 +451,12 @@ def collective_cost(
     return CollectiveCost(
         operation,
         algorithm,
-        float(nbytes),
+        nbytes,
         ranks,
         how.steps(ranks),
-        float(nbytes * how.critical(ranks)),
-        float(latency_seconds),
-        float(bandwidth_bytes_per_second),
+        nbytes * how.critical(ranks),
+        latency,
+        rate,
         evidence,
     )
 
@@ -824,13 +817,9 @@ def pipeline_schedule(
         "forward": _costs("forward", forward, stages),
         "backward": _costs("backward", backward, stages),
     }
-    if not is_finite(transfer) or not 0 <= transfer <= _MOST_COST:
-        raise InputError(
-            f"pipeline_schedule: transfer is {shown(transfer)}; expected a number from 0. Pass for "
-            "example transfer=0.1."
-        )
+    transfer = within("pipeline_schedule", "transfer", transfer, 0, _MOST_COST)
     orders = [_ORDERS[name](stage, stages, microbatches, parts) for stage in range(stages)]
-    timed = _timetable(orders, costs, float(transfer), parts)
+    timed = _timetable(orders, costs, transfer, parts)
     return StageSchedule(
         name,
         stages,
@@ -838,7 +827,7 @@ def pipeline_schedule(
         parts,
         costs["forward"],
         costs["backward"],
-        float(transfer),
+        transfer,
         timed,
         Evidence.modelled(_ASSUMPTIONS, _SOURCES[name], _SCHEDULES_KNOWN_ERROR),
     )
@@ -970,23 +959,6 @@ MODES = ("strong", "weak")
 # 2.1: 2 N operations a token forward, 4 N backward.
 BACKWARD_SHARE = 2 / 3
 _MOST_NAMED = 20  # points that a message lists
-# bytes, seconds and rates beyond are slips, and their products would leave the range of a float
-_LARGEST = 1e30
-
-# The least and the most of a kind of number, and what is expected of it.
-_Kind = tuple[float, float, str]
-_COUNT: _Kind = (1, MOST_RANKS, f"whole numbers from 1 to {MOST_RANKS:,}. Pass {{name}}=8.")
-_SHARE: _Kind = (0, 1, "a share from 0 to 1. Pass {name}=0.1 for a tenth.")
-_AMOUNT: _Kind = (
-    0,
-    _LARGEST,
-    "a finite number from 0. Pass seconds, bytes or bytes per second.",
-)
-_POSITIVE: _Kind = (
-    1 / _LARGEST,
-    math.inf,
-    "a number above 0. Pass what one rank takes, or the link's rate.",
-)
 
 
 @dataclass(frozen=True)
@@ -1136,10 +1108,8 @@ def amdahl(
     Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
     capabilities", AFIPS Spring Joint Computer Conference (1967).
     """
-    s, one = (
-        _number("amdahl", "serial_share", serial_share, _SHARE),
-        _number("amdahl", "seconds", seconds, _AMOUNT, _POSITIVE),
-    )
+    s = within("amdahl", "serial_share", serial_share, 0, 1)
+    one = within("amdahl", "seconds", seconds, _LEAST)
     points = []
     for p in _ranks("amdahl", ranks):
         part = s + (1 - s) / p
@@ -1189,10 +1159,8 @@ def gustafson(
     -----
     Source: Gustafson, "Reevaluating Amdahl's law", Communications of the ACM 31 (1988), 532.
     """
-    s, one = (
-        _number("gustafson", "serial_share", serial_share, _SHARE),
-        _number("gustafson", "seconds", seconds, _AMOUNT, _POSITIVE),
-    )
+    s = within("gustafson", "serial_share", serial_share, 0, 1)
+    one = within("gustafson", "seconds", seconds, _LEAST)
     points = [
         ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)
     ]
@@ -1273,21 +1241,21 @@ def scaling(
     compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
     hidden.
     """
+    own = processors is None
+    is_free = isinstance(bandwidth_bytes_per_second, float) and math.isinf(
+        bandwidth_bytes_per_second
+    )
     made = _Step(
-        _number("scaling", "step_seconds", step_seconds, _AMOUNT, _POSITIVE),
-        _number("scaling", "parameter_bytes", parameter_bytes, _AMOUNT),
-        _number("scaling", "latency_seconds", latency_seconds, _AMOUNT),
+        within("scaling", "step_seconds", step_seconds, _LEAST),
+        within("scaling", "parameter_bytes", parameter_bytes),
+        within("scaling", "latency_seconds", latency_seconds),
         math.inf
-        if isinstance(bandwidth_bytes_per_second, float) and bandwidth_bytes_per_second == math.inf
-        else _number(
-            "scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second, _AMOUNT, _POSITIVE
-        ),
+        if is_free
+        else within("scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second, _LEAST),
         word("scaling", "mode", mode, MODES) == "weak",
-        _number("scaling", "overlap", overlap, _SHARE),
-        _number("scaling", "serial_share", serial_share, _SHARE),
-        MOST_RANKS
-        if processors is None
-        else int(_number("scaling", "processors", processors, _COUNT)),
+        within("scaling", "overlap", overlap, 0, 1),
+        within("scaling", "serial_share", serial_share, 0, 1),
+        MOST_RANKS if own else whole("scaling", "processors", processors, 1, MOST_RANKS),
     )
     evidence = Evidence.modelled(
         made.assumptions,
@@ -1434,16 +1402,4 @@ def _ranks(function: str, ranks: Any) -> list[int]:
             f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a "
             "list such as [1, 2, 4, 8]."
         )
-    return sorted({int(_number(function, "ranks", each, _COUNT)) for each in several})
-
-
-def _number(function: str, name: str, value: Any, *kinds: _Kind) -> float:
-    """Return a number that is of all these kinds."""
-    for kind in kinds:
-        least, most, expected = kind
-        is_right = is_finite(value) and least <= value <= most
-        if not is_right or (kind is _COUNT and value != int(value)):
-            raise InputError(
-                f"{function}: {name} is {shown(value)}; expected {expected.format(name=name)}"
-            )
-    return float(value)
+    return sorted({whole(function, "ranks", each, 1, MOST_RANKS) for each in several})
