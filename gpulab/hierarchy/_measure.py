@@ -701,13 +701,13 @@ def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:
     if recording.environment.device_kind == "cpu":
         processor = recording.machine.get("processor")
         caches = processor.get("caches") if isinstance(processor, Mapping) else None
-        told = (
+        listed = (
             [one for one in caches if isinstance(one, Mapping)]
             if isinstance(caches, (list, tuple))
             else []
         )
         sizes: list[tuple[str, Any]] = [
-            (str(one.get("level")), one.get("size_bytes")) for one in told
+            (str(one.get("level")), one.get("size_bytes")) for one in listed
         ]
     else:
         sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]

@@ -314,23 +314,23 @@ def _levels(
             )
         )
     unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
-    told = [*sentences]
+    cannot_tell = [*sentences]
     if unseen:
         names = ", ".join(map(str, unseen))
-        told.append(
+        cannot_tell.append(
             f"No step was found for {names}: it may lie beyond the largest set, be too small to "
             "show, or be shared, so that only a part is available to this process."
         )
     if reported and not beyond:
-        told.append(
+        cannot_tell.append(
             f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the "
             "last level may be that cache."
         )
-    told.append(
+    cannot_tell.append(
         "Two caches of nearly the same size show one step, and a cache that other programs also "
         "use looks smaller than it is."
     )
-    return Levels(tuple(made), unseen, tuple(told), evidence)
+    return Levels(tuple(made), unseen, tuple(cannot_tell), evidence)
 
 
 @dataclass(frozen=True, repr=False)
@@ -527,7 +527,7 @@ class ParallelChains(Result):
     evidence: Evidence
     environment: Environment | None
 
-    def under_way(self, point: ParallelPoint) -> float:
+    def loads_in_flight(self, point: ParallelPoint) -> float:
         """Return the average number of loads in flight: latency times rate (Little's law), both of
         the fastest samples.
 
@@ -538,7 +538,7 @@ class ParallelChains(Result):
     @property
     def gain(self) -> float:
         """The speed-up of the best number of chains over one chain, in hops per second."""
-        return max(self.under_way(point) for point in self.points)
+        return max(self.loads_in_flight(point) for point in self.points)
 
     def __repr__(self) -> str:
         return (
@@ -558,7 +558,7 @@ class ParallelChains(Result):
                 format_seconds(p.seconds_per_hop),
                 _between(format_seconds, p.interval_seconds),
                 format_seconds(p.least_seconds),
-                f"{self.under_way(p):.1f}",
+                f"{self.loads_in_flight(p):.1f}",
             )
             for p in self.points
         ]

@@ -243,7 +243,7 @@ def _unstable(samples_seconds: np.ndarray, relative_width: float) -> list[Note]:
     least = max(0.03, relative_width)
     if (shift := _level_shift(samples_seconds, least)) is not None:
         what = f"changed by {percent(shift)} while measuring"
-    elif (levels := _two_heaps(samples_seconds, least)) is not None:
+    elif (levels := _two_levels(samples_seconds, least)) is not None:
         low, high = levels
         what = (
             f"jumps between two levels, {format_seconds(low)} and {format_seconds(high)} "
@@ -368,7 +368,7 @@ def _wander(samples: np.ndarray, least: float) -> float | None:
     return reach / middle if _spread(points) > _WANDER_SPREADS * expected else None
 
 
-def _two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
+def _two_levels(samples: np.ndarray, least: float) -> tuple[float, float] | None:
     """Return the two levels between which the samples jump, or None where they form one cluster.
 
     The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the

@@ -225,10 +225,10 @@ def _other(
             )
         return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:
-        road = (
-            link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
+        return _modelled(
+            named_link(DEFAULT_LINK if link is None else link),
+            processor(_DEFAULT_PROCESSOR if model is None else model),
         )
-        return _modelled(road, processor(_DEFAULT_PROCESSOR if model is None else model))
     return _measured(where, stop)
 
 
@@ -254,19 +254,19 @@ def _recorded(recording: Recording) -> _Other:
     return _Other(time_of, recording.evidence())
 
 
-def _modelled(road: Link, model: ProcessorModel) -> _Other:
+def _modelled(link: Link, model: ProcessorModel) -> _Other:
     def time_of(
         w: Workload, inputs: tuple[Any, ...], deadline: float
     ) -> tuple[float, tuple[Note, ...]]:
-        there = sum(road.seconds(nbytes) for nbytes in _sizes_of(inputs))
-        back = road.seconds(_result_bytes(w, inputs))
+        there = sum(link.seconds(nbytes) for nbytes in _sizes_of(inputs))
+        back = link.seconds(_result_bytes(w, inputs))
         return there + model.seconds(w.flops, w.nbytes, w.dtype) + back, ()
 
     evidence = Evidence.modelled(
-        f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: "
+        f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute: "
         f"{model.evidence.assumptions}; nothing overlaps",
-        f"{road.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
-        known_errors(link=road.evidence, compute=model.evidence),
+        f"{link.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
+        known_errors(link=link.evidence, compute=model.evidence),
     )
     return _Other(time_of, evidence)
 

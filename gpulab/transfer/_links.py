@@ -172,12 +172,14 @@ def link_names() -> tuple[str, ...]:
 
 
 def named_link(
-    name: str,
+    name: Link | str,
     latency_seconds: float | None = None,
     bandwidth_bytes_per_second: float | None = None,
     memory: str = "pinned",
 ) -> Link:
-    """Return a modelled link by name (see ``gpulab.transfer.link``)."""
+    """Return a modelled link by name (see ``gpulab.transfer.link``), or the one given."""
+    if isinstance(name, Link):
+        return name
     word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
     key = word if word in _RATES else f"{word}-x16"
     if not isinstance(name, str) or key not in _RATES:

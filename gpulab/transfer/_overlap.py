@@ -108,9 +108,7 @@ def overlap(
     size = check_bytes("overlap", nbytes)
     count = _check_chunks("overlap", chunks, size)
     if link is not None:
-        return _modelled(
-            size, count, link if isinstance(link, Link) else named_link(link), compute_seconds
-        )
+        return _modelled(size, count, named_link(link), compute_seconds)
     if compute_seconds is not None:
         raise InputError(
             "overlap: compute_seconds was given without a link; expected it only for a modelled "
@@ -230,8 +228,7 @@ def pipeline_seconds(
     count = _check_chunks("pipeline_seconds", chunks, size)
     work = _check_seconds("pipeline_seconds", "compute_seconds", compute_seconds)
     start = _check_seconds("pipeline_seconds", "launch_seconds", launch_seconds)
-    road = link if isinstance(link, Link) else named_link(link)
-    copy, compute = road.seconds(size / count), work / count + start
+    copy, compute = named_link(link).seconds(size / count), work / count + start
     return copy + (count - 1) * max(copy, compute) + compute
 
 

@@ -103,9 +103,7 @@ def sweep(
     [('host', 4096), ('host', 65536)]
     """
     if link is not None:
-        return (link if isinstance(link, Link) else named_link(link)).sweep(
-            sizes, noise_ratio=_MODELLED_NOISE
-        )
+        return named_link(link).sweep(sizes, noise_ratio=_MODELLED_NOISE)
     where = devices.find(device)
     wanted = _series(where, directions, memory)
     chosen = _sizes(where, wanted[0][0], sizes)

@@ -345,7 +345,7 @@ def test_a_chase_of_this_machine(method: str) -> None:
     both = hierarchy.parallel([4, 2], 2**16, method=method, deadline=0.1)
     assert ([p.chains for p in both.points], both.nbytes) == ([1, 2, 4], 2**16)
     assert all(0 < p.least_seconds <= p.seconds_per_hop for p in both.points)
-    assert both.under_way(both.points[0]) == 1.0
+    assert both.loads_in_flight(both.points[0]) == 1.0
 
 
 @pytest.mark.parametrize(
