@@ -396,6 +396,11 @@ def _replaced() -> Iterator[None]:
             return
         for name, value in {**_host.HOST_API, "jit": jit}.items():
             _put(stack, cuda, name, value)
+        from numba.cuda.cudadrv import devices
+
+        for name in ("gpus", "require_context"):
+            _put(stack, devices, name, _host.HOST_API[name])
+        _put(stack, devices, "get_context", _host.HOST_API["current_context"])
         for kind in _dispatchers():
             for method in (Kernel.__getitem__, Kernel.configure, Kernel.forall):
                 _put(stack, kind, method.__name__, _as_simulated(method))
