@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# A device of compute capability 9.0, as far as scripts ask for it; a small one, since scripts size
-# their grids by its multiprocessors. Source of the limits: CUDA Programming Guide 13.0, technical
-# specifications per compute capability.
+# What scripts may ask of the device: an H100 SXM's. Source: NVIDIA H100 Tensor Core GPU
+# Architecture white paper, and CUDA Programming Guide 13.0, technical specifications of compute
+# capability 9.0.
 COMPUTE_CAPABILITY = (9, 0)
 _ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -28,7 +28,7 @@ _ATTRIBUTES = {
     "MAX_GRID_DIM_Y": 65535,
     "MAX_GRID_DIM_Z": 65535,
     "WARP_SIZE": 32,
-    "MULTIPROCESSOR_COUNT": 8,
+    "MULTIPROCESSOR_COUNT": 132,
     "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
     "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
     "MAX_REGISTERS_PER_BLOCK": 65536,

@@ -32,8 +32,8 @@ def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
     s1 = s1 ^ s0
 
     def turned(word: np.ndarray, bits: int) -> np.ndarray:
-        left: np.ndarray = word << np.uint64(bits)
-        return left | (word >> np.uint64(64 - bits))
+        result: np.ndarray = (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+        return result
 
     return turned(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), turned(s1, 36)
 
@@ -95,12 +95,12 @@ def create_xoroshiro128p_states(
 # In kernels
 
 
-def _rotated(word, bits):  # type: ignore[no-untyped-def]
+def _rotated(word: Any, bits: int) -> Any:
     """Return a word with its bits rotated to the left."""
     return (word << uint32(bits)) | (word >> uint32(64 - bits))
 
 
-def xoroshiro128p_next(states, index):  # type: ignore[no-untyped-def]
+def xoroshiro128p_next(states: Any, index: Any) -> Any:
     """Return the next 64 random bits, and advance the generator."""
     index = int64(index)
     s0 = states[index]["s0"]
@@ -112,26 +112,26 @@ def xoroshiro128p_next(states, index):  # type: ignore[no-untyped-def]
     return result
 
 
-def xoroshiro128p_uniform_float64(states, index):  # type: ignore[no-untyped-def]
+def xoroshiro128p_uniform_float64(states: Any, index: Any) -> Any:
     """Return a float64 from 0 to below 1, and advance the generator."""
     return (xoroshiro128p_next(states, index) >> uint32(11)) * (
         float64(1) / (uint64(1) << uint32(53))
     )
 
 
-def xoroshiro128p_uniform_float32(states, index):  # type: ignore[no-untyped-def]
+def xoroshiro128p_uniform_float32(states: Any, index: Any) -> Any:
     """Return a float32 from 0 to 1, and advance the generator."""
     return float32(xoroshiro128p_uniform_float64(states, index))
 
 
-def xoroshiro128p_normal_float32(states, index):  # type: ignore[no-untyped-def]
+def xoroshiro128p_normal_float32(states: Any, index: Any) -> Any:
     """Return a float32 of mean 0 and deviation 1, and advance the generator twice."""
     u1 = xoroshiro128p_uniform_float32(states, index)
     u2 = xoroshiro128p_uniform_float32(states, index)
     return math.sqrt(-float32(2.0) * math.log(u1)) * math.cos(float32(_TWO_PI) * u2)
 
 
-def xoroshiro128p_normal_float64(states, index):  # type: ignore[no-untyped-def]
+def xoroshiro128p_normal_float64(states: Any, index: Any) -> Any:
     """Return a float64 of mean 0 and deviation 1, and advance the generator twice."""
     u1 = xoroshiro128p_uniform_float32(states, index)
     u2 = xoroshiro128p_uniform_float32(states, index)

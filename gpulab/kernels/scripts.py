@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import math
 import numbers
 import runpy
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +32,7 @@ from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host
 from gpulab.kernels._language import NumberType, StandIn
-from gpulab.kernels.simulation._run import simulate
+from gpulab.kernels.simulation._run import resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function
 from gpulab.results import Result
@@ -278,12 +281,25 @@ class Kernel:
         threads = tpb or _THREADS_OF_FORALL
         return self.configure(-(-ntasks // threads), threads, stream, sharedmem)
 
+    @property
+    def overloads(self) -> Mapping[Any, Compiled]:
+        """Return what stands for a compiled kernel, whatever the types."""
+        return defaultdict(Compiled)
+
     def specialize(self, *args: Any) -> Kernel:
         """Return the kernel: nothing is compiled for types."""
         return self
 
     def bind(self) -> None:
         """Load nothing."""
+
+
+class Compiled:
+    """Stands for a kernel that is compiled for some types."""
+
+    def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
+        """Return how many blocks are at work at once, and so may meet at a barrier of the grid."""
+        return resident_blocks(dynsmemsize, math.prod(_extent("blockdim", blockdim)))
 
 
 @dataclass
@@ -428,10 +444,16 @@ def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of Numba's kernels that does what that of ours does."""
 
     def call(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
-        kernel = Kernel(dispatcher, getattr(dispatcher, "signatures", None) or None, {})
+        kernel = _kernels.get(dispatcher)
+        if kernel is None:
+            types_ = getattr(dispatcher, "signatures", None) or None
+            kernel = _kernels[dispatcher] = Kernel(dispatcher, types_, {})
         return method(kernel, *args, **kwargs)
 
     return call
+
+
+_kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # of Numba's own
 
 
 _TYPES = (

@@ -44,6 +44,7 @@ from gpulab.kernels.simulation._memory import (
 from gpulab.kernels.simulation.source import (
     UNKNOWN,
     Callee,
+    DeviceMemory,
     Intrinsic,
     Source,
     compared_reads,
@@ -190,7 +191,7 @@ class Translator:
             owner = self.static(node.value)
             if owner is UNKNOWN:
                 return UNKNOWN
-            if type(owner) is np.ndarray and node.attr in ATTRIBUTES:
+            if type(owner) in (np.ndarray, DeviceMemory) and node.attr in ATTRIBUTES:
                 return UNKNOWN
             return self._member(owner, node)
         return UNKNOWN
@@ -355,6 +356,10 @@ class Translator:
         if isinstance(found, np.ndarray):
             view = constant_view(ast.unparse(node), found)
             return lambda frame, mask: view
+        if isinstance(found, DeviceMemory):
+            number = len(self.program.captured)
+            self.program.captured.append((ast.unparse(node), found.array))
+            return lambda frame, mask: frame.machine.launch.captured[number]
         if isinstance(found, tuple):
             parts = [self._outer(part, node) for part in found]
             return lambda frame, mask: tuple_like(found, [part(frame, mask) for part in parts])

@@ -243,6 +243,7 @@ class Launch:
     uses_warp_barriers: bool
     names_lanes: bool
     releases: Releases | None
+    captured: list[Any]  # the arrays on the device that the kernel names from outside
     dynamic_word: int = 1  # bytes of the smallest element of dynamic shared memory
     steps: float = 0
     repeated: int = 0

@@ -180,6 +180,8 @@ class Program:
         self.calls: dict[int, Source] = {}
         # the arguments that other calls may write, likewise
         self.writes: dict[int, list[ast.expr]] = {}
+        # arrays on the device that are named from outside
+        self.captured: list[tuple[str, np.ndarray]] = []
         # names that were looked up, and what they stood for
         self._outside: list[tuple[Source, str, Any, Any]] = []
         # Known weakly: the translation of a kernel must not keep the kernel itself.
@@ -444,7 +446,7 @@ def simulate(
         raise
     waits: list[WaitError] = []
     while True:
-        arguments = _Arguments(source, bound, program.written)
+        arguments = _Arguments(source, bound, program)
         changing = [view for view in arguments.views if view.store.writable]
         before = [view.store.root.data.copy() for view in changing]
         launch = Launch(
@@ -454,13 +456,14 @@ def simulate(
             _MOST_STEPS if max_steps is None else max_steps,
             dynamic_shared_bytes,
             MOST_SHARED_BYTES,
-            _resident(
+            resident_blocks(
                 program.static_shared_bytes + dynamic_shared_bytes,
                 -(-math.prod(extents[1]) // WARP) * WARP,
             ),
             program.uses_warp_barriers,
             program.names_lanes,
             Releases(math.prod(extents[0])) if program.uses_fences else None,
+            arguments.captured,
             min(program.dynamic_sizes, default=1),
             traced_block=trace,
             stop=stop,
@@ -500,12 +503,14 @@ def _note_of(line: int, by_thread: bool) -> tuple[int, str]:
 class _Arguments:
     """The arguments as a kernel sees them: views of arrays, typed numbers, and tuples of them."""
 
-    def __init__(self, source: Source, bound: dict[str, Any], written: frozenset[str]) -> None:
+    def __init__(self, source: Source, bound: dict[str, Any], program: Program) -> None:
         self._kernel = source.name
         self._arrays: list[tuple[np.ndarray, View]] = []
         self.values = {
-            name: self._value(name, argument, name in written) for name, argument in bound.items()
+            name: self._value(name, argument, name in program.written)
+            for name, argument in bound.items()
         }
+        self.captured = [self._value(name, array, True) for name, array in program.captured]
         self.views = [view for _, view in self._arrays]
 
     def _value(self, name: str, argument: Any, writable: bool) -> Any:
@@ -642,7 +647,7 @@ def _run(
     return shared_bytes
 
 
-def _resident(block_bytes: int, width: int) -> int:
+def resident_blocks(block_bytes: int, width: int) -> int:
     """Return how many blocks an H100 or H200 has at work at once."""
     each = min(
         _BLOCKS_OF_A_MULTIPROCESSOR,

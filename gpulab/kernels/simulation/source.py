@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import KernelError, shown
+from gpulab.kernels._host import DeviceArray, host_array
 
 # -------------------------------------------------------------------------------------------------
 # The text of a kernel, the names it uses, and which of its arrays it writes.
@@ -525,6 +526,22 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """An array on the simulated device that a kernel names from outside: unlike an array of the
+    host, it is no constant.
+    """
+
+    array: np.ndarray
+
+
+def _device_memory(found: Any) -> DeviceMemory | None:
+    """Return the memory that an object stands for, if it is some of the simulated device."""
+    interface = inspect.getattr_static(found, "__cuda_array_interface__", None)
+    is_ours = isinstance(interface, dict) and "gpulab" in interface
+    return DeviceMemory(host_array(found)) if is_ours or type(found) is DeviceArray else None
+
+
 def inert(found: Any) -> Any:
     """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of
     it; for most its name alone is left.
@@ -538,6 +555,9 @@ def inert(found: Any) -> Any:
         return found
     if type(function) is types.FunctionType:
         return Callee(function, signatures_of(found))
+    memory = _device_memory(found)
+    if memory is not None:
+        return memory
     if type.__getattribute__(kind, "__module__").startswith(_OURS):
         return found
     if issubclass(kind, np.ndarray):
