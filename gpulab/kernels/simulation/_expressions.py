@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import enum
 import functools
 import operator
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -193,6 +195,9 @@ class Translator:
                 return UNKNOWN
             if type(owner) in (np.ndarray, DeviceMemory) and node.attr in ATTRIBUTES:
                 return UNKNOWN
+            if isinstance(owner, types.ModuleType):
+                with contextlib.suppress(KeyError):  # so that a change of it is seen
+                    self.program.outside(self.source, ast.unparse(node))
             return self._member(owner, node)
         return UNKNOWN
 
@@ -622,6 +627,10 @@ class Translator:
         return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask), step(frame, mask))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
+        kind = self.static(node.value)
+        if isinstance(kind, enum.EnumMeta) and isinstance(node.slice, ast.Constant):
+            attribute = ast.Attribute(node.value, node.slice.value, ast.Load())
+            return self._outer(self._member(kind, attribute), node)
         value, index, line, source = (
             self.expression(node.value),
             self.index(node.slice),

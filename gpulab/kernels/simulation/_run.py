@@ -522,7 +522,8 @@ class _Arguments:
             return tuple_like(argument, parts)
         array = _in_numpy(name, argument)
         if isinstance(array, np.void):
-            array = np.ndarray((), array.dtype, array.data)  # the record itself
+            # its own memory: NumPy would copy it
+            array = np.asarray(types.SimpleNamespace(__array_interface__=array.__array_interface__))
         if not isinstance(array, np.ndarray):
             return _value(name, array)
         check_array("simulate", self._kernel, name, array, writable, any_layout=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import dataclasses
 import enum
 import functools
@@ -116,6 +117,11 @@ class Source:
         """
         if name in self.imports:
             return self.imports[name]
+        name, *attributes = name.split(".")
+        if attributes:
+            return functools.reduce(
+                lambda owner, part: vars(owner)[part], attributes, self.global_object(name)
+            )
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents
@@ -171,7 +177,7 @@ def signatures_of(kernel: Any) -> tuple[Signature, ...]:
     if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
         overloads = inspect.getattr_static(kernel, "overloads", {})
         given = [getattr(made, "signature", types) for types, made in overloads.items()]
-    return tuple(_signature(each) for each in given or ())
+    return tuple(map(_signature, given)) if isinstance(given, list) else ()
 
 
 def _signature(given: Any) -> Signature:
@@ -223,6 +229,34 @@ def plain_function(kernel: Any) -> Any:
     return kernel
 
 
+# The last texts that were compiled from a string: no file has those of functions made by ``exec``.
+_executed: collections.deque[tuple[Any, str]] = collections.deque(maxlen=512)
+
+
+def _keep_text(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "compile" and isinstance(arguments[0], (str, bytes)):
+        _executed.append(arguments[:2])  # type: ignore[arg-type]
+
+
+sys.addaudithook(_keep_text)
+
+
+def _executed_lines(code: types.CodeType) -> tuple[list[str], int] | None:
+    """Return the lines of a function that was made by ``exec``, and the number of the first."""
+    if code.co_filename != "<string>":
+        return None
+    for given, filename in reversed([*_executed]):
+        text = given if isinstance(given, str) else given.decode()
+        if filename == code.co_filename and f"def {code.co_name}(" in text:
+            compiled = [compile(text, filename, "exec", dont_inherit=True)]
+            for part in compiled:  # which grows by the functions in it
+                compiled += [one for one in part.co_consts if isinstance(one, types.CodeType)]
+            if code in compiled:
+                first = code.co_firstlineno
+                return inspect.getblock(text.splitlines(keepends=True)[first - 1 :]), first
+    return None
+
+
 def read_source(kernel: Any) -> Source:
     """Return the source of a kernel.
 
@@ -245,7 +279,7 @@ def read_source(kernel: Any) -> Source:
             "function. Write it as `def name(...)`."
         )
     try:
-        text, first = inspect.getsourcelines(function)
+        text, first = _executed_lines(function.__code__) or inspect.getsourcelines(function)
     except (OSError, TypeError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
@@ -473,48 +507,6 @@ _MODULES = {
     "numba_cuda.numba.cuda.cg": "cuda.cg",
 }
 _PARTS = {"cuda": "cuda", "types": "numba", "libdevice": "libdevice"}
-_STUBS = [
-    "threadIdx",
-    "blockIdx",
-    "blockDim",
-    "gridDim",
-    "grid",
-    "gridsize",
-    "syncthreads",
-    "syncthreads_count",
-    "syncthreads_and",
-    "syncthreads_or",
-    "syncwarp",
-    "shared",
-    "local",
-    "const",
-    "atomic",
-    "shfl_sync",
-    "shfl_up_sync",
-    "shfl_down_sync",
-    "shfl_xor_sync",
-    "all_sync",
-    "any_sync",
-    "eq_sync",
-    "ballot_sync",
-    "match_any_sync",
-    "match_all_sync",
-    "activemask",
-    "lanemask_lt",
-    "popc",
-    "brev",
-    "clz",
-    "ffs",
-    "selp",
-    "fma",
-    "cbrt",
-    "laneid",
-    "warpsize",
-    "threadfence",
-    "threadfence_block",
-    "threadfence_system",
-    "nanosleep",
-]
 _OURS = ("numba.", "numba_cuda.", "gpulab.kernels._language")
 _BASES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
@@ -564,7 +556,7 @@ def inert(found: Any) -> Any:
         array = np.ndarray.view(found, np.ndarray)
         return (
             array
-            if array.dtype.kind in "biufc" and array.dtype.isnative
+            if (array.dtype.kind in "biufcmM" or array.dtype.names) and array.dtype.isnative
             else types.SimpleNamespace(__name__="array")
         )
     for base, plain in _BASES.items():
@@ -587,6 +579,10 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
         return _meaning_of(owner)
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
+    if isinstance(owner, types.ModuleType) and attribute in vars(owner):
+        found = _meaning_of(inert(vars(owner)[attribute]))
+        if not isinstance(found, types.ModuleType | types.BuiltinFunctionType):
+            return found
     if isinstance(owner, np.dtype) and attribute == "type":
         return owner
     if isinstance(owner, enum.EnumMeta) and attribute in owner.__members__:
@@ -603,9 +599,7 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
 def _meaning_of(found: Any) -> Any:
     if isinstance(found, types.ModuleType):
         name = _module_name(found)
-        if name is None:
-            raise AttributeError(f"the module {found.__name__} is not supported in a kernel")
-        return Intrinsic(name)
+        return found if name is None else Intrinsic(name)
     if getattr(found, "is_gpulab_cuda", False):
         return Intrinsic("cuda" + getattr(found, "path", ""))
     module = getattr(found, "__module__", None)
@@ -641,7 +635,12 @@ def _stubs(cuda: types.ModuleType | None) -> dict[int, str]:
     """Return numba's own objects for `from numba.cuda import ...`, by identity; none where it is
     not loaded.
     """
-    return {id(getattr(cuda, name)): f"cuda.{name}" for name in _STUBS if hasattr(cuda, name)}
+    named = {} if cuda is None else vars(cuda)
+    return {
+        id(found): f"cuda.{name}"
+        for name, found in named.items()
+        if str(getattr(found, "__module__", "")).startswith("numba") and dtype_of(found) is None
+    }
 
 
 def dtype_of(found: Any) -> np.dtype | None:
