@@ -47,12 +47,9 @@ class LiveRanks:
     """
 
     def __init__(self) -> None:
-        # held for seconds, while ranks start, recover or end: one cluster at a time
+        # held for seconds, while ranks start, recover or end
         self._lock = threading.RLock()
-        # held for a moment, while it is decided whose the ranks are
-        self._deciding = threading.RLock()
         self._ranks: Any = None
-        self._retired: list[Any] = []  # ranks that nobody has any more, still to be ended
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def of(self, n: int, user: Any, progress: Progress) -> Any:
@@ -60,50 +57,38 @@ class LiveRanks:
         ones.
         """
         with self._lock:
-            with self._deciding:
-                if self._ranks is not None and self._ranks.n != n:
-                    self._retire()
-                self._users.add(user)
-                ranks = self._ranks
-            self.end_retired()  # first: they have their memory until they are gone
-            if ranks is None:
+            if self._ranks is not None and self._ranks.n != n:
+                self.end()  # before others start: they have their memory until they are gone
+            self._users.add(user)
+            if self._ranks is None:
                 ranks = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
                 ranks.px = False  # %%px goes on reaching the learner's own ranks
                 ranks.start()
                 self._ranks = ranks
-            elif not ranks.ready:
-                ranks.recover()
-            return ranks
+            elif not self._ranks.ready:
+                self._ranks.recover()
+            return self._ranks
 
     def end(self) -> None:
         """End the cluster; if there is none, nothing happens."""
         with self._lock:
-            self._retire()
-            self.end_retired()
-
-    def leave(self, user: Any) -> bool:
-        """Remove an instrument from the users, without waiting; return whether there are ranks for
-        ``end_retired`` to end.
-        """
-        with self._deciding:
-            self._users.discard(user)
-            if not self._users:
-                self._retire()
-            return bool(self._retired)
-
-    def end_retired(self) -> None:
-        """End the ranks that no instrument uses any more; it takes seconds."""
-        with self._lock:
-            while self._retired:
-                self._retired.pop().stop()
-
-    def _retire(self) -> None:
-        """Take the ranks away from all users; the next call of ``of`` starts new ones."""
-        with self._deciding:
             ranks, self._ranks = self._ranks, None
             self._users.clear()
             if ranks is not None:
-                self._retired.append(ranks)
+                ranks.stop()
+
+    def leave(self, user: Any) -> bool:
+        """Remove an instrument from the users, without waiting; return whether there are ranks for
+        ``end_unused`` to end.
+        """
+        self._users.discard(user)
+        return self._ranks is not None and not self._users
+
+    def end_unused(self) -> None:
+        """End the cluster if no instrument uses it any more; it takes seconds."""
+        with self._lock:
+            if not self._users:
+                self.end()
 
 
 LIVE = LiveRanks()
@@ -148,13 +133,13 @@ class OnRanks(Instrument):
         elif LIVE.leave(self):
             # a cell that ran again, or a call from Python: nothing is under way, so the processes
             # may go
-            threading.Thread(target=LIVE.end_retired, name="gpulab-ranks-end", daemon=True).start()
+            threading.Thread(target=LIVE.end_unused, name="gpulab-ranks-end", daemon=True).start()
 
     def close(self) -> None:
         """Stop the work, end the ranks if no other instrument uses them, and close the widgets."""
         super().close()
         if LIVE.leave(self):
-            LIVE.end_retired()
+            LIVE.end_unused()
 
 
 _SCHEDULES = (
