@@ -363,13 +363,12 @@ def _is_states(one: RankMemory | RankStates) -> TypeIs[RankStates]:
 def machine(m: Machine) -> LabFigure:
     """Return the sizes of the memories on one logarithmic axis, fastest and smallest on top."""
     # name, bytes, an addition to the label, and the device of each memory that is reported
-    levels: list[tuple[str, float, str, str]] = [
-        (f"CPU {cache.level}", cache.size_bytes, cache.count_words, "cpu")
-        for cache in m.processor.caches
-    ]
     granted = m.memory.limit_bytes or m.memory.installed_bytes
     free = f", {format_bytes(m.memory.available_bytes)} free"
-    levels.append(("main memory", granted, free, "cpu"))
+    levels: list[tuple[str, float, str, str]] = [
+        *((f"CPU {c.level}", c.size_bytes, c.count_words, "cpu") for c in m.processor.caches),
+        ("main memory", granted, free, "cpu"),
+    ]
     for gpu in m.accelerators:
         where = gpu.device or f"{gpu.kind} (unused)"
         if gpu.l2_bytes:

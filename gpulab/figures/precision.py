@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,13 +66,10 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     low, high = _span(many)
     title = " and ".join(f"{n.format.name}: {n.held:.10g}" for n in many)
     places = _ROWS[len(many)]
-    bits = [trace for place, one in zip(places, many, strict=True) for trace in _bits(one, place)]
-    # each field once in the legend
-    named: set[Any] = set()
-    for trace in bits:
-        field = trace.get("legendgroup")
-        trace["showlegend"] = field is not None and field not in named
-        named.add(field)
+    named: set[str] = set()  # the fields that are in the legend
+    bits = [
+        trace for place, one in zip(places, many, strict=True) for trace in _bits(one, place, named)
+    ]
     lines = [
         {**trace, "xaxis": "x2", "yaxis": "y2"}
         for place, one, symbol in zip(places, many, ("circle", "diamond"), strict=False)
@@ -79,12 +77,9 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     ]
     widest = max(16, *(n.format.bits for n in many))
     bare = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": ""}
-    asked: dict[str, Any] = {}
-    if low <= many[0].given <= high and many[0].given != many[0].held:
-        place = {"xref": "x2", "yref": "y2"}
-        words = f"requested {many[0].given:.10g}"
-        asked["shapes"] = [{**upright(many[0].given), **place}]
-        asked["annotations"] = [note(words, many[0].given, 1, yanchor="bottom", **place)]
+    asked, there = many[0].given, {"xref": "x2", "yref": "y2"}
+    words = note(f"requested {asked:.10g}", asked, 1, yanchor="bottom", **there)
+    guides = [({**upright(asked), **there}, words)]
     return picture(
         title,
         many[0].evidence,
@@ -106,7 +101,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
             "anchor": "y2",
         },
         yaxis2={**bare, "range": [0, 1], "domain": [0, 0.44], "anchor": "x2"},
-        **asked,
+        guides=guides if low <= asked <= high and asked != many[0].held else (),
     )
 
 
@@ -133,8 +128,10 @@ def _digits(low: float, high: float) -> int:
     return min(max(_DIGITS, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1), 17)
 
 
-def _bits(one: Number, place: float) -> list[dict[str, Any]]:
-    """Return one box for each bit, colored by its field; the format's name to the left."""
+def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
+    """Return one box for each bit, colored by its field; the format's name to the left. ``named``
+    collects the fields that are in the legend.
+    """
     bits = one.format.bits
     size, letters = (20, 13) if bits <= 19 else (15, 11) if bits <= 32 else (10, 8)
     x = 0
@@ -148,6 +145,7 @@ def _bits(one: Number, place: float) -> list[dict[str, Any]]:
             "textposition": "middle left",
             "hoverinfo": "skip",
             "cliponaxis": False,
+            "showlegend": False,
         }
     ]
     for (field, color), digits in zip(_FIELDS, one.fields, strict=True):
@@ -164,12 +162,14 @@ def _bits(one: Number, place: float) -> list[dict[str, Any]]:
                     "textposition": "middle center",
                     "name": ink(field),
                     "legendgroup": field,
+                    "showlegend": field not in named,
                     "hovertemplate": f"{field} {digits}<extra></extra>",
                     "cliponaxis": False,
                     "textfont": {"size": letters},
                 }
             )
             x += len(digits)
+            named.add(field)
     return traces
 
 
@@ -295,13 +295,11 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     shift = math.log2(window.scale)
     tiny, normal, top = one.emin - one.mantissa_bits, one.emin, one.emax + 1
     total = max(sum(window.counts), 1)
+    limits = {"zero": tiny - 1, "subnormal": normal, "normal": top, "beyond": math.inf}
     bars: dict[str, list[tuple[float, float]]] = {name: [] for name in _FATES}
     for exponent, count in zip(window.exponents, window.counts, strict=True):
-        at = exponent + shift
-        low_end = "zero" if at < tiny - 1 else "subnormal"
-        fate = low_end if at < normal else "normal" if at < top else "beyond"
-        if count:
-            bars[fate].append((at + 0.5, count / total))
+        fate = next(name for name, end in limits.items() if exponent + shift < end)
+        bars[fate] += [(exponent + shift + 0.5, count / total)] if count else []
     traces = [
         {
             "type": "bar",
@@ -358,13 +356,9 @@ def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[fl
     """Return the ends of the axis: all gradients but a thin tail of small ones, and the window's
     edges where they are not far away.
     """
-    exponents = window.exponents or (0,)
-    low, gone, total = exponents[0], 0, sum(window.counts)
-    for exponent, count in zip(window.exponents, window.counts, strict=True):
-        gone += count
-        if gone > _TAIL * total:
-            low = exponent
-            break
+    exponents, total = window.exponents or (0,), sum(window.counts)
+    gone = zip(window.exponents, itertools.accumulate(window.counts), strict=True)
+    low = next((exponent for exponent, n in gone if n > _TAIL * total), exponents[0])
     high = exponents[-1] + shift + 1
     left = min(low + shift - 2, max(tiny - 4, low + shift - _MARGIN))
     return left, max(high + 1, min(top + 3, high + _MARGIN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -125,31 +126,34 @@ def _rank_bars(
     ends = [
         (max(bar.begin_seconds, begin) - begin, min(bar.end_seconds, end) - begin) for bar in bars
     ]
-    texts, words = [], []
-    for bar, (a, b) in zip(bars, ends, strict=True):
-        plain = kind == "idle" or bar.name in _CROWDED
-        texts.append("" if plain else _text(kind, badge, bar.name, (b - a) / (end - begin)))
-        what = f"waits for {bar.name}" if kind == "idle" else bar.name
-        size = f" of {format_bytes(bar.nbytes)}" if bar.nbytes else ""
-        words.append(f"rank {bar.rank}: {what}{size}, {format_seconds(bar.seconds)}")
+    texts = [
+        ""
+        if kind == "idle" or bar.name in _CROWDED
+        else _text(kind, badge, bar.name, (b - a) / (end - begin))
+        for bar, (a, b) in zip(bars, ends, strict=True)
+    ]
     return {
         **_bar(kind, badge, 0.66 if beside else 0.9),
         "y": [pitch * bar.rank + beside for bar in bars],
         "x": [b - a for a, b in ends],
         "base": [a for a, _ in ends],
         "text": texts,
-        **on_mouse(words),
+        **on_mouse(
+            f"rank {bar.rank}: {'waits for ' if kind == 'idle' else ''}{bar.name}"
+            f"{f' of {format_bytes(bar.nbytes)}' if bar.nbytes else ''}, "
+            f"{format_seconds(bar.seconds)}"
+            for bar in bars
+        ),
     }
 
 
 def _shares_in_words(t: RankTimeline) -> str:
     """Return each rank's shares in words."""
-    parts = []
+    whole, parts = t.end_seconds, []
     for rank in range(t.ranks):
-        whole = t.end_seconds
         shares = [f"{kind} {s / whole:.0%}" for kind, s in t.seconds(rank).items() if whole > 0]
         parts.append(f"rank {rank}: {', '.join(shares) or 'nothing'}")
-    return f"{t.label}, {format_seconds(t.end_seconds)}: {'; '.join(parts)}."
+    return f"{t.label}, {format_seconds(whole)}: {'; '.join(parts)}."
 
 
 def pipeline_schedule(
@@ -225,7 +229,7 @@ def _stage_bars(
     half: StageSchedule | ScheduleRun, badge: Badge, whole: float
 ) -> list[dict[str, Any]]:
     """Return the waiting behind, then the forwards and the backwards."""
-    gaps = list(_gaps(half.passes, half.stages))
+    gaps = sorted(_gaps(half.passes, half.stages), key=lambda gap: gap[2])
     waits = {
         **_bar("idle", badge, 0.84),
         "y": [stage for stage, _, _ in gaps],
@@ -261,14 +265,12 @@ def _pass_in_words(one: StagePass) -> str:
 
 def _gaps(passes: Sequence[StagePass], stages: int) -> Iterable[tuple[int, float, float]]:
     """Return when each stage has no pass."""
-    end, free = max(one.end for one in passes), [0.0] * stages
-    for one in sorted(passes, key=lambda one: one.begin):
-        if one.begin > free[one.stage] + 1e-9 * end:
-            yield one.stage, free[one.stage], one.begin
-        free[one.stage] = one.end
+    end = max(one.end for one in passes)
     for stage in range(stages):
-        if free[stage] < end * (1 - 1e-9):
-            yield stage, free[stage], end
+        own = sorted((one.begin, one.end) for one in passes if one.stage == stage)
+        for (_, free), (begin, _) in itertools.pairwise([(0.0, 0.0), *own, (end, end)]):
+            if begin > free + 1e-9 * end:
+                yield stage, free, begin
 
 
 def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str, Any]:
@@ -369,23 +371,19 @@ def scaling(
     results = list(measured) if isinstance(measured, Sequence) else [measured]
     everything: list[Any] = [*results, *curves]
     counts = [p.ranks for one in everything for p in one.points] or [1, 8]
-    traces: list[dict[str, Any]] = []
-    if quantity != "seconds":
-        ends = [1, max(2, *counts)]
-        traces.append(
-            {
-                "mode": "lines",
-                "x": ends,
-                "y": [float(p) for p in ends] if quantity == "speedup" else [100.0, 100.0],
-                "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
-                "name": ink("ideal speed-up"),
-                "hoverinfo": "skip",
-            }
-        )
-    for curve in curves:
-        traces += _curve(curve, quantity)
+    ends = [1, max(2, *counts)]
+    ideal: dict[str, Any] = {
+        "mode": "lines",
+        "x": ends,
+        "y": [float(p) for p in ends] if quantity == "speedup" else [100.0, 100.0],
+        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
+        "name": ink("ideal speed-up"),
+        "hoverinfo": "skip",
+    }
+    traces = [] if quantity == "seconds" else [ideal]
+    traces += [trace for curve in curves for trace in _curve(curve, quantity)]
+    several = len(results) > 1
     for number, result in enumerate(results):
-        several = len(results) > 1
         traces += _predicted(result, quantity, several)
         traces.append(_points(result, quantity, number, several))
     # Of several models the last says most (communication counts everything that the laws leave
@@ -490,12 +488,10 @@ def _ends(p: ScalingMeasurement, quantity: Quantity, value: float) -> tuple[floa
 
 
 def _point_words(p: ScalingMeasurement, badge: Badge) -> str:
-    words = f"{plural(p.ranks, 'rank')}, {badge.value.lower()}: step "
-    words += format_seconds(p.median_seconds)
-    words += "" if p.speedup is None else f", {format_ratio(p.speedup)}"
-    if p.speedup_interval is not None:
-        words += f" [{', '.join(map(format_ratio, p.speedup_interval))}]"
-    return words
+    ratio = "" if p.speedup is None else f", {format_ratio(p.speedup)}"
+    span = p.speedup_interval and f" [{', '.join(map(format_ratio, p.speedup_interval))}]"
+    step = format_seconds(p.median_seconds)
+    return f"{plural(p.ranks, 'rank')}, {badge.value.lower()}: step {step}{ratio}{span or ''}"
 
 
 def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[dict[str, Any]]:

@@ -227,7 +227,7 @@ _NEAR = 0.24
 
 def sweep(
     s: Sweep | None,
-    fit: AlphaBeta | Sequence[AlphaBeta] | None = None,
+    fit: AlphaBeta | None = None,
     quantity: Literal["seconds", "rate"] = "seconds",
     beside: Sequence[Sweep] = (),
     *,
@@ -241,7 +241,7 @@ def sweep(
     ----------
     s : Sweep or None
         None draws only ``beside`` and ``links``.
-    fit : AlphaBeta or several, optional
+    fit : AlphaBeta, optional
         Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency,
         bandwidth and knees are named.
     quantity : str
@@ -251,9 +251,8 @@ def sweep(
     links : sequence of Link
         Drawn as dashed lines over the sizes of the sweeps.
     at_bytes : float, optional
-        A size whose predicted time is marked on the first fit, with its interval.
+        A size whose predicted time is marked on the fit, with its interval.
     """
-    fits = [] if fit is None else list(fit) if isinstance(fit, Sequence) else [fit]
     sweeps = ([] if s is None else [s]) + list(beside)
     rate = quantity == "rate"
     title = f"Transfer {'rate' if rate else 'time'} over size"
@@ -266,10 +265,12 @@ def sweep(
             _series_points(one.select(*series), one.evidence.badge, rate, device)
             for series in one.series
         ]
-    if fits and at_bytes is not None:
-        drawn.append(_prediction(fits[0], rate, at_bytes))
-    guides = _fit_guides(fits[0], rate, min(sizes), max(sizes)) if len(fits) == 1 else []
-    levels = _levels(s, fits) if rate else []
+    lines, guides = [], []
+    if fit is not None:
+        lines = _fit_lines(fit, rate, curve)
+        guides = _fit_guides(fit, rate, min(sizes), max(sizes))
+        drawn += [] if at_bytes is None else [_prediction(fit, rate, at_bytes)]
+    levels = _levels(s, fit) if rate else []
     # Left of the middle the curves of links lie lower, and those of caches higher; at the right end
     # all of them are. The higher level has its name over its line and the lower one under it.
     guides += [
@@ -280,13 +281,12 @@ def sweep(
     return picture(
         title,
         [one.evidence for one in sweeps] + [link.evidence for link in links],
-        _sweep_words(title, sweeps, fits, links),
-        [trace for k, one in enumerate(fits) for trace in _fit_lines(one, rate, curve, k == 0)]
-        + drawn,
+        _sweep_words(title, sweeps, fit, links),
+        [*lines, *drawn],
         {"type": "scatter"},
         height=440,
         guides=guides,
-        xaxis=log_axis("bytes", [*sizes, at_bytes if fits else None], "size (log scale)"),
+        xaxis=log_axis("bytes", [*sizes, at_bytes if fit else None], "size (log scale)"),
         yaxis=log_axis("B/s", values, "rate (log scale)")
         if rate
         else log_axis("seconds", values, "time (log scale)"),
@@ -364,7 +364,7 @@ def _point_words(p: SweepPoint) -> str:
     )
 
 
-def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray, first: bool) -> list[dict[str, Any]]:
+def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[dict[str, Any]]:
     low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
     if rate:
         low, middle, high = x / high, x / middle, x / low
@@ -376,7 +376,7 @@ def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray, first: bool) -> list[d
         "fillcolor": "rgba(127,127,127,0.2)",
         "line": {"width": 0},
         "name": ink("95 % prediction interval"),
-        "showlegend": first,
+        "showlegend": True,
     }
     line = {
         "x": x,
@@ -407,20 +407,20 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
     return guides
 
 
-def _levels(s: Sweep | None, fits: Sequence[AlphaBeta]) -> list[tuple[float, str]]:
+def _levels(s: Sweep | None, fit: AlphaBeta | None) -> list[tuple[float, str]]:
     """Return the host's memory bandwidth and the fit's, each with its words, the highest first."""
     levels = []
     if s is not None and (ceiling := s.memory_bandwidth_bytes_per_second) is not None:
         rate = format_bytes_per_second(ceiling)
         levels.append((ceiling, f"memory bandwidth {rate} (reads + writes)"))
-    if len(fits) == 1:
-        bandwidth = fits[0].bandwidth_bytes_per_second
+    if fit is not None:
+        bandwidth = fit.bandwidth_bytes_per_second
         levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
     return sorted(levels, reverse=True)
 
 
 def _sweep_words(
-    title: str, sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link]
+    title: str, sweeps: Sequence[Sweep], fit: AlphaBeta | None, links: Sequence[Link]
 ) -> str:
     parts = []
     for one in sweeps:
@@ -429,11 +429,10 @@ def _sweep_words(
             points = one.select(direction, memory)
             ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
             parts.append(f"{_direction(direction)} from {memory} memory{where}, {ends}")
-    parts += [
-        f"the fit: latency {format_seconds(fit.latency_seconds)}, bandwidth "
-        f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
-        for fit in fits
-    ]
+    if fit is not None:
+        bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
+        latency = format_seconds(fit.latency_seconds)
+        parts.append(f"the fit: latency {latency}, bandwidth {bandwidth}")
     parts += [
         f"{link.name}, modelled: {link.evidence.assumptions or 'the fit of a sweep'}"
         for link in links
