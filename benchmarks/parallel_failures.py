@@ -25,8 +25,8 @@ import psutil
 import gpulab as gl
 from gpulab import training
 from gpulab.errors import CollectiveTimeoutError, RankDiedError
-from gpulab.parallel import Ranks, _train_step
-from gpulab.parallel._train import training_job
+from gpulab.parallel import Ranks
+from gpulab.parallel._train import train_on_rank, training_job
 
 NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
@@ -109,7 +109,7 @@ def call_for(work: str) -> tuple[Any, ...]:
         bucket_bytes=2**16,
         seed=0,
     )
-    return _train_step.train_on_rank, job
+    return train_on_rank, job
 
 
 def all_reduce_works() -> float:

@@ -69,13 +69,13 @@ def on_real_rank(kind, strategy, options):
     """Take three steps on this rank with real tensors; return what `follow` saw."""
     import torch
 
-    from gpulab.parallel._rank_memory import RankPlan, follow
+    from gpulab.parallel._rank_memory import follow
 
     factory, inputs, targets, loss = make_here(kind)  # noqa: F821  (sent along)
     torch.manual_seed(0)
     if torch.is_floating_point(inputs):
         inputs = torch.rand_like(inputs)
-    return follow(RankPlan(strategy, loss=loss, **options), factory(), (inputs, targets), steps=3)
+    return follow(strategy, factory(), (inputs, targets), loss=loss, steps=3, **options)
 
 
 def real(ranks, kind, strategy, options):

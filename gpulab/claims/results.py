@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
@@ -152,6 +151,12 @@ class Finding(Result):
     disagreeing: int
     evidence: Evidence | None
 
+    rows_from = "comparisons"
+    columns: ClassVar = {
+        "{0.claim.key}: {0.claim.promised}": lambda one: one.case,
+        "ratio": str,
+    }
+
     @property
     def summary(self) -> str:
         """The recorded ratios in a few words."""
@@ -168,12 +173,6 @@ class Finding(Result):
     def __repr__(self) -> str:
         return f"<{self.claim.key} on {self.recording or 'no machine'}: {self.verdict}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per comparison."""
-        return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [
-            (c.case, str(c)) for c in self.comparisons
-        ]
-
 
 @dataclass(frozen=True)
 class Ledger(Result):
@@ -185,6 +184,17 @@ class Ledger(Result):
     """
 
     findings: tuple[Finding, ...]
+
+    rows_from = "findings"
+    columns: ClassVar = {
+        "claim": lambda one: one.claim.sentence,
+        "source": lambda one: f"{one.claim.source.title}, {one.claim.where}",
+        "promised": lambda one: one.claim.promised,
+        "machine": lambda one: one.recording or "none",
+        "evidence": lambda one: Badge.RECORDED.value,
+        "verdict": lambda one: one.verdict,
+        "recorded ratios": lambda one: one.summary,
+    }
 
     def of(self, key: str) -> tuple[Finding, ...]:
         """Return the findings on one claim, one per machine."""
@@ -201,27 +211,3 @@ class Ledger(Result):
             f"<ledger of {plural(len({f.claim.key for f in self.findings}), 'claim')}, "
             f"{plural(len(self.findings), 'verdict')}: {words}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return one row per finding."""
-        rows = [
-            (
-                f.claim.sentence,
-                f"{f.claim.source.title}, {f.claim.where}",
-                f.claim.promised,
-                f.recording or "none",
-                Badge.RECORDED,
-                str(f.verdict),
-                f.summary,
-            )
-            for f in self.findings
-        ]
-        return (
-            "claim",
-            "source",
-            "promised",
-            "machine",
-            "evidence",
-            "verdict",
-            "recorded ratios",
-        ), rows

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from gpulab.devices import Machine
     from gpulab.memory import MemoryTrace, Prediction, Snapshot, Timeline
-    from gpulab.parallel import RankMemory, RankStates
+    from gpulab.parallel.model_states import RankStates
+    from gpulab.parallel.results import RankMemory
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500

@@ -1,76 +1,64 @@
-"""Several processes on one model: real ranks, their collectives, and parallel strategies."""
+"""Several processes on one model: real ranks, their collectives, and parallel strategies.
 
-from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._observe import CollectiveCall, Observer, observe, unobserved
-from gpulab.parallel._rank_memory import (
-    STATE_STRATEGIES,
-    GptShape,
-    RankStates,
-    cannot_split,
-    gpt_shape,
-    gpt_shapes,
-    largest_batch,
-    predict_ranks,
-    rank_states,
-)
-from gpulab.parallel._run_schedule import run_schedule
-from gpulab.parallel._scaling import global_batch, recorded_scaling, scaling, sweep
-from gpulab.parallel._strategies import Strategy, average_gradients, strategies
-from gpulab.parallel._train import train
-from gpulab.parallel.results import (
-    KINDS,
-    RANK_CATEGORIES,
-    CollectivePoint,
-    CollectiveSweep,
-    GlobalBatchResult,
-    GlobalBatchRow,
-    RankMemory,
-    RankReport,
-    RankSpan,
-    RankTimeline,
-    ScalingMeasurement,
-    ScalingResult,
-    ScheduleRun,
-    StrategyResult,
-)
+Each public name is imported on first use.
+"""
 
-__all__ = [
-    "KINDS",
-    "RANK_CATEGORIES",
-    "STATE_STRATEGIES",
-    "CollectiveCall",
-    "CollectivePoint",
-    "CollectiveSweep",
-    "GlobalBatchResult",
-    "GlobalBatchRow",
-    "GptShape",
-    "Observer",
-    "RankMemory",
-    "RankReport",
-    "RankSpan",
-    "RankStates",
-    "RankTimeline",
-    "Ranks",
-    "ScalingMeasurement",
-    "ScalingResult",
-    "ScheduleRun",
-    "Strategy",
-    "StrategyResult",
-    "average_gradients",
-    "cannot_split",
-    "cluster",
-    "global_batch",
-    "gpt_shape",
-    "gpt_shapes",
-    "largest_batch",
-    "observe",
-    "predict_ranks",
-    "rank_states",
-    "recorded_scaling",
-    "run_schedule",
-    "scaling",
-    "strategies",
-    "sweep",
-    "train",
-    "unobserved",
-]
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "_cluster": ("Ranks", "cluster"),
+    "_observe": ("Observer", "observe", "unobserved"),
+    "_rank_memory": ("largest_batch", "predict_ranks"),
+    "_run_schedule": ("run_schedule",),
+    "_scaling": ("global_batch", "scaling", "sweep"),
+    "_strategies": ("Strategy", "average_gradients", "strategies"),
+    "_train": ("train",),
+    "model_states": (
+        "STATE_STRATEGIES",
+        "GptShape",
+        "RankStates",
+        "cannot_split",
+        "gpt_shape",
+        "gpt_shapes",
+        "rank_states",
+    ),
+    "scaling_steps": ("recorded_scaling",),
+    "results": (
+        "KINDS",
+        "RANK_CATEGORIES",
+        "CollectiveCall",
+        "CollectivePoint",
+        "CollectiveSweep",
+        "GlobalBatchResult",
+        "GlobalBatchRow",
+        "RankMemory",
+        "RankReport",
+        "RankSpan",
+        "RankTimeline",
+        "ScalingMeasurement",
+        "ScalingResult",
+        "ScheduleRun",
+        "StrategyResult",
+    ),
+}
+_PUBLIC = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [*_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}; its public names are "
+        f"{', '.join(sorted(__all__))}"
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -3,37 +3,45 @@
 Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them
 through Slurm, PBS, SSH or MPI as well as on this machine), so the cells of a notebook are the same
 on a laptop and on a cluster. This module holds the ranks together: which engine is which rank,
-where they meet, and whether their libraries agree. It computes nothing itself.
+where they meet, and whether their libraries agree; it sends a call to all of them, waits for it,
+and diagnoses what went wrong. It computes nothing itself.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import math
 import re
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import cloudpickle
 
 from gpulab import _given
+from gpulab.devices import host_facts
 from gpulab.errors import (
+    CollectiveTimeoutError,
     GpulabError,
     InputError,
     OutOfMemoryError,
     RankDiedError,
     RankError,
+    StoppedError,
     message_of,
     shown,
 )
 from gpulab.parallel import _rank
-from gpulab.parallel._call import Call, named
-from gpulab.parallel._observe import CollectiveCall
 from gpulab.parallel.engines import Engines, LocalEngines, ProfileEngines, Progress
-from gpulab.parallel.script import pack
-from gpulab.units import format_bytes
+from gpulab.parallel.results import CollectiveCall, Outcome, Sight
+from gpulab.parallel.script import export_script, pack
+from gpulab.units import format_bytes, plural
 
 _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
@@ -57,7 +65,7 @@ _FACTS = (
 # forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
-_MOST_THREADS = 4096
+_MOST_THREADS, _MOST_RANKS = 4096, 10**6
 _SUPERVISOR_SECONDS, _TICK_SECONDS = 2.0, 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
@@ -114,10 +122,7 @@ def cluster(
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
                                                 rank order
     """
-    if not _given.is_whole(n) or n < 1:
-        raise InputError(
-            f"cluster: n={shown(n)}; expected a whole number of ranks, 1 or more. Pass one."
-        )
+    n = _given.whole("cluster", "n", n, 1, _MOST_RANKS)
     if profile is not None and (not isinstance(profile, str) or not profile):
         raise InputError(
             f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
@@ -133,7 +138,7 @@ def cluster(
         _given.word("cluster", "backend", backend, _BACKENDS)
     port = _given.whole("cluster", "port", port, 0, 65_535)
     progress = _given.callback("cluster", "progress", progress) or _print
-    return Ranks(int(n), profile, float(timeout_seconds), threads, backend, port, progress)
+    return Ranks(n, profile, float(timeout_seconds), threads, backend, port, progress)
 
 
 class Ranks:
@@ -214,7 +219,14 @@ class Ranks:
         if self._engines is not None:
             return self
         if self._profile is None:
-            self._check_memory()
+            free = host_facts.available_memory_bytes()
+            if self.n * RANK_BYTES > free:
+                raise OutOfMemoryError(
+                    f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
+                    f"({format_bytes(RANK_BYTES)} each) and {format_bytes(free)} are free; "
+                    f"expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free "
+                    "some memory."
+                )
             engines: Engines = LocalEngines(self.n, self._threads)
         else:  # other machines' memory is theirs to know
             engines = ProfileEngines(self.n, self._profile)
@@ -295,8 +307,6 @@ class Ranks:
             self._busy.release()
 
     def _call(self, engines: Engines, payload: bytes, limit_seconds: float | None) -> list[Any]:
-        import cloudpickle
-
         self._broken = "a call was cut off"
         call = Call(engines, payload, self.timeout_seconds, limit_seconds)
         try:
@@ -314,7 +324,8 @@ class Ranks:
             self._broken = (
                 "in the last call they entered different numbers of collectives"
                 if error is None
-                else _short(error)
+                # what happened, without what to do
+                else message_of(error, 120).removeprefix("run: ").split(";")[0]
             )
         if error is not None:
             raise error
@@ -363,15 +374,18 @@ class Ranks:
         return self
 
     def _reopen(self) -> bool:
-        """Try to go on with the engines that are there; return whether that went well."""
+        """Try to go on with the engines that are there; return whether that went well, which it
+        does not where one is gone or hangs.
+        """
         engines = self._engines
         assert engines is not None
         if engines.deaths():
             return False
         self._progress(0.1, "closing the old process group")
+        jobs = [engines.client[engine].apply_async(_rank.close_group) for engine in engines.ids]
+        if not (_answered(engines, jobs, _CLOSE_SECONDS) and all(job.successful() for job in jobs)):
+            return False
         try:
-            if not _close_group(engines):
-                return False
             self._open_group()
         except GpulabError:
             return False
@@ -399,10 +413,8 @@ class Ranks:
                 "run: the ranks are not running; expected a started cluster. Use `with "
                 "cluster(...) as ranks:`, or call start()."
             )
-        deaths, gone = (
-            engines.deaths(),
-            [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids],
-        )
+        deaths = engines.deaths()
+        gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
         end = time.monotonic() + _SUPERVISOR_SECONDS
         # ipyparallel has heard of it before the supervisor, which knows how
         while gone and not deaths and time.monotonic() < end:
@@ -422,23 +434,10 @@ class Ranks:
             )
         return engines
 
-    def _check_memory(self) -> None:
-        from gpulab.devices import host_facts
-
-        free = host_facts.available_memory_bytes()
-        if self.n * RANK_BYTES > free:
-            raise OutOfMemoryError(
-                f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
-                f"({format_bytes(RANK_BYTES)} each) and {format_bytes(free)} are free; expected "
-                f"them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some memory."
-            )
-
     def export_script(
         self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Path:
         """Write the same work as a script for ``torchrun``; see `_script`."""
-        from gpulab.parallel.script import export_script
-
         return export_script(
             path,
             function,
@@ -461,7 +460,8 @@ def _open_group(
     RankError
         If the engines' libraries differ, or if the group cannot be formed.
     InputError
-        If the port is in use.
+        If the port is in use, or NCCL was asked for and a rank would have no GPU of its own, which
+        NCCL refuses.
     """
     n = len(engines.ids)
     facts = _gather(engines, [(eval, _FACTS)] * n, "report their versions")
@@ -469,12 +469,23 @@ def _open_group(
     hosts = tuple(each["host"] for each in facts)
     gpus = _gather(engines, [(_rank.prepare, threads)] * n, "load torch")
     places = [
-        _rank.Place(rank, n, hosts[:rank].count(host), hosts.count(host))
+        {
+            "RANK": rank,
+            "WORLD_SIZE": n,
+            "LOCAL_RANK": hosts[:rank].count(host),
+            "LOCAL_WORLD_SIZE": hosts.count(host),
+        }
         for rank, host in enumerate(hosts)
     ]
-    backend = _choose_backend(
-        backend, [count - place.local_world_size for count, place in zip(gpus, places, strict=True)]
-    )
+    # the ranks without a GPU of their own
+    poor = [rank for rank, host in enumerate(hosts) if gpus[rank] < hosts.count(host)]
+    if backend is None:
+        backend = "gloo" if poor else "cpu:gloo,cuda:nccl"
+    elif "nccl" in backend and poor:
+        raise InputError(
+            f"cluster: backend {backend!r} needs a GPU for each rank, and there are none left for "
+            f"{named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
+        )
     towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
     (meeting,) = _gather(engines, [(_rank.address_towards, towards)], "find their address")
     try:
@@ -490,14 +501,6 @@ def _open_group(
     calls = [(_rank.open_group, place, *opening) for place in places]
     _gather(engines, calls, "open the process group")
     return hosts
-
-
-def _close_group(engines: Engines) -> bool:
-    """Let every rank leave the process group; return whether all did, which those who hang do
-    not.
-    """
-    jobs = [engines.client[engine].apply_async(_rank.close_group) for engine in engines.ids]
-    return _answered(engines, jobs, _CLOSE_SECONDS) and all(job.successful() for job in jobs)
 
 
 def _answered(engines: Engines, jobs: list[Any], seconds: float) -> bool:
@@ -522,42 +525,17 @@ def _check_versions(facts: list[dict[str, Any]]) -> None:
         ranks = defaultdict(list)
         for rank, found in enumerate(facts):
             ranks[re.sub(r"\+.*", "", found[library])].append(rank)
-        if len(ranks) > 1 or (library in {"torch", "gpulab"} and "none" in ranks):
+        if len(ranks) > 1:
             who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
             raise RankError(
                 f"cluster: the engines have different versions of {library} ({who}); expected the "
                 "same everywhere. Start them all from one environment."
-                if len(ranks) > 1
-                else f"cluster: the engines have no {library}; expected it to be installed. "
-                "Install gpulab where they run."
             )
-
-
-def _choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
-    """Return the backend: what was asked for, else NCCL beside gloo where each rank can have a GPU
-    of its own, else gloo.
-
-    Parameters
-    ----------
-    asked : str or None
-    spare_gpus : list of int
-        For each rank, the GPUs of its machine less the ranks there: below 0 where there is not one
-        for each.
-
-    Raises
-    ------
-    InputError
-        If NCCL was asked for and a rank would have no GPU of its own, which NCCL refuses.
-    """
-    poor = [rank for rank, spare in enumerate(spare_gpus) if spare < 0]
-    if asked is None:
-        return "gloo" if poor else "cpu:gloo,cuda:nccl"
-    if "nccl" in asked and poor:
-        raise InputError(
-            f"cluster: backend {asked!r} needs a GPU for each rank, and there are none left for "
-            f"{named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
-        )
-    return asked
+        if library in {"torch", "gpulab"} and "none" in ranks:
+            raise RankError(
+                f"cluster: the engines have no {library}; expected it to be installed. Install "
+                "gpulab where they run."
+            )
 
 
 def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[Any]:
@@ -597,11 +575,6 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
     return results
 
 
-def _short(error: BaseException) -> str:
-    """Return what happened, without what to do."""
-    return message_of(error, 120).removeprefix("run: ").split(";")[0]
-
-
 def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
@@ -611,3 +584,384 @@ def _print(fraction: float, text: str) -> None:
     """Tell a learner how far the start is: in a notebook or a terminal, not in a log."""
     if _in_notebook():
         print(f"cluster: {text}", flush=True)
+
+
+# -- one call on every rank: send it, wait for it, and diagnose what went wrong
+
+_GO_ON = "Call recover() to go on."
+
+
+def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
+    """Return the error for a call that did not end well on every rank.
+
+    Parameters
+    ----------
+    sights : sequence of Sight
+        Where each rank stood, in rank order.
+    timeout_seconds : float
+        How long a collective waits.
+
+    Returns
+    -------
+    RankError
+        `RankDiedError` where a process ended; `CollectiveTimeoutError` where others never arrived;
+        else what a rank raised.
+    """
+    died = [sight for sight in sights if sight.state == "died"]
+    waiting = [sight for sight in sights if sight.waits]
+    absent = [sight for sight in sights if not sight.waits]
+    # No rank was interrupted from here yet: the function of one that seems so raised
+    # KeyboardInterrupt by itself.
+    raised = [sight for sight in absent if sight.state in {"raised", "interrupted"}]
+    places = _grouped(waiting, _standing)
+    stands = [f"{_ranks(group)} waited in {_standing(group[0], group)}" for group in places]
+    where = "".join(f"; {each}" for each in stands)
+    waiters = tuple(sight.rank for sight in waiting)
+    collective = _standing(waiting[0]) if waiting else None
+    if died:
+        ended = "; ".join(
+            f"{_ranks([s])} {s.error}"
+            + (f" after it entered {_standing(s)}" if s.collective else "")
+            for s in died
+        )
+        return RankDiedError(
+            f"run: {ended}{where}; expected it to live until the call ends. {_GO_ON}",
+            tuple(sight.rank for sight in died),
+            waiters,
+            collective,
+        )
+    if raised:
+        errors = "; ".join(
+            f"{_ranks(group)} raised {group[0].error}"
+            for group in _grouped(raised, lambda sight: sight.error)
+        )
+        go_on = _GO_ON if waiting else "Fix the function: the error's cause has its traceback."
+        return RankError(
+            f"run: {errors}{where}; expected a result from every rank. {go_on}",
+            tuple(sight.rank for sight in raised),
+            waiters,
+            collective,
+        )
+    if not absent and len(stands) == 1:
+        return CollectiveTimeoutError(
+            f"run: {stands[0]} for {timeout_seconds:g} s, although all ranks had arrived; expected "
+            "it to complete in that time. Give cluster() a longer timeout_seconds for slow links "
+            "or a slow rank, and call recover() to go on.",
+            (),
+            waiters,
+            collective,
+        )
+    why = [
+        f"{_ranks(group)} did not arrive: {_doing(group[0])}" for group in _grouped(absent, _doing)
+    ] or stands[1:]
+    blamed = absent or [sight for group in places[1:] for sight in group]
+    return CollectiveTimeoutError(
+        f"run: {stands[0]} for {timeout_seconds:g} s; {'; '.join(why)}; expected every rank to "
+        f"enter the same collectives in the same order. {_GO_ON}",
+        tuple(sight.rank for sight in blamed),
+        waiters,
+        collective,
+    )
+
+
+def _standing(sight: Sight, together: Sequence[Sight] = ()) -> str:
+    """Return "all_reduce of 4.0 kB in float32 among ranks 0, 1 (its 3rd collective in the
+    call)", of several ranks "their 3rd".
+    """
+    call = sight.collective
+    assert call is not None
+    whose = "their" if len(together) > 1 else "its"
+    return f"{call.sentence} ({whose} {ordinal(call.number + 1)} collective in the call)"
+
+
+def _doing(sight: Sight) -> str:
+    """Return what a rank that did not come was doing."""
+    count = plural(sight.entered, "collective")
+    if sight.state == "returned":
+        return f"it had returned after {count}"
+    return f"it was still running{f' at {sight.where}' if sight.where else ''} after {count}"
+
+
+def _grouped(sights: Iterable[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:
+    """Return those that share a key together, in order of appearance."""
+    groups: dict[str, list[Sight]] = {}
+    for sight in sights:
+        groups.setdefault(key(sight), []).append(sight)
+    return list(groups.values())
+
+
+def _ranks(sights: Sequence[Sight]) -> str:
+    return named([sight.rank for sight in sights])
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks in words.
+
+    Examples
+    --------
+    >>> named([1]), named([0, 1, 3])
+    ('rank 1', 'ranks 0, 1 and 3')
+    """
+    words = [str(rank) for rank in ranks]
+    return (
+        f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
+    )
+
+
+def ordinal(number: int) -> str:
+    """Return "1st", "2nd", "3rd", "4th", "11th", "21st".
+
+    Examples
+    --------
+    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '112th']
+    """
+    ending = (
+        "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"
+
+
+# After the first sign of trouble the others get this long to say where they stand: a rank whose
+# neighbor died fails at once, others report within a second. All of it, with the interrupt, must
+# stay under 5 s.
+_SETTLE_SECONDS = 1.6
+_IDLE_SECONDS = 2.4
+# An interrupt that meets a rank before its function runs is lost there without a report: so
+# often it is sent again. A rank that has to be freed from a collective first has answered by then
+# (`_rank.Agent`).
+_AGAIN_SECONDS = 1.0
+Trouble = Literal["death", "collective", "raise", "deadline"]
+
+
+class Call:
+    """A function on its way through all ranks."""
+
+    def __init__(
+        self, engines: Engines, payload: bytes, timeout_seconds: float, limit_seconds: float | None
+    ) -> None:
+        self.engines = engines
+        self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
+        self.jobs = [
+            engines.client[engine].apply_async(_rank.execute, payload) for engine in engines.ids
+        ]
+        self.outcomes: dict[int, Outcome] = {}
+        self.died: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
+        self.interrupted = False
+        self.begin = time.monotonic()
+
+    @property
+    def open(self) -> list[int]:
+        """The ranks that have not answered, and whose process has not ended."""
+        return [
+            rank
+            for rank in range(len(self.jobs))
+            if not (rank in self.outcomes or rank in self.died or rank in self.refused)
+        ]
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the ranks can go on: all alive and idle, none failed in a collective, and each
+        group's members entered equally many.
+        """
+        if len(self.outcomes) < len(self.jobs) or self._waits:
+            return False
+        counts = [
+            Counter(
+                call.group
+                for call in self.outcomes[rank].calls
+                # a message has two ends, and is no collective of a group
+                if call.name not in {"send", "recv", "send and recv"}
+            )
+            for rank in range(len(self.jobs))
+        ]
+        groups: set[tuple[int, ...]] = set().union(*counts)
+        return all(len({counts[rank][group] for rank in group}) <= 1 for group in groups)
+
+    @property
+    def _waits(self) -> bool:
+        return any(outcome.sight.waits for outcome in self.outcomes.values())
+
+    def wait(self, stop: threading.Event) -> RankError | None:
+        """Wait until every rank has returned, or until it is sure that one never will; return what
+        went wrong.
+
+        Raises
+        ------
+        StoppedError
+            If somebody asked to stop; the ranks are interrupted.
+        KeyboardInterrupt
+            As it came; the ranks are interrupted.
+        """
+        try:
+            trouble = self._until_known(stop)
+        except BaseException:
+            self._interrupt()
+            raise
+        if trouble is None:
+            return None
+        before = [self._sight(rank) for rank in range(len(self.jobs))]
+        if self.open:
+            self._interrupt()
+        return self._error(before, trouble)
+
+    def _until_known(self, stop: threading.Event) -> Trouble | None:
+        since = math.inf
+        while True:
+            self._collect()
+            trouble = self._trouble()
+            if not self.open:
+                return trouble
+            if stop.is_set():
+                raise StoppedError(
+                    "run: stopped before every rank had returned. Call it again; if that reports "
+                    "ranks out of step, call recover()."
+                )
+            now = time.monotonic()
+            if trouble is not None:
+                since = min(since, now)
+                if self._settled(trouble, now - since):
+                    return trouble
+            concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
+
+    def _settled(self, trouble: Trouble, seconds: float) -> bool:
+        """Whether waiting any longer teaches nothing."""
+        if trouble == "deadline" or (trouble == "raise" and self._late):
+            return True
+        if all(self._sight(rank).collective is not None for rank in self.open):
+            return seconds > _SETTLE_SECONDS / 2
+        return trouble != "raise" and seconds > _SETTLE_SECONDS
+
+    def _trouble(self) -> Trouble | None:
+        if self.died or self.refused:
+            return "death"
+        if self._waits:
+            return "collective"
+        if any(outcome.sight.state != "returned" for outcome in self.outcomes.values()):
+            return "raise"
+        return "deadline" if self.open and self._late else None
+
+    @property
+    def _late(self) -> bool:
+        """Whether the call has taken as long as it may."""
+        return self.limit_seconds is not None and time.monotonic() - self.begin > self.limit_seconds
+
+    def _collect(self) -> None:
+        """Take in what has arrived."""
+        for rank, how in self.engines.deaths().items():
+            if rank not in self.outcomes and not self.jobs[rank].done():
+                self.died.setdefault(rank, how)
+        for rank in self.open:
+            if not self.jobs[rank].done():
+                continue
+            try:
+                self.outcomes[rank] = cloudpickle.loads(self.jobs[rank].get(1.0))
+            except Exception as error:
+                self._failed(rank, error)
+
+    def _failed(self, rank: int, error: Exception) -> None:
+        """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our
+        part at all.
+        """
+        if getattr(error, "ename", "") == "EngineError":
+            self.died[rank] = self.engines.deaths().get(rank, "ended without an error message")
+        elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":
+            # just before its function began, or just after
+            self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", ())
+        else:
+            self.refused[rank] = message_of(error)
+
+    def _interrupt(self) -> None:
+        """Interrupt those who have not answered, and wait until they have, or their process is
+        known to have ended.
+        """
+        self.interrupted = True
+        again = time.monotonic()
+        end = again + _IDLE_SECONDS
+        while self.open and time.monotonic() < end:
+            # a rank takes one a call: who is cleaning up is not disturbed
+            if time.monotonic() >= again:
+                self.engines.interrupt(self.open)
+                again += _AGAIN_SECONDS
+            concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
+            self._collect()
+        # an interrupt that crossed with an answer must not hit what the rank does next
+        time.sleep(_TICK_SECONDS)
+
+    def _sight(self, rank: int) -> Sight:
+        """Return where a rank stands: its outcome, or what it last reported."""
+        if rank in self.outcomes:
+            return self.outcomes[rank].sight
+        seen = self.jobs[rank].data
+        seen = seen if isinstance(seen, dict) else {}
+        collective = seen.get("collective")
+        return Sight(
+            rank,
+            "died" if rank in self.died else "running",
+            seen.get("entered", 0),
+            None if collective is None else CollectiveCall.from_dict(collective),
+            seen.get("where", ""),
+            self.died.get(rank, ""),
+        )
+
+    def _error(self, before: Sequence[Sight], trouble: Trouble) -> RankError:
+        """Return the error, from where the ranks stood before they were interrupted, and what the
+        interrupt brought to light.
+        """
+        if self.refused:
+            rank, text = next(iter(self.refused.items()))
+            return RankError(
+                f"run: rank {rank} could not run the call ({text}); expected gpulab on every "
+                "engine. Install it there.",
+                (rank,),
+            )
+        sights = []
+        for sight in before:
+            after = self.outcomes.get(sight.rank)
+            # heard after those who lost their connection to it
+            if sight.state == "running" and sight.rank in self.died:
+                sight = replace(sight, state="died", where="", error=self.died[sight.rank])  # noqa: PLW2901
+            elif sight.state == "running" and after is not None:
+                # how it answered an interrupt says best where it was
+                sight = replace(  # noqa: PLW2901
+                    after.sight,
+                    state="running",
+                    collective=after.sight.collective or sight.collective,
+                    error="",
+                )
+            sights.append(sight)
+        if trouble == "deadline" and not any(
+            sight.waits or sight.state == "died" for sight in sights
+        ):
+            late = [sight.rank for sight in sights if sight.state == "running"]
+            where = next((sight.where for sight in sights if sight.where), "")
+            return RankError(
+                f"run: {named(late)} had not returned after {self.limit_seconds:g} "
+                f"s{f' (at {where})' if where else ''}; expected all to return. Give run() a "
+                "longer timeout_seconds, or have the function do less.",
+                tuple(late),
+            )
+        error = explain(
+            sights, self.timeout_seconds if trouble != "deadline" else time.monotonic() - self.begin
+        )
+        error.__cause__ = self._cause(sights)
+        return error
+
+    def _cause(self, sights: Sequence[Sight]) -> BaseException | None:
+        """Return what the first rank raised, with its own traceback as a note."""
+        raised = [sight.rank for sight in sights if sight.state in {"raised", "interrupted"}]
+        raised.sort(key=lambda rank: sights[rank].waits)
+        if not raised:
+            return None
+        outcome = self.outcomes[raised[0]]
+        try:
+            error: BaseException = (
+                cloudpickle.loads(outcome.error)
+                if outcome.error
+                else RuntimeError(outcome.sight.error)
+            )
+        except Exception:  # an exception that cannot be built again here; its text can
+            error = RuntimeError(outcome.sight.error)
+        error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")
+        return error

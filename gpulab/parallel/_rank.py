@@ -26,78 +26,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed import distributed_c10d
 
 from gpulab.errors import message_of
-from gpulab.parallel._observe import CollectiveCall, observe
-
-State = Literal["returned", "raised", "interrupted", "running", "died"]
-
-
-@dataclass(frozen=True)
-class Sight:
-    """Where a rank stands in a call.
-
-    Attributes
-    ----------
-    rank : int
-        Which.
-    state : str
-        "returned", "raised", "interrupted" (by us), "running", or "died" (its process ended).
-    entered : int
-        How many collectives of this call it has entered.
-    collective : CollectiveCall or None
-        The one that it stands in, or that it failed in.
-    where : str
-        The line of Python that it was last seen at, for a running rank.
-    error : str
-        Type and text of what it raised; for a rank that died, how its process ended.
-    """
-
-    rank: int
-    state: State
-    entered: int = 0
-    collective: CollectiveCall | None = None
-    where: str = ""
-    error: str = ""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it stood in a collective that did not come about."""
-        return self.collective is not None and self.state in {"raised", "interrupted", "running"}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a call ended on a rank.
-
-    Attributes
-    ----------
-    sight : Sight
-        Where it ended.
-    value : bytes
-        The pickled result, of a call that returned.
-    error : bytes
-        The pickled exception, where it can be pickled; else b"".
-    trace : str
-        The traceback of what it raised, in the rank's own words.
-    printed : str
-        What the function printed.
-    calls : tuple of CollectiveCall
-        All collectives that it entered, in order.
-    """
-
-    sight: Sight
-    value: bytes
-    error: bytes
-    trace: str
-    printed: str
-    calls: tuple[CollectiveCall, ...]
-
+from gpulab.parallel._observe import observe
+from gpulab.parallel.results import CollectiveCall, Outcome, Sight, State
 
 _TICK_SECONDS = 0.25
 _STEADY_SECONDS = 1.0  # a rank that is in no collective reports this often
@@ -111,12 +52,6 @@ Address = tuple[Any, Any]
 class Agent:
     """The thread of one engine, and what it knows of the call in progress."""
 
-    # the ends of the pipe that a signal writes to, and the process that started this one: there
-    # once it has started
-    _wake_out: int
-    _wake_in: int
-    _parent: int
-
     def __init__(self) -> None:
         self.rank = 0
         self.call: Any = None  # the Observer of the call in progress
@@ -125,8 +60,11 @@ class Agent:
         self.freed = False
         self.interrupted = False  # whether an interrupt has come in the call in progress
         self._free_at: float | None = None
-        self._published: tuple[Any, ...] = ()  # what was published last, and when
-        self._started = False
+        # once it has started: the ends of the pipe that a signal writes to, and the process that
+        # started this one
+        self._wake_out = self._wake_in = self._parent = -1
+        self._published: tuple[Any, ...] = ()  # what was published last
+        self._published_at = 0.0
 
     def start(self) -> None:
         """Start the thread, and let signals wake it; from the main thread, once.
@@ -134,9 +72,9 @@ class Agent:
         Ranks are forked from a process that has imported this: what must be a rank's own is made
         here and not before.
         """
-        if self._started:
+        if self._parent != -1:
             return
-        self._started, self._parent = True, os.getppid()
+        self._parent = os.getppid()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_in, False)
         if os.name != "nt":  # there a wake-up must be a socket, and no signal comes anyway
@@ -209,12 +147,10 @@ class Agent:
         """Whether the rank stands in a collective, or anywhere else inside torch.distributed."""
         if self.call is not None and self.call.in_flight:
             return True
-        frame = main_frame()
-        while frame is not None:
-            if f"{os.sep}torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename:
-                return True
-            frame = frame.f_back
-        return False
+        return any(
+            f"{os.sep}torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
+            for frame, _ in traceback.walk_stack(main_frame())
+        )
 
     def _publish(self, now: float) -> None:
         """Publish where the rank stands: at once when that has changed and lasts, else now and
@@ -224,23 +160,17 @@ class Agent:
         if call is None or self.publisher is None:
             return
         standing: CollectiveCall | None = next(iter(call.in_flight), None)
-        entered = call.entered
         if standing is not None and time.perf_counter() - standing.begin_seconds < _TICK_SECONDS:
             return
-        state = (entered, None if standing is None else standing.number)
-        if (
-            self._published
-            and self._published[0] == state
-            and now - self._published[1] < _STEADY_SECONDS
-        ):
+        state = (call.entered, None if standing is None else standing.number)
+        if self._published == state and now - self._published_at < _STEADY_SECONDS:
             return
-        self._published = (state, now)
-        where = "" if standing is not None else where_in(main_frame())
+        self._published, self._published_at = state, now
         self.publisher.publish_data(
             {
-                "entered": entered,
+                "entered": call.entered,
                 "collective": None if standing is None else standing.to_dict(),
-                "where": where,
+                "where": "" if standing is not None else where_in(main_frame()),
             }
         )
 
@@ -277,11 +207,8 @@ def _abort_device_groups() -> None:
     """Abort NCCL's communicators, which sockets do not end. Written for GPUs; on CPU-only machines
     there are none.
     """
-    import torch
-
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
-    from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_map):
         with contextlib.suppress(Exception):  # a communicator that is already gone
@@ -308,41 +235,20 @@ _COMMUNICATION_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a rank stands among the others."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-
-
 # Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store
 # that asks for it is refused.
 _HAS_LIBUV = sys.platform != "win32"
 
 
-class _State:
-    """What this engine remembers between two calls."""
-
-    def __init__(self) -> None:
-        self.store: Any = None
-        self.threads: int | None = None  # torch's, before it was a rank
-        # the variables that a rank has, as they were before; None where there was none
-        self.environment: dict[str, str | None] = {}
-
-
-_STATE = _State()
+# What this engine remembers between two calls: its store, torch's threads before it was a rank, and
+# the variables that a rank has, as they were before (None where there was none).
+_STATE = SimpleNamespace(store=None, threads=None, environment={})
 
 
 def prepare(threads: int) -> int:
     """Load torch and set its threads; return how many CUDA devices this engine sees that can talk:
     without NCCL, as in PyTorch's builds for Windows, none can.
     """
-    import torch
-    import torch.distributed as dist
-
     if _STATE.threads is None:
         _STATE.threads = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -360,8 +266,6 @@ def address_towards(host: str) -> str:
 
 def open_store(address: str, port: int) -> int:
     """Start the store at which the ranks meet; return its port, a free one for port 0."""
-    from torch._C._distributed_c10d import TCPStore
-
     AGENT.keep_sockets()
     _STATE.store = TCPStore(
         address, port, is_master=True, wait_for_workers=False, use_libuv=_HAS_LIBUV
@@ -369,51 +273,51 @@ def open_store(address: str, port: int) -> int:
     return int(_STATE.store.port)
 
 
-def open_group(place: Place, address: str, port: int, timeout_seconds: float, backend: str) -> None:
+def open_group(
+    place: Mapping[str, int], address: str, port: int, timeout_seconds: float, backend: str
+) -> None:
     """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
-    namespace.
+    namespace. The place is torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
     """
-    import torch
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import TCPStore
+    import psutil
 
+    rank, size = place["RANK"], place["WORLD_SIZE"]
     timeout = datetime.timedelta(seconds=timeout_seconds)
-    if place.rank != 0:
+    if rank != 0:
         AGENT.keep_sockets()
         _STATE.store = TCPStore(
             address, port, is_master=False, timeout=timeout, use_libuv=_HAS_LIBUV
         )
-    _set_environment(
-        RANK=str(place.rank),
-        WORLD_SIZE=str(place.world_size),
-        LOCAL_RANK=str(place.local_rank),
-        LOCAL_WORLD_SIZE=str(place.local_world_size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
+    _set_environment({**place, "MASTER_ADDR": address, "MASTER_PORT": port})
+    own = address_towards(address) if rank else address
+    interface = next(
+        (
+            name
+            for name, found in psutil.net_if_addrs().items()
+            if any(each.address == own for each in found)
+        ),
+        None,  # no interface has it, and gloo chooses
     )
-    interface = _interface_of(address_towards(address) if place.rank else address)
-    if interface:
-        _set_environment(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
+    if interface is not None:
+        _set_environment({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface})
     if "nccl" in backend:
-        torch.cuda.set_device(place.local_rank)
+        torch.cuda.set_device(place["LOCAL_RANK"])
     dist.init_process_group(
-        backend, store=_STATE.store, rank=place.rank, world_size=place.world_size, timeout=timeout
+        backend, store=_STATE.store, rank=rank, world_size=size, timeout=timeout
     )
-    AGENT.rank, AGENT.freed = place.rank, False
-    _prepare_engine(place)
+    AGENT.rank, AGENT.freed = rank, False
+    _prepare_engine(rank, size)
 
 
-def _set_environment(**values: str) -> None:
+def _set_environment(values: Mapping[str, object]) -> None:
     """Set variables of this process; what they were before it was a rank is kept."""
     for name, value in values.items():
         _STATE.environment.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
+        os.environ[name] = str(value)
 
 
 def close_group() -> None:
     """Leave the process group, whatever state it is in."""
-    import torch.distributed as dist
-
     if dist.is_initialized():
         AGENT.free()  # so that nothing waits for those who are gone
         # a broken group cannot be left in order, and need not be
@@ -427,7 +331,6 @@ def leave_engine() -> None:
     """Leave an engine that belongs to others as it was: no process group, no names, its own
     variables and threads.
     """
-    import torch
     from ipykernel.ipkernel import IPythonKernel
 
     close_group()
@@ -463,16 +366,14 @@ def execute(payload: bytes) -> bytes:
                 result = function(*args, **kwargs)
             leave()
             value = cloudpickle.dumps(result)
-        except KeyboardInterrupt as stopped:
-            state, error = "interrupted", stopped
         except BaseException as raised:
-            state, error = "raised", raised
+            state = "interrupted" if isinstance(raised, KeyboardInterrupt) else "raised"
+            error = raised
         finally:
             AGENT.call = None
     calls = seen.calls
-    if error is None:
-        sight, trace = Sight(AGENT.rank, state, len(calls)), ""
-    else:
+    sight, trace = Sight(AGENT.rank, state, len(calls)), ""
+    if error is not None:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
         failed, where = _failed_in(calls, error), _where(error)
         sight, trace = Sight(AGENT.rank, state, len(calls), failed, where, text), _trace(error)
@@ -486,19 +387,16 @@ def execute(payload: bytes) -> bytes:
 
 def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
     """Return the collective that did not come about, where that is what ended the call."""
-    failed = next(
-        (call for call in calls if call.error is not None and _COMMUNICATION.search(call.error)),
-        None,
-    )
-    if failed is not None:
-        return failed
-    open_calls = [call for call in calls if call.end_seconds is None]
+    for call in calls:
+        if call.error is not None and _COMMUNICATION.search(call.error):
+            return call
     broken = isinstance(error, KeyboardInterrupt) and AGENT.freed
     words = (
         type(error).__name__ in _COMMUNICATION_TYPES
         and _COMMUNICATION.search(message_of(error, 2000)) is not None
     )
-    return (open_calls[0] if open_calls else None) if broken or words else None
+    open_calls = (call for call in calls if call.end_seconds is None)
+    return next(open_calls, None) if broken or words else None
 
 
 def _where(error: BaseException) -> str:
@@ -546,37 +444,19 @@ def _interruptible() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _interface_of(address: str) -> str:
-    """Return the name of the network interface that has an address; "" where none has, and gloo
-    chooses.
-    """
-    import psutil
-
-    return next(
-        (
-            name
-            for name, found in psutil.net_if_addrs().items()
-            for each in found
-            if each.address == address
-        ),
-        "",
-    )
-
-
-def _prepare_engine(place: Place) -> None:
+def _prepare_engine(rank: int, size: int) -> None:
     """Give the engine's namespace its rank, let signals reach a busy engine, and start the agent.
     Outside an engine: nothing.
     """
     from ipykernel.ipkernel import IPythonKernel
 
-    if not IPythonKernel.initialized():
-        return
-    kernel: Any = IPythonKernel.instance()
-    kernel.shell.user_ns.update(rank=place.rank, world_size=place.world_size)
-    # ``%%px`` sends one when it is interrupted
-    kernel.control_handlers.setdefault("signal_request", _on_signal_request)
-    AGENT.publisher = kernel.shell.data_pub
-    AGENT.start()
+    if IPythonKernel.initialized():
+        kernel: Any = IPythonKernel.instance()
+        kernel.shell.user_ns.update(rank=rank, world_size=size)
+        # ``%%px`` sends one when it is interrupted
+        kernel.control_handlers.setdefault("signal_request", _on_signal_request)
+        AGENT.publisher = kernel.shell.data_pub
+        AGENT.start()
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
@@ -600,8 +480,6 @@ def talks_nccl() -> bool:
     """Whether tensors on a GPU go over NCCL; the group may have gloo beside it, for those on the
     CPU ("cpu:gloo,cuda:nccl").
     """
-    import torch.distributed as dist
-
     return "nccl" in str(dist.get_backend())
 
 
@@ -621,8 +499,6 @@ def sent_by_sockets() -> int | str:
     count once, even if TCP sent them several times. The count is exact as soon as the rank's own
     calls have returned.
     """
-    import torch.distributed as dist
-
     backend = str(dist.get_backend())
     if "nccl" in backend and "gloo" in backend:
         return (
@@ -663,11 +539,7 @@ def own_device() -> str:
     """
     if not talks_nccl():
         return "cpu"
-    import torch
-    import torch.distributed as dist
 
-    device = (
-        f"cuda:{int(os.environ.get('LOCAL_RANK', dist.get_rank())) % torch.cuda.device_count()}"
-    )
-    torch.cuda.set_device(device)
-    return device
+    number = int(os.environ.get("LOCAL_RANK", dist.get_rank())) % torch.cuda.device_count()
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"

@@ -1,20 +1,20 @@
-"""Memory per rank: model states by arithmetic, and a whole step by prediction.
-
-The models are named sizes of the course's transformer, from the lesson's own to 70 billion
-parameters, in the shapes of published models. All have ``networks.transformer``'s layers: learned
-positions, GELU, a feed-forward net four times as wide, and an output layer of its own (so a small
-model has more parameters than one that ties it to the embedding). None has pretrained weights.
-
-``rank_states``: parameters, gradients and optimizer state stay from step to step; they are counted
-in float32 (mixed precision here keeps the states in float32 too). Source: Rajbhandari et al.,
-"ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 3.1 and figure
-1, with FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+"""The memory of a whole step on one rank, by prediction.
 
 ``predict_ranks``: what is alive only during a step, activations above all. A strategy's own code
 runs as one rank of up to 1,024, with fake tensors and a fake process group, and its steps are
 followed storage by storage. ``follow`` runs inside a rank, real or not there: in an engine of a
 cluster with real tensors, or in ``fake_rank`` with fake ones. It gives back plain numbers, so that
 they can travel. Times and losses are ``train``'s business.
+
+``RankTracker`` sees what ``memory``'s tracker does not meet in one process: a ``DTensor`` wraps the
+part that this rank really holds; FSDP frees and fills gathered parameters by resizing their
+storage, outside any operator; and buckets and gathered parameters exist only to be sent or
+received.
+
+``fake_rank`` is PyTorch's fake process group, whose collectives return at once, for fake tensors.
+The strategies run their own code in it. A few things read values, which a fake tensor has not, or
+would take a minute for a thousand ranks; they are stood in for here, and nothing else. What is
+allocated stays the same: docs/measurements.md has the check on real ranks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,36 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed import fsdp
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import distributed as ddp
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 
 from gpulab import _given
 from gpulab.devices import memory_sizes
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
-from gpulab.memory import training_step
-from gpulab.memory.results import LiveTensor, free_bytes_of, largest_that_fits
+from gpulab.memory import kernel_memory, training_step
+from gpulab.memory.predictions import fake_errors_unlogged, model_made_by
+from gpulab.memory.results import free_bytes_of, largest_that_fits
+from gpulab.memory.tracker import Stopped, StorageTracker
+from gpulab.memory.training_step import autocast_off, generators_kept
+from gpulab.parallel import _strategies
 from gpulab.parallel._strategies import (
     Asked,
     Setting,
@@ -41,276 +59,8 @@ from gpulab.parallel._strategies import (
     strategies,
     strategy_named,
 )
+from gpulab.parallel.model_states import MOST_RANKS, gpt_shape, whole_number
 from gpulab.parallel.results import RANK_CATEGORIES, RankMemory
-from gpulab.results import Result
-from gpulab.units import format_bytes, plural
-
-
-@dataclass(frozen=True)
-class GptShape(Result):
-    """One size of the transformer.
-
-    Attributes
-    ----------
-    name : str
-    layers, width, heads, vocabulary, context : int
-    source : str
-        Whose shape it is.
-    """
-
-    name: str
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    context: int
-    source: str
-
-    @property
-    def parameter_count(self) -> int:
-        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output
-        layer, which has no bias.
-        """
-        layer = 12 * self.width**2 + 13 * self.width
-        ends = (2 * self.vocabulary + self.context + 2) * self.width
-        return self.layers * layer + ends
-
-    def model(self) -> Any:
-        """Return the ``torch.nn.Module``; under fake tensors or ``torch.device("meta")`` it takes
-        no memory.
-        """
-        from gpulab import networks
-
-        return networks.transformer(
-            self.vocabulary, self.width, self.heads, self.layers, context=self.context
-        )
-
-
-_SHAPES = (
-    GptShape("course", 2, 128, 4, 1000, 128, "networks.transformer as the lessons use it"),
-    GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
-    GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
-    GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
-    GptShape(
-        "70B",
-        86,
-        8192,
-        64,
-        50257,
-        2048,
-        "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
-    ),
-)
-
-
-def gpt_shapes() -> tuple[str, ...]:
-    """Return the names of the sizes.
-
-    Examples
-    --------
-    >>> gpt_shapes()
-    ('course', '125M', '1.3B', '7B', '70B')
-    """
-    return tuple(shape.name for shape in _SHAPES)
-
-
-def gpt_shape(name: str) -> GptShape:
-    """Return a size by its name.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name.
-
-    Examples
-    --------
-    >>> round(gpt_shape("7B").parameter_count / 1e9, 2)
-    6.86
-    """
-    for shape in _SHAPES:
-        if shape.name == name:
-            return shape
-    raise InputError(
-        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: "
-        f"{', '.join(gpt_shapes())}. Pass one of these."
-    )
-
-
-MOST_RANKS = 1024
-STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
-# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside
-# it.
-OPTIMIZER_BYTES = {
-    "adam": (8, True),
-    "adamw": (8, True),
-    "sgd": (0, False),
-    "sgd-momentum": (4, False),
-}
-_FLOAT, _COUNTER = 4, 4
-_SHARDED = ("zero2", "zero3")
-
-
-@dataclass(frozen=True)
-class RankStates(Result):
-    """The bytes that stay on one rank between steps.
-
-    Attributes
-    ----------
-    label, strategy, optimizer : str
-    ranks, rank : int
-    parameters_bytes, gradients_bytes, optimizer_bytes : int
-    evidence : Evidence
-    """
-
-    label: str
-    strategy: str
-    optimizer: str
-    ranks: int
-    rank: int
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    evidence: Evidence
-
-    @property
-    def total_bytes(self) -> int:
-        """All three."""
-        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
-
-    def __repr__(self) -> str:
-        where = f"{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}"
-        return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the three parts and their sum."""
-        rows = [
-            ("parameters", format_bytes(self.parameters_bytes)),
-            ("gradients", format_bytes(self.gradients_bytes)),
-            ("optimizer", format_bytes(self.optimizer_bytes)),
-            ("together", format_bytes(self.total_bytes)),
-        ]
-        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
-
-
-def rank_states(
-    model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam"
-) -> RankStates:
-    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic
-    alone.
-
-    Parameters
-    ----------
-    model : str or GptShape
-        One of ``gpt_shapes()`` by name, or a shape of your own.
-    strategy : str
-        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
-    ranks : int
-        1 to 1,024.
-    rank : int
-    optimizer : str
-        "adam", "adamw", "sgd" or "sgd-momentum".
-
-    Raises
-    ------
-    InputError
-        If a value is not among these, the ranks do not divide the heads, or there are fewer layers
-        than stages.
-
-    Examples
-    --------
-    >>> s = rank_states("7B", strategy="zero3", ranks=64)
-    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64
-    97812
-    >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4  # padding of two matrices, and step counters
-    97812
-    """
-    shape = model if isinstance(model, GptShape) else gpt_shape(model)
-    _given.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
-    _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
-    ranks = _whole("rank_states", "ranks", ranks, 1, MOST_RANKS)
-    rank = _whole("rank_states", "rank", rank, 0, ranks - 1)
-    refused = cannot_split(shape, strategy, ranks)
-    if refused:
-        raise InputError(f"rank_states: {refused}")
-    held = [rows * rest for rows, rest in _held(shape, strategy, ranks, rank)]
-    owned = _owned(held, ranks, rank) if strategy == "zero1" else held
-    each, counted = OPTIMIZER_BYTES[optimizer]
-    return RankStates(
-        label=shape.name,
-        strategy=strategy,
-        optimizer=optimizer,
-        ranks=ranks,
-        rank=rank,
-        parameters_bytes=_FLOAT * sum(held),
-        gradients_bytes=_FLOAT * sum(held),
-        optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
-        evidence=Evidence.modelled(
-            "float32 states, gradients kept until the next step begins; no activations, gathered "
-            "parameters or buffers",
-            "ZeRO (Rajbhandari et al., 2020), section 3.1",
-            "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
-        ),
-    )
-
-
-def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
-    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it
-    can.
-    """
-    if strategy == "tensor" and shape.heads % ranks:
-        return (
-            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
-            f"divide the heads. Take {shape.heads} ranks."
-        )
-    if strategy.startswith("pipeline") and shape.layers < ranks:
-        return (
-            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
-            f"one layer for each rank. Take {shape.layers} ranks."
-        )
-    return ""
-
-
-def _layer(w: int) -> list[tuple[int, int, bool]]:
-    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of
-    row-split layers stay whole.
-    """
-    norms = [(w, 1, False)] * 4
-    attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
-    return [*norms, *attention, (4 * w, w, True), (4 * w, 1, True), (w, 4 * w, True), (w, 1, False)]
-
-
-def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[int, int]]:
-    """Return (rows, row length) of each parameter that the rank holds."""
-    w = shape.width
-    first = [(shape.vocabulary, w, False), (shape.context, w, False)]
-    last = [(w, 1, False), (w, 1, False), (shape.vocabulary, w, False)]
-    layers = shape.layers
-    if strategy.startswith("pipeline"):
-        layers = shape.layers // ranks + (rank < shape.layers % ranks)
-        first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
-    tensors = [*first, *(_layer(w) * layers), *last]
-    if strategy == "tensor":
-        return [
-            (rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors
-        ]
-    if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
-        return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
-    return [(rows, rest) for rows, rest, _ in tensors]
-
-
-def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
-    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes
-    where there is least so far.
-    """
-    loads = [(0, k) for k in range(ranks)]
-    mine = []
-    for size in sorted(sizes, reverse=True):
-        load, where = heapq.heappop(loads)
-        if where == rank:
-            mine.append(size)
-        heapq.heappush(loads, (load + size, where))
-    return mine
-
 
 PRECISIONS = ("float32", "bfloat16")
 _SOURCE = "the strategies' own code on PyTorch's fake process group and fake tensors"
@@ -412,20 +162,17 @@ def predict_ranks(
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """
-    from gpulab.memory import kernel_memory
-
     name = "predict_ranks"
     report = _given.callback(name, "progress", progress) or (lambda fraction, text: None)
     stop = _given.callback(name, "stop", stop)
     strategy = _given.word(name, "strategy", strategy, strategies())
-    ranks = _whole(name, "ranks", ranks, 1, MOST_RANKS)
-    rank = _whole(name, "rank", rank, 0, ranks - 1)
+    ranks = whole_number(name, "ranks", ranks, 1, MOST_RANKS)
+    rank = whole_number(name, "rank", rank, 0, ranks - 1)
     precision = _given.word(name, "precision", precision, PRECISIONS)
     if microbatches is None:
         microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
-    parts = _whole(name, "microbatches", microbatches, 1, 2**20)
+    parts = whole_number(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _given.flag(name, "checkpoint", checkpoint)
-    buckets = _whole(name, "bucket_bytes", bucket_bytes, 1, 2**50)
     optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
     if make_optimizer is None:
         raise InputError(
@@ -433,12 +180,9 @@ def predict_ranks(
             "optimizer's state. Pass 'adam'."
         )
     _refuse_older(strategy)
-    plan = RankPlan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
     label, factory, batch = _model_and_batch(model, inputs, targets, parts)
     report(0.0, "making fake tensors")
-    with _world(rank, ranks):
-        from gpulab.parallel._rank_tracker import RankTracker
-
+    with _world(rank, ranks), _step_errors():
         fake = factory()
         count = sum(parameter.numel() for parameter in fake.parameters())
         sharing = 1 if strategy in _WHOLE_BATCH else ranks
@@ -447,34 +191,32 @@ def predict_ranks(
             Asked(fake, ranks, len(batch[0]) * sharing, parts, positions_of(batch[0])),
             sharing,
         )
-        tracker = RankTracker(
-            "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
+        inputs = torch.empty(batch[0].shape, dtype=batch[0].dtype)
+        targets = inputs if batch[1] is batch[0] else batch[1]  # the same tensor stays that
+        if targets is not inputs and isinstance(targets, torch.Tensor):
+            targets = torch.empty(targets.shape, dtype=targets.dtype)
+        seen = follow(
+            strategy,
+            fake,
+            (inputs, targets),
+            precision=precision,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            microbatches=parts,
+            bucket_bytes=whole_number(name, "bucket_bytes", bucket_bytes, 1, 2**50),
+            loss=loss,
+            tracker=RankTracker(
+                "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
+            ),
+            built=lambda trainer: _neighbors(trainer, batch, parts),
+            report=report,
         )
-        with _step_errors():
-            seen = follow(
-                plan,
-                fake,
-                _faked(batch),
-                tracker=tracker,
-                built=lambda trainer: _neighbors(trainer, batch, parts),
-                report=report,
-            )
     report(1.0, "done")
-    # a checkpoint keeps the generator's state outside operators
-    scratch = seen["scratch_bytes"] + seen["checkpoints"] // 2 * 5120
     return RankMemory(
         label=label,
         strategy=strategy,
         ranks=ranks,
         rank=rank,
-        peak_bytes=seen["peak_bytes"],
-        scratch_bytes=scratch,
-        kept_bytes=seen["kept_bytes"],
-        first_step_peak_bytes=seen["first_step_peak_bytes"],
-        peak_by_category={c: seen["peak_by_category"].get(c, 0) for c in RANK_CATEGORIES},
-        peak_operator=seen["peak_operator"],
-        peak_phase=seen["peak_phase"],
-        peak_tensors=tuple(LiveTensor.from_dict(t) for t in seen["peak_tensors"]),
         parameter_count=count,
         optimizer=optimizer_name,
         precision=precision,
@@ -484,6 +226,7 @@ def predict_ranks(
         evidence=Evidence.modelled(
             ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR
         ),
+        **seen,
     )
 
 
@@ -554,26 +297,19 @@ def largest_batch(
     return largest_that_fits("largest_batch", needed_bytes, free, most)
 
 
-def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
-    if not _given.is_whole(value) or not least <= value <= most:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
-            f"{most}. Pass for example {name}={min(max(least, 2), most)}."
-        )
-    return int(value)
-
-
 def _refuse_older(strategy: str) -> None:
-    import torch
+    """Refuse to predict a pipeline whose stage does not ask its neighbors for shapes in the way
+    that is stood in for here.
+    """
+    if strategy in _PIPELINES:
+        from torch.distributed.pipelining import PipelineStage
 
-    from gpulab.parallel._rank_tracker import asks_for_shapes
-
-    if strategy in _PIPELINES and not asks_for_shapes():
-        raise InputError(
-            f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
-            f"{torch.__version__}; expected 2.13 or newer. Install it, or pass strategy='split', "
-            "whose stages are the same."
-        )
+        if not all(hasattr(PipelineStage, name) for name in _known_shapes(None, None)):
+            raise InputError(
+                f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
+                f"{torch.__version__}; expected 2.13 or newer. Install it, or pass "
+                "strategy='split', whose stages are the same."
+            )
 
 
 def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
@@ -592,8 +328,6 @@ def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
 @contextlib.contextmanager
 def _step_errors() -> Iterator[None]:
     """Say in this function's name why a step failed."""
-    from gpulab.memory.tracker import Stopped
-
     try:
         yield
     except Stopped:
@@ -611,13 +345,6 @@ def _step_errors() -> Iterator[None]:
 @contextlib.contextmanager
 def _world(rank: int, ranks: int) -> Iterator[None]:
     """A rank that is not there, with fake tensors; the caller's modes off and generators kept."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from gpulab.memory.predictions import fake_errors_unlogged
-    from gpulab.memory.training_step import autocast_off, generators_kept
-    from gpulab.parallel._rank_tracker import fake_rank
-
     with (
         fake_rank("predict_ranks", rank, ranks),
         generators_kept(),
@@ -634,8 +361,6 @@ def _model_and_batch(
     model: Any, inputs: Any, targets: Any, parts: int
 ) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
     """Return the model's name, what makes it of fake tensors, and the batch."""
-    import torch
-
     if isinstance(model, str):
         shape = gpt_shape(model)
         if inputs is None:
@@ -654,7 +379,6 @@ def _model_and_batch(
             f"predict_ranks: model is {shown(model)}; expected a torch.nn.Module, a function that "
             "makes one, or a name such as '7B'."
         )
-    from gpulab.memory.predictions import model_made_by
 
     def make() -> Any:
         try:
@@ -668,8 +392,6 @@ def _model_and_batch(
 
 def _fake_copy(model: Any) -> Any:
     """Return a copy of a module whose parameters and buffers are fake ones on the CPU."""
-    import torch
-
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         fake: Any = torch.empty_strided(
@@ -681,71 +403,51 @@ def _fake_copy(model: Any) -> Any:
     return copy.deepcopy(model, memo)
 
 
-def _faked(batch: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return the batch in fake tensors; targets that are the inputs stay the same tensor."""
-    import torch
-
-    inputs, targets = batch
-    fake = torch.empty(inputs.shape, dtype=inputs.dtype)
-    if targets is inputs:
-        return fake, fake
-    return fake, torch.empty(targets.shape, dtype=targets.dtype) if isinstance(
-        targets, torch.Tensor
-    ) else targets
-
-
 def _neighbors(
     trainer: Any, batch: tuple[Any, Any], parts: int
 ) -> contextlib.AbstractContextManager[None]:
     """Tell a pipeline's stage which tensors its neighbors would send: those of one microbatch."""
-    import torch
-
-    from gpulab.parallel._rank_tracker import arriving
-
     if not hasattr(trainer, "schedule"):
         return contextlib.nullcontext()
+    from torch.distributed.pipelining import PipelineStage
+
     shape, dtype = (len(batch[0]) // parts, *batch[0].shape[1:]), batch[0].dtype
-    x = torch.empty(shape, dtype=dtype, device="meta")
-    with torch.no_grad():
-        for stage in trainer.before:
-            x = stage(x)
-    before = None if trainer.first else torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
-    y = trainer.stage(torch.empty(shape, dtype=dtype) if before is None else before)
-    return arriving(  # without memory, which would count
-        *(
-            t
-            if t is None
-            else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True)
-            for t in (before, y)
-        )
+    before = None
+    if not trainer.first:
+        x = trainer.arriving(torch.empty(shape, dtype=dtype, device="meta"))
+        before = torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
+    after = trainer.stage(torch.empty(shape, dtype=dtype) if before is None else before)
+    # without memory, which would count
+    metas = (
+        t if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True)
+        for t in (before, after)
     )
+    return _replaced(PipelineStage, **_known_shapes(*metas))
 
 
-@dataclass(frozen=True)
-class RankPlan:
-    """What each rank does.
-
-    Attributes
-    ----------
-    strategy : str
-    precision : str
-        "float32" or "bfloat16".
-    optimizer : str, callable or None
-        As ``memory.predict`` takes it.
-    checkpoint : bool
-    microbatches : int
-    bucket_bytes : int
-    loss : callable or None
-        From the model's output and the targets to a scalar; None where the model returns the loss.
+def _known_shapes(before: Any, after: Any) -> dict[str, Any]:
+    """Return, by the names of a pipeline's stage, what tells it the shapes that its neighbors would
+    send: a tensor as the stage before sends it, one as the stage after does; None if none.
     """
+    import torch.distributed.pipelining.stage
 
-    strategy: str
-    precision: str = "float32"
-    optimizer: Any = "adam"
-    checkpoint: bool = False
-    microbatches: int = 1
-    bucket_bytes: int = 25 * 2**20
-    loss: Callable[..., Any] | None = None
+    stage: Any = torch.distributed.pipelining.stage
+
+    def receive(self: Any, source: int) -> Any:
+        if source == self.stage_index - 1:
+            return stage._StageForwardMeta(forward_metas=stage.extract_tensor_metas((before,)))
+        return stage._StageBackwardMeta(backward_metas=stage.extract_tensor_metas((after,)))
+
+    def know_nothing(*args: Any, **kwargs: Any) -> Any:
+        """Vote that the shapes are not known beforehand: a number that is read."""
+        return SimpleNamespace(item=lambda: 0)
+
+    return {
+        "_recv_meta": receive,
+        "_send_meta": _nothing,
+        "_warmup_forward_vote": know_nothing,
+        "_warmup_backward_result": know_nothing,
+    }
 
 
 class _Share(Setting):
@@ -757,67 +459,68 @@ class _Share(Setting):
 
 
 def follow(
-    plan: RankPlan,
+    strategy: str,
     model: Any,
     batch: tuple[Any, Any],
     *,
+    precision: str = "float32",
+    optimizer: Any = "adam",
+    checkpoint: bool = False,
+    microbatches: int = 1,
+    bucket_bytes: int = 25 * 2**20,
+    loss: Callable[..., Any] | None = None,
     steps: int = 2,
-    tracker: Any = None,
+    tracker: RankTracker | None = None,
     built: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda trainer: (
         contextlib.nullcontext()
     ),
     report: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> dict[str, Any]:
-    """Take steps on this rank's part of a batch; return what its memory was, as plain numbers.
+    """Take steps on this rank's part of a batch; return what its memory was, by the names of
+    ``RankMemory``.
 
     Parameters
     ----------
-    plan : RankPlan
     model : torch.nn.Module
         The whole model, the rank's own; the strategy changes it.
     batch : (inputs, targets)
         This rank's part where ranks share the batch out, else the whole batch.
+    strategy, precision, optimizer, checkpoint, microbatches, bucket_bytes, loss
+        As in ``predict_ranks``.
     steps : int
         At least two; the peak is that of all but the first.
     tracker : RankTracker, optional
         One for real CPU tensors if not given.
     built : callable, optional
         From the trainer to a context in which it takes its steps.
-
-    Returns
-    -------
-    dict
-        peak_bytes, peak_by_category, peak_operator, peak_phase, peak_tensors, kept_bytes,
-        first_step_peak_bytes, scratch_bytes.
     """
-    import torch
-    import torch.distributed as dist
-
-    from gpulab.parallel._rank_tracker import RankTracker
-
     follower = tracker if tracker is not None else RankTracker("cpu")
-    _, make_optimizer = training_step.optimizer_factory("predict_ranks", plan.optimizer)
+    _, make_optimizer = training_step.optimizer_factory("predict_ranks", optimizer)
     assert make_optimizer is not None
+    sharded, mixed = strategy in ("zero2", "zero3"), precision == "bfloat16"
     setting = _Share(
         rank=dist.get_rank(),
         size=dist.get_world_size(),
         device=torch.device("cpu"),
         model=model,
-        loss=_loss(plan),
+        loss=functools.partial(_loss, loss, mixed and not sharded),
         make_optimizer=functools.partial(make_optimizer),
-        microbatches=plan.microbatches,
-        bucket_bytes=plan.bucket_bytes,
+        microbatches=microbatches,
+        bucket_bytes=bucket_bytes,
     )
     ends = []
     with contextlib.ExitStack() as stack:
-        calls = stack.enter_context(training_step.checkpointed(model)) if plan.checkpoint else []
-        stack.enter_context(_mixed_shards(plan.precision))
+        calls = stack.enter_context(training_step.checkpointed(model)) if checkpoint else []
+        if mixed:
+            stack.enter_context(_replaced(_strategies, fully_shard=_MIXED_SHARD))
         stack.enter_context(training_step.optimizer_seen(follower))
         stack.enter_context(follower)
         report(0.1, "building")
-        trainer: Any = strategy_named(plan.strategy).build(setting)
-        if plan.precision == "bfloat16" and hasattr(trainer, "stage"):
-            _autocast_stage(trainer.stage)
+        trainer: Any = strategy_named(strategy).build(setting)
+        if mixed and hasattr(trainer, "stage"):
+            # the loss alone is called under autocast by itself
+            autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+            trainer.stage.__dict__["forward"] = autocast(trainer.stage.forward)
         follower.watch_modules(trainer.modules)
         follower.watch_inputs(batch)
         stack.enter_context(built(trainer))
@@ -833,70 +536,325 @@ def follow(
     follower.close()
     follower.classify()
     event, peak = follower.peak(ends[0])
+    held = follower.bytes_at(event)
     return {
         "peak_bytes": peak,
-        "peak_by_category": follower.bytes_at(event),
+        "peak_by_category": {name: held.get(name, 0) for name in RANK_CATEGORIES},
         "peak_operator": follower.operators[event] if follower.operators else "",
         "peak_phase": follower.phases[event] if follower.phases else "",
-        "peak_tensors": [t.to_dict() for t in follower.alive_at(event)[:_PEAK_TENSORS]],
+        "peak_tensors": tuple(follower.alive_at(event)[:_PEAK_TENSORS]),
         "first_step_peak_bytes": follower.peak(follower.steps[0], ends[0])[1],
-        "scratch_bytes": max(0, follower.with_scratch - peak),
+        # a checkpoint keeps the generator's state outside operators
+        "scratch_bytes": max(0, follower.with_scratch - peak) + len(calls) // 2 * 5120,
         "kept_bytes": kept,
-        "checkpoints": len(calls),
     }
 
 
-def _loss(plan: RankPlan) -> Callable[[Any, tuple[Any, Any]], Any]:
-    import torch
-
-    mixed = plan.precision == "bfloat16" and plan.strategy not in ("zero2", "zero3")
-
-    def loss(model: Any, batch: tuple[Any, Any]) -> Any:
-        inputs, targets = batch
-        more = () if targets is None else (targets,)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-            return training_step.loss_of(
-                "predict_ranks",
-                model(inputs, *more) if plan.loss is None else plan.loss(model(inputs), *more),
-            )
-
-    return loss
+# FSDP2's mixed precision, with which autocast is not used: parameters are gathered in bfloat16, and
+# gradients summed in float32.
+_MIXED_SHARD = functools.partial(
+    fsdp.fully_shard,
+    mp_policy=fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+)
 
 
-def _autocast_stage(stage: Any) -> None:
-    """Let a pipeline's stage compute in bfloat16: its loss alone is called under autocast by
-    itself.
+def _loss(loss: Callable[..., Any] | None, mixed: bool, model: Any, batch: tuple[Any, Any]) -> Any:
+    """Return the loss of a batch, computed under autocast where precision is mixed."""
+    inputs, targets = batch
+    more = () if targets is None else (targets,)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        return training_step.loss_of(
+            "predict_ranks", model(inputs, *more) if loss is None else loss(model(inputs), *more)
+        )
+
+
+COMMUNICATION = "communication"
+_WRAPPERS = (DTensor, AsyncCollectiveTensor)
+_RESIZED = "resize_"
+# The process group belongs to the whole process: one prediction after another.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class RankTracker(StorageTracker):
+    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and knows what
+    was sent or received.
+
+    What a collective reads or writes and what FSDP's own operators write counts as "communication",
+    unless it is a parameter, a gradient (DDP's bucket, where the gradients are views of it) or an
+    optimizer's state.
     """
-    import torch
 
-    forward = stage.forward
+    def __init__(self, device_type: str, **options: Any) -> None:
+        super().__init__(device_type, **options)
+        self._sent: set[int] = set()
+        self._resize: Any = None
 
-    def mixed(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return forward(*args, **kwargs)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let wrappers take their operator apart first; then run it, and note what takes part in a
+        collective.
+        """
+        if any(issubclass(kind, _WRAPPERS) for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "c10d":
+            self._note_sent(tree_leaves((args, kwargs, result)))
+        elif func.namespace == "fsdp":
+            self._note_sent([*tree_leaves(result), *tree_leaves(kwargs.get("out"))])
+        return result
 
-    stage.__dict__["forward"] = mixed
+    def __enter__(self) -> Any:
+        original = self._resize = torch.UntypedStorage.resize_
+
+        def resize_(storage: Any, size: Any) -> Any:
+            changed = original(storage, size)
+            self._now(storage)
+            return changed
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _now(self, storage: Any) -> None:
+        """Take over the new size of a storage that is known."""
+        known = self._by_key.get(storage._cdata)
+        if known is None or self.records[known[0]].nbytes == storage.nbytes():
+            return
+        self._resized(known[0], storage)
+        if known[0] in self._sent:
+            self._sent.add(self._by_key[storage._cdata][0])
+        self.records[self._by_key[storage._cdata][0]].category = self.records[known[0]].category
+        self._event(_RESIZED)
+
+    def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
+        """Yield the storages that this rank holds of a tensor."""
+        if isinstance(tensor, DTensor):
+            tensor = tensor._local_tensor
+        return super()._storages(
+            tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
+        )
+
+    def _arrived(self, tensor: Any) -> None:
+        """Count a tensor that was there before; FSDP's gathered parameters are no parameters of the
+        rank's own.
+        """
+        for part, storage in self._storages(tensor):
+            if storage._cdata not in self._by_key:
+                self._count(part, storage, "", None, "")
+
+    def watch(self, tensor: Any, category: str, name: str = "") -> None:
+        """Count a tensor under a category, also one that was met already without any."""
+        for part, storage in self._storages(tensor):
+            known = self._by_key.get(storage._cdata)
+            if known is None:
+                self._count(part, storage, "", category, name)
+            elif self.records[known[0]].category is None:
+                self.records[known[0]].category, self.records[known[0]].name = category, name
+
+    def _note_sent(self, values: Iterable[Any]) -> None:
+        for tensor in values:
+            if isinstance(tensor, torch.Tensor):
+                for _, storage in self._storages(tensor):
+                    known = self._by_key.get(storage._cdata)
+                    if known is not None:
+                        self._sent.add(known[0])
+
+    def classify(self) -> None:
+        """Give each storage its category: first what was sent, then the rest by when it lived."""
+        for index in self._sent:
+            if self.records[index].category is None:
+                self.records[index].category = COMMUNICATION
+        super().classify()
+
+    def bytes_at(self, event: int) -> dict[str, int]:
+        """Return the bytes that were alive at an event, by category."""
+        found: dict[str, int] = {}
+        for tensor in self.alive_at(event):
+            found[tensor.category] = found.get(tensor.category, 0) + tensor.nbytes
+        return found
+
+    def most_by_category(self) -> dict[str, int]:
+        """Return the most bytes that each category held at any moment."""
+        count = len(self.operators)
+        changes: dict[str, np.ndarray] = {}
+        for record in self.records:
+            if record.born < count:
+                category = record.category or "temporary"
+                change = changes.setdefault(category, np.zeros(count + 1, dtype=np.int64))
+                change[record.born] += record.nbytes
+                change[min(record.died, count)] -= record.nbytes
+        return {name: int(np.cumsum(change)[:count].max()) for name, change in changes.items()}
 
 
 @contextlib.contextmanager
-def _mixed_shards(precision: str) -> Iterator[None]:
-    """Have FSDP2 gather parameters in bfloat16 and sum gradients in float32, which is its mixed
-    precision; autocast is not used with it.
+def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
+    """Within the block this process is one rank of ``size``; afterwards there is no process group,
+    as before.
+
+    Raises
+    ------
+    InputError
+        If this process belongs to a process group already.
     """
-    import torch
-    from torch.distributed import fsdp
+    with _ONE_AT_A_TIME:
+        if dist.is_initialized():
+            raise InputError(
+                f"{function}: this process is rank {dist.get_rank()} of a process group already; "
+                "expected a process without one, since the prediction makes a group of its own. "
+                "Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
+            )
+        hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+        try:
+            with (
+                _replaced(_fsdp_param, _chunk_with_empty=_Chunks),
+                _replaced(
+                    ddp,
+                    _verify_param_shape_across_processes=_nothing,
+                    _sync_module_states=_nothing,
+                ),
+                _replaced(ddp.DistributedDataParallel, __init__=_construct_ddp),
+                _replaced(_strategies, init_device_mesh=_real_mesh),
+                _replaced(torch.nn.Module, to=_move),
+                _replaced(dist, **{_REDUCE_SCATTER: _summed_whole}),
+                _sends_held(),
+            ):
+                yield
+        finally:
+            dist.destroy_process_group()
+            sys.excepthook = hook
 
-    if precision != "bfloat16":
-        yield
-        return
-    original = fsdp.fully_shard
-    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def shard(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, mp_policy=policy, **kwargs)
-
-    fsdp.fully_shard = shard
+@contextlib.contextmanager
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        fsdp.fully_shard = original
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+class _Chunks(Sequence[Any]):
+    """The parts of a tensor, cut when asked: FSDP wants its own and the first of up to 1,024, and a
+    thousand views of each parameter take a minute.
+    """
+
+    def __init__(self, tensor: Any, count: int, dim: int) -> None:
+        self.tensor, self.parts, self.dim = tensor, count, dim
+
+    def __len__(self) -> int:
+        return self.parts
+
+    def __getitem__(self, index: Any) -> Any:
+        length = self.tensor.size(self.dim)
+        # as torch.chunk: all parts but the last are as large as the first
+        each = -(-length // self.parts)
+        begin = index * each
+        if begin >= length:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, begin, min(each, length - begin))
+
+
+class _Proxy:
+    """An object of PyTorch's with some attributes of our own."""
+
+    def __init__(self, real: Any, **own: Any) -> None:
+        self.__dict__.update(own, _real=real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Agree with ranks that are not there, or tell them something."""
+
+
+_ddp_constructor = ddp.DistributedDataParallel.__init__
+
+
+def _construct_ddp(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Make DDP with a reducer that is answered here: it wants a bucket's sum to be a tensor, and
+    would ask rank 0 after the first step in which order gradients came.
+    """
+    _ddp_constructor(self, *args, **kwargs)
+
+    def average(_: Any, bucket: Any) -> Any:
+        dist.all_reduce(bucket.buffer())
+        done: Any = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    # DDP checks them
+    average.__annotations__ = {
+        "bucket": dist.GradBucket,  # type: ignore[attr-defined]
+        "return": torch.futures.Future[torch.Tensor],
+    }
+    self.register_comm_hook(None, average)
+    self.reducer = _Proxy(self.reducer, _rebuild_buckets=lambda: False)
+
+
+def _real_mesh(*args: Any, **kwargs: Any) -> Any:
+    """Make a mesh whose table of ranks is a real tensor: its values are read."""
+    with unset_fake_temporarily():
+        return init_device_mesh(*args, **kwargs)
+
+
+_module_to = torch.nn.Module.to
+
+
+def _move(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Move a module; its parameters to the meta device by making others there, since PyTorch would
+    swap them, which fake ones do not allow.
+    """
+    if args != ("meta",) or kwargs:
+        return _module_to(self, *args, **kwargs)
+    for module in self.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = torch.nn.Parameter(
+                    torch.empty_like(parameter, device="meta"), parameter.requires_grad
+                )
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty_like(buffer, device="meta")
+    return self
+
+
+# its name before torch 2.13
+_REDUCE_SCATTER = (
+    "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+)
+_reduce_scatter = getattr(dist, _REDUCE_SCATTER)
+
+
+def _summed_whole(*args: Any, **kwargs: Any) -> Any:
+    """Copy what FSDP reduces and scatters, as gloo does: it sums a copy of the whole on every rank,
+    and cuts this rank's part from it.
+    """
+    whole = kwargs["input"] if "input" in kwargs else args[1]
+    copied = whole.clone()
+    done = _reduce_scatter(*args, **kwargs)
+    del copied
+    return done
+
+
+def _sends_held() -> contextlib.AbstractContextManager[None]:
+    """Keep what a pipeline sends until its schedule lets go of the message, as gloo's and NCCL's
+    works do.
+    """
+    from torch.distributed.pipelining import schedules
+
+    original = schedules._batch_p2p
+
+    def batch(operations: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        tensors = [operation.tensor for operation in operations]
+        works = original(operations, *args, **kwargs)
+        return [_Proxy(work, tensors=tensors) for work in works]
+
+    return _replaced(schedules, _batch_p2p=batch)

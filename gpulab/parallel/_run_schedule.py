@@ -14,19 +14,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from gpulab import _given, devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.tracker import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
-from gpulab.parallel._strategies import Setting
-from gpulab.parallel._strategies_split import OneAfterAnother, Pipeline, Stages
-from gpulab.parallel._timeline import clocks_ahead
+from gpulab.parallel._cluster import Ranks
+from gpulab.parallel._observe import clocks_ahead
+from gpulab.parallel._strategies import OneAfterAnother, Pipeline, Setting, Stages
 from gpulab.parallel.results import ScheduleRun
-
-if TYPE_CHECKING:
-    from gpulab.parallel._cluster import Ranks
 
 # A pass shorter than this is lost in what sleeping and sending take; a step longer than that
 # outlasts patience and timeouts.
@@ -86,7 +87,7 @@ def run_schedule(
     """
     stop = _given.callback("run_schedule", "stop", stop)
     report = _given.callback("run_schedule", "progress", progress) or (lambda fraction, text: None)
-    if not all(hasattr(ranks, name) for name in ("n", "run", "hosts")):
+    if not isinstance(ranks, Ranks):
         raise InputError(
             f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
             "more. Use `with gl.parallel.cluster(n=4) as ranks:`."
@@ -94,14 +95,7 @@ def run_schedule(
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
     steps = _given.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
     report(0.0, "each rank builds its stage")
-    held = ranks.run(
-        _set_up,
-        plan.schedule,
-        plan.microbatches,
-        plan.chunks,
-        plan.forward[0],
-        plan.backward[0],
-    )
+    held = ranks.run(_set_up, plan)
     taken: list[tuple[StagePass, ...]] = []
     for number in range(steps):
         if stop is not None and stop():
@@ -242,43 +236,35 @@ class _TimedSetting(Setting):
         )
 
 
-class _Engine:
-    """What an engine remembers between two calls."""
-
-    setting: _TimedSetting | None = None
-    take_step: Callable[[], object] | None = None
+_prepared: list[tuple[_TimedSetting, Callable[[], None]]] = []  # of this rank, at most one
 
 
-def _set_up(schedule: str, microbatches: int, chunks: int, forward: float, backward: float) -> int:
+def _set_up(plan: StageSchedule) -> int:
     """Build this rank's stage, take a step to warm up and one in which the memory is counted;
     return the most bytes of activations.
     """
-    import torch
-    import torch.distributed as dist
-
-    from gpulab.memory.tracker import StorageTracker
-
-    stages = dist.get_world_size()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         layers = [
             module
-            for _ in range(2 * stages * chunks)
+            for _ in range(2 * plan.stages * plan.chunks)
             for module in (torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Tanh())
         ]
-        batch = torch.randn(microbatches * _ROWS, _WIDTH)
+        batch = torch.randn(plan.microbatches * _ROWS, _WIDTH)
     setting = _TimedSetting(
         rank=dist.get_rank(),
-        size=stages,
+        size=plan.stages,
         device=torch.device("cpu"),
         model=torch.nn.Sequential(*layers),
         loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
         make_optimizer=partial(torch.optim.SGD, lr=0.0),
-        microbatches=microbatches,
+        microbatches=plan.microbatches,
         bucket_bytes=0,
     )
     trainer: Stages = (
-        OneAfterAnother(setting) if schedule == "split" else Pipeline(setting, schedule, chunks)
+        OneAfterAnother(setting)
+        if plan.schedule == "split"
+        else Pipeline(setting, plan.schedule, plan.chunks)
     )
 
     def take_step() -> None:
@@ -292,18 +278,17 @@ def _set_up(schedule: str, microbatches: int, chunks: int, forward: float, backw
         take_step()
     tracker.close()
     tracker.classify()
-    setting.pass_seconds = {"forward": forward / chunks, "backward": backward / chunks}
-    _Engine.setting, _Engine.take_step = setting, take_step
+    setting.pass_seconds = {
+        "forward": plan.forward[0] / plan.chunks,
+        "backward": plan.backward[0] / plan.chunks,
+    }
+    _prepared[:] = [(setting, take_step)]
     return int(tracker.timeline().bytes_by_category["activations"].max(initial=0))
 
 
 def _step() -> list[StagePass]:
     """Take one step together with the other ranks; return this one's passes."""
-    import torch.distributed as dist
-
-    setting, take_step = _Engine.setting, _Engine.take_step
-    assert setting is not None
-    assert take_step is not None
+    setting, take_step = _prepared[0]
     setting.passes = []
     dist.barrier()
     take_step()

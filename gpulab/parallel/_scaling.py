@@ -11,22 +11,20 @@ the same (``gpulab.parallel.train`` shows it), so accuracy needs no ranks.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
-from gpulab.parallel import scaling_steps
+from gpulab.parallel import rank_steps
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import usual_algorithm
 from gpulab.parallel.results import (
@@ -39,8 +37,7 @@ from gpulab.parallel.results import (
     ScalingMeasurement,
     ScalingResult,
 )
-from gpulab.parallel.scaling_steps import MODELS, StepModel, StepSpec
-from gpulab.recordings import Recording, Timing
+from gpulab.parallel.scaling_steps import MODELS, Prediction, StepModel, StepSpec, predict
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -48,7 +45,7 @@ from gpulab.timing.statistics import (
     median_ratio,
     ratio_interval,
 )
-from gpulab.transfer import AlphaBeta, fit
+from gpulab.transfer import AlphaBeta
 from gpulab.units import format_bytes, plural
 
 Progress = Callable[[float, str], None]
@@ -62,13 +59,11 @@ _MOST_DEADLINES = 3  # after so many of them it ends even where steps are too sl
 _DELAYED = 0.05  # the share of a lone rank's time without a core from which a note names others
 # of the intervals of the steps, relative: then the measurement may end before its deadline
 _WIDTH = 0.04
-# The all-reduce is measured from where its latency rules up to the gradients' size (or the largest
-# of these), in so many passes with so many calls each.
+# The all-reduce is measured from where its latency rules up to the gradients' size (or the fourth
+# of these, where that is larger).
 _SIZES = tuple(2**k for k in range(12, 25, 2))
-_PASSES, _REPEATS = 3, 6
+_ALL_REDUCE_SECONDS = 1.0
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
-_EXPERIMENT = "data-parallel scaling"
-_FEWEST_SIZES = 3  # of the recorded all-reduce, for a fit
 _NOTHING = "scaling: stopped before any step was timed; there is nothing to report. Run it again."
 
 
@@ -171,7 +166,6 @@ class _Measuring:
         self.ranks, self.spec, self.deadline = ranks, spec, deadline
         self.report = report or (lambda fraction, text: None)
         self.stop = stop or (lambda: False)
-        self.token = uuid.uuid4().hex
         self.columns: dict[int, list[float]] = {count: [] for count in spec.counts}
         self.alone_seconds = self.delay_seconds = 0.0
         self.notes: list[Note] = []
@@ -179,13 +173,13 @@ class _Measuring:
 
     def result(self) -> ScalingResult:
         self.report(0.5, "making a model on each rank")
-        facts = self._run(scaling_steps.facts)
+        facts = self._run(rank_steps.facts)
         # written for NCCL; no machine of ours with several GPUs has run it
         if facts[0]["accelerators"]:
             self.spec = replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
-        parameter_bytes = self._run(scaling_steps.begin, self.token, self.spec)[0]
+        parameter_bytes = self._run(rank_steps.begin, self.spec)[0]
         try:
-            line = self._all_reduce_line(parameter_bytes, facts)
+            line = self._all_reduce_line(parameter_bytes)
             self._sample()
         except StoppedError:
             self._release()
@@ -217,33 +211,20 @@ class _Measuring:
         the next measurement lets go.
         """
         if not self.interrupted:
-            self.ranks.run(scaling_steps.end, self.token)
+            self.ranks.run(rank_steps.end)
 
-    def _all_reduce_line(
-        self, parameter_bytes: int, facts: Sequence[dict[str, Any]]
-    ) -> AlphaBeta | None:
+    def _all_reduce_line(self, parameter_bytes: int) -> AlphaBeta | None:
         """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
         if self.ranks.n < 2:
             return None
-        one_clock = len({each["host"] for each in facts}) == 1
-        sizes = sorted(
-            {size for size in _SIZES if size <= max(parameter_bytes, _SIZES[3])}
-            | {max(parameter_bytes, _SIZES[0])}
-        )
-        taken: dict[int, list[float]] = {size: [] for size in sizes}
-        # all sizes, then all again: what disturbs the machine for a while ruins no size alone
-        for number, size in itertools.product(range(_PASSES), sizes):
-            if self.stop():
-                raise StoppedError(
-                    "scaling: stopped while the all-reduce was timed; there is nothing to report. "
-                    "Run it again."
-                )
-            self.report(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
-            of_ranks = self._run(scaling_steps.collective_times, "all_reduce", size, _REPEATS)
-            taken[size] += scaling_steps.call_seconds(of_ranks, one_clock)
-        medians = [float(np.median(taken[size])) for size in sizes]
-        samples = len(sizes) * _PASSES * _REPEATS
-        return fit(sizes, medians, Evidence.measured(facts[0]["environment"].device, samples))
+        self.report(0.55, "timing the all-reduce")
+        largest = max(parameter_bytes, _SIZES[3])
+        sizes = {size for size in _SIZES if size <= largest} | {max(parameter_bytes, _SIZES[0])}
+        try:
+            return sweep(self.ranks, "all_reduce", sizes, deadline=_ALL_REDUCE_SECONDS).fit()
+        except StoppedError as error:
+            self.interrupted = True
+            raise StoppedError(_NOTHING) from error
 
     def _sample(self) -> None:
         begin, rounds, done = time.monotonic(), 1, 0
@@ -252,7 +233,10 @@ class _Measuring:
             late = now >= self.deadline and (
                 done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * self.deadline
             )
-            if late or (done >= 3 * _ROUNDS_AT_LEAST and self._precise()):
+            if late or (
+                done >= 3 * _ROUNDS_AT_LEAST
+                and all(is_precise(np.array(column), _WIDTH) for column in self.columns.values())
+            ):
                 return
             steps = plural(len(self.columns[self.spec.counts[0]]), "step")
             self.report(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{steps} of each")
@@ -260,7 +244,7 @@ class _Measuring:
             try:
                 if self.stop():
                     raise StoppedError(_NOTHING)
-                of_ranks = self._run(scaling_steps.turns, self.token, rounds, _TURN)
+                of_ranks = self._run(rank_steps.turns, rounds, _TURN)
             except StoppedError:  # in the middle of these turns: those before them count
                 if not done:
                     raise
@@ -268,7 +252,7 @@ class _Measuring:
                 self.notes.append(Note("stopped", f"{words} then. Run it again for the rest."))
                 return
             for count in self.columns:
-                self.columns[count] += scaling_steps.slowest(
+                self.columns[count] += rank_steps.slowest(
                     [each.seconds[count] for each in of_ranks[:count]]
                 )
             self.alone_seconds += of_ranks[0].alone_seconds
@@ -276,56 +260,6 @@ class _Measuring:
             done += rounds
             a_round = (time.monotonic() - before) / rounds
             rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
-
-    def _precise(self) -> bool:
-        return all(is_precise(np.array(column), _WIDTH) for column in self.columns.values())
-
-
-class _Prediction(NamedTuple):
-    """What one rank's step and the all-reduce predict; all None where one of them was not
-    measured.
-    """
-
-    latency: float | None = None
-    bandwidth: float | None = None
-    plain: models.ScalingCurve | None = None  # without overlap
-    hidden: models.ScalingCurve | None = None  # with the largest possible overlap
-
-    def seconds(self, count: int) -> tuple[float | None, float | None]:
-        """Return the predicted seconds on so many ranks, without and with overlap."""
-        return (
-            None if self.plain is None else self.plain.at(count).seconds,
-            None if self.hidden is None else self.hidden.at(count).seconds,
-        )
-
-
-def _predict(
-    line: AlphaBeta | None,
-    one_seconds: float | None,
-    parameter_bytes: int,
-    counts: Sequence[int],
-    world: int,
-    *,
-    overlap: float = 1.0,
-    **options: Any,
-) -> _Prediction:
-    if line is None or one_seconds is None:
-        return _Prediction()
-    # From the ring of all ranks to one message, so that smaller rings can be predicted.
-    latency, bandwidth = models.collective_message(
-        "all_reduce",
-        world,
-        "ring",
-        latency_seconds=line.latency_seconds,
-        bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
-    )
-    curves = (
-        models.scaling(
-            one_seconds, parameter_bytes, latency, bandwidth, counts, overlap=each, **options
-        )
-        for each in (0.0, overlap)
-    )
-    return _Prediction(latency, bandwidth, *curves)
 
 
 def _result(
@@ -344,7 +278,7 @@ def _result(
     processors, computed = sum(hosts.values()), spec.wait_seconds is None
     samples = {count: np.array(column) for count, column in sorted(columns.items())}
     where, mode = facts[0]["environment"], "weak" if spec.weak else "strong"
-    prediction = _predict(
+    prediction = predict(
         line,
         float(np.median(samples[1])) if 1 in samples else None,
         parameter_bytes,
@@ -373,7 +307,7 @@ def _result(
 
 
 def _point(
-    spec: StepSpec, count: int, samples: dict[int, np.ndarray], prediction: _Prediction
+    spec: StepSpec, count: int, samples: dict[int, np.ndarray], prediction: Prediction
 ) -> ScalingMeasurement:
     mine, least = samples[count], min(samples)
     work = count * spec.batch_of(count) / (least * spec.batch_of(least))
@@ -456,136 +390,6 @@ def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> in
     return batch
 
 
-def recorded_scaling(
-    recording: Recording, model: str | None = None, mode: str = "strong"
-) -> ScalingResult | None:
-    """Return a recorded machine's scaling, or None where it was not recorded.
-
-    Parameters
-    ----------
-    recording : Recording
-        From ``gpulab.recordings``.
-    model : str, optional
-        As ``scaling`` names them; None takes the first that was recorded.
-    mode : str
-        "strong" or "weak".
-
-    Returns
-    -------
-    ScalingResult or None
-        Evidence RECORDED; where the all-reduce was recorded on the same number of ranks, the link
-        and the prediction come from it.
-
-    Raises
-    ------
-    InputError
-        If this is not a recording, or there is no such model or mode.
-    """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass "
-            "gl.recordings.load(name)."
-        )
-    _given.word("recorded_scaling", "mode", mode, MODES)
-    if model is not None:
-        _given.word("recorded_scaling", "model", model, MODELS)
-    wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
-    # a later version of gpulab may have recorded another
-    there = [entry for entry in wanted if entry.params.get("model") in MODELS]
-    if not there:
-        return None
-    name = str(there[0].params["model"])
-    entries = {
-        int(entry.params["ranks"]): entry for entry in there if entry.params["model"] == name
-    }
-    counts = sorted(entries)
-    timings = {count: timing for count in counts if (timing := entries[count].timing) is not None}
-    batch, parameter_bytes = int(there[0].params["batch"]), int(there[0].params["parameter_bytes"])
-    spec = StepSpec(MODELS[name], batch, mode == "weak", tuple(counts))
-    prediction = _predict(
-        _recorded_line(recording, counts[-1]),
-        timings[1].median_seconds if 1 in timings else None,
-        parameter_bytes,
-        counts,
-        counts[-1],
-        mode=mode,
-    )
-    cpu = recording.environment.device_kind == "cpu"
-    return ScalingResult(
-        label=f"{MODELS[name].words} on {recording.environment.device}",
-        mode=mode,
-        stage=COMPUTED,
-        parameter_bytes=parameter_bytes,
-        processors=recording.environment.cores if cpu else counts[-1],
-        hosts=1,
-        points=tuple(_recorded_point(spec, count, timings, prediction) for count in timings),
-        latency_seconds=prediction.latency,
-        bandwidth_bytes_per_second=prediction.bandwidth,
-        prediction=prediction.plain,
-        overlapped=prediction.hidden,
-        notes=tuple(note for timing in timings.values() for note in timing.notes),
-        evidence=recording.evidence(entries[max(entries)]),
-        environment=recording.environment,
-    )
-
-
-def _recorded_point(
-    spec: StepSpec, count: int, timings: dict[int, Timing], prediction: _Prediction
-) -> ScalingMeasurement:
-    """Return a point; recorded steps did not take turns, so the ratio's interval joins those of
-    both times.
-    """
-    mine, one = timings[count], timings.get(1)
-    work = count * spec.batch_of(count) / spec.batch_of(1)
-    speedup = None if one is None else work * one.median_seconds / mine.median_seconds
-    span = None if one is None else _joined(one, mine, work)
-    return ScalingMeasurement(
-        count,
-        spec.batch_of(count),
-        mine.samples_seconds,
-        mine.median_seconds,
-        mine.interval_seconds,
-        speedup,
-        (1.0, 1.0) if span is not None and count == 1 else span,
-        *prediction.seconds(count),
-    )
-
-
-def _joined(one: Timing, mine: Timing, work: float) -> tuple[float, float] | None:
-    """Return the interval of the ratio of two medians by the method of variance estimates recovery,
-    on logs.
-
-    Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693; as
-    ``gpulab.timing.statistics.ratio_interval`` does from samples.
-    """
-    first, second = one.interval_seconds, mine.interval_seconds
-    if first is None or second is None or first[0] <= 0 or second[0] <= 0:
-        return None
-    a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
-    down, up = (
-        math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
-        math.hypot(math.log(first[1]) - a, b - math.log(second[0])),
-    )
-    return work * math.exp(a - b - down), work * math.exp(a - b + up)
-
-
-def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
-    """Return the fit of the recorded all-reduce on so many ranks."""
-    entries = [
-        entry
-        for entry in recording.select("collectives", collective="all_reduce", ranks=ranks)
-        if entry.timing is not None
-    ]
-    if ranks < 2 or len(entries) < _FEWEST_SIZES:
-        return None
-    sizes = [float(entry.params["nbytes"]) for entry in entries]
-    return fit(
-        sizes,
-        [entry.timing.median_seconds for entry in entries if entry.timing is not None],
-        recording.evidence(entries[0]),
-    )
-
-
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
 # from where the latency rules to where the bandwidth does
 DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
@@ -648,7 +452,7 @@ def sweep(
     _given.word("sweep", "operation", operation, OPERATIONS)
     end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
     several = _elements(sizes, ranks.n)
-    facts = ranks.run(scaling_steps.facts)
+    facts = ranks.run(rank_steps.facts)
     one_clock = len({each["clock"] for each in facts}) == 1
     backend, where = facts[0]["backend"], facts[0]["environment"]
     # gloo's own; NCCL chooses by size and links
@@ -666,7 +470,7 @@ def sweep(
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        counted = ranks.run(scaling_steps.sent_bytes, operation, elements)
+        counted = ranks.run(rank_steps.sent_bytes, operation, elements)
         wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
         sent = tuple(each for each, _ in counted if each is not None)
         points.append(
@@ -730,8 +534,8 @@ def _sampled_calls(
     calls = _FIRST
     while calls:
         before = time.monotonic()
-        times = ranks.run(scaling_steps.timed_calls, operation, elements, calls)
-        seconds += scaling_steps.call_seconds(times, one_clock)
+        times = ranks.run(rank_steps.timed_calls, operation, elements, calls)
+        seconds += rank_steps.call_seconds(times, one_clock)
         now = time.monotonic()
         if len(seconds) >= FEWEST_SAMPLES and (
             now >= until or is_precise(np.array(seconds), _CALLS_WIDTH)
@@ -745,8 +549,10 @@ def _sampled_calls(
 
 
 RULES = ("unchanged", "linear", "linear with warm-up")
-_MOST_RANKS = 4096
+_MOST_RANKS, _HIGHEST_RATE = 4096, 1e6
 _SEEDS = 3
+# Of SGD; and the epochs over which "linear with warm-up" raises the learning rate.
+_MOMENTUM, _WARM_UP_EPOCHS = 0.9, 1.0
 
 
 def global_batch(
@@ -756,11 +562,8 @@ def global_batch(
     batch: int = 16,
     epochs: int = 5,
     learning_rate: float = 0.03,
-    momentum: float = 0.9,
-    warm_up_epochs: float = 1.0,
     rules: Iterable[str] = RULES,
     seeds: int | Iterable[int] = _SEEDS,
-    device: Any = "cpu",
 ) -> GlobalBatchResult:
     """Train with the global batch of several numbers of ranks, for the same epochs, under rules for
     the learning rate.
@@ -774,18 +577,14 @@ def global_batch(
     batch : int
         Samples of each rank.
     epochs : int
-    learning_rate, momentum : float
-        Of SGD with one rank.
-    warm_up_epochs : float
-        Epochs over which "linear with warm-up" raises the learning rate in equal steps, beginning
-        with that of one rank.
+    learning_rate : float
+        Of SGD with one rank; its momentum is 0.9.
     rules : iterable of str
-        "unchanged"; "linear": times the ranks; "linear with warm-up". With one rank all are the
-        same, and are trained once.
+        "unchanged"; "linear": times the ranks; "linear with warm-up": that, reached in equal steps
+        over the first epoch, beginning with the rate of one rank. With one rank all are the same,
+        and are trained once.
     seeds : int or iterable of int
         As in ``training.over_seeds``.
-    device : optional
-        As in ``training.fit``.
 
     Returns
     -------
@@ -820,9 +619,12 @@ def global_batch(
         )
     batch = _given.whole("global_batch", "batch", batch, 1, 2**20)
     epochs = _given.whole("global_batch", "epochs", epochs, 1, 10_000)
-    rate = _rate("learning_rate", learning_rate)
-    momentum = _rate("momentum", momentum, zero=True)
-    warm_up_epochs = _rate("warm_up_epochs", warm_up_epochs, zero=True)
+    if not _given.is_finite(learning_rate) or not 0 < learning_rate <= _HIGHEST_RATE:
+        raise InputError(
+            f"global_batch: learning_rate is {shown(learning_rate)}; expected a finite number "
+            "above 0. Leave it out."
+        )
+    rate = float(learning_rate)
     if not _given.is_whole(seeds):  # each training takes them anew
         seeds = tuple(_given.items("global_batch", "seeds", seeds))
     if several[-1] * batch > len(job.train):
@@ -832,61 +634,32 @@ def global_batch(
             "them. Pass fewer ranks or a smaller batch."
         )
     rows: list[GlobalBatchRow] = []
-    for p in several:
-        # with one rank all rules are the same
-        for rule in wanted if p > 1 else wanted[:1]:
-            row = _train_row(
-                rule,
-                p,
-                job=job,
-                batch=batch,
-                rate=rate,
-                momentum=momentum,
-                warm_up_epochs=warm_up_epochs,
-                seeds=seeds,
-                epochs=epochs,
-                device=device,
-            )
-            rows += [replace(row, rule=name) for name in (wanted if p == 1 else [rule])]
+    with _one_thread():
+        for p in several:
+            # with one rank all rules are the same
+            for rule in wanted if p > 1 else wanted[:1]:
+                size, an_epoch = p * batch, len(job.train) // (p * batch)
+                scaled = rate * (1 if rule == RULES[0] else p)
+                ramp = round(_WARM_UP_EPOCHS * an_epoch) if rule == RULES[2] else 0
+                runs = training.over_seeds(
+                    job,
+                    seeds,
+                    epochs=epochs,
+                    batch_size=size,
+                    optimizer=functools.partial(_warm_sgd, scaled, rate, ramp),
+                    device="cpu",
+                )
+                lost = sum(run.ended == "diverged" for run in runs.runs)
+                row = (p, size, scaled, epochs * an_epoch, runs.accuracy, lost)
+                rows += [GlobalBatchRow(name, *row) for name in (wanted if p == 1 else [rule])]
     rows.sort(key=lambda row: (RULES.index(row.rule), row.ranks))
     evidence = Evidence.measured(
         rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows)
     )
-    words = f"SGD with momentum {momentum:g}" if momentum else "SGD"
+    words = f"SGD with momentum {_MOMENTUM:g}"
     return GlobalBatchResult(
-        job.name, batch, epochs, words, rate, warm_up_epochs, tuple(rows), (), evidence
+        job.name, batch, epochs, words, rate, _WARM_UP_EPOCHS, tuple(rows), (), evidence
     )
-
-
-def _train_row(
-    rule: str,
-    ranks: int,
-    *,
-    job: training.Task,
-    batch: int,
-    rate: float,
-    momentum: float,
-    warm_up_epochs: float,
-    epochs: int,
-    seeds: Any,
-    **options: Any,
-) -> GlobalBatchRow:
-    """Train with the global batch of so many ranks under a rule, once for each seed."""
-    size = ranks * batch
-    an_epoch = len(job.train) // size
-    scaled = rate * (1 if rule == RULES[0] else ranks)
-    ramp = round(warm_up_epochs * an_epoch) if rule == RULES[2] else 0
-    with _one_thread():
-        runs = training.over_seeds(
-            job,
-            seeds,
-            epochs=epochs,
-            batch_size=size,
-            optimizer=functools.partial(_warm_sgd, scaled, rate, ramp, momentum),
-            **options,
-        )
-    lost = sum(run.ended == "diverged" for run in runs.runs)
-    return GlobalBatchRow(rule, ranks, size, scaled, epochs * an_epoch, runs.accuracy, lost)
 
 
 @contextmanager
@@ -894,8 +667,6 @@ def _one_thread() -> Iterator[None]:
     """Within the block torch works on one core: small batches gain nothing from more, and on a busy
     machine threads wait for threads.
     """
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -904,32 +675,12 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _warm_sgd(rate: float, start: float, steps: int, momentum: float, parameters: Any) -> Any:
+def _warm_sgd(rate: float, start: float, steps: int, parameters: Any) -> torch.optim.Optimizer:
     """Return SGD whose learning rate rises from ``start`` to ``rate`` in equal parts over so many
     steps.
     """
-    import torch
-
-    class WarmSgd(torch.optim.SGD):
-        """SGD that sets its own learning rate before each of its first steps."""
-
-        taken = 0
-
-        def step(self, closure: Any = None) -> Any:
-            if self.taken <= steps:
-                share = 1.0 if not steps else self.taken / steps
-                for group in self.param_groups:
-                    group["lr"] = start + (rate - start) * min(share, 1.0)
-            self.taken += 1
-            return super().step(closure)
-
-    return WarmSgd(parameters, lr=rate if not steps else start, momentum=momentum)
-
-
-def _rate(name: str, value: Any, zero: bool = False) -> float:
-    if not _given.is_finite(value) or not (0 <= value <= 1e6) or (value == 0 and not zero):
-        raise InputError(
-            f"global_batch: {name} is {shown(value)}; expected a finite number "
-            f"{'from' if zero else 'above'} 0. Leave it out."
-        )
-    return float(value)
+    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=_MOMENTUM)
+    if steps:
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start / rate, total_iters=steps)
+        optimizer.register_step_post_hook(lambda *arguments: warm_up.step())
+    return optimizer

@@ -19,6 +19,7 @@ input is what counts there.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -30,6 +31,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -206,7 +208,7 @@ class _SupervisorProcess:
     orders.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder, self._parent = folder, os.getppid()
         self._processes: dict[str, subprocess.Popen[bytes] | _Fork] = {}
         self._asked_to_stop: dict[str, float] = {}
@@ -255,39 +257,37 @@ class _SupervisorProcess:
             self._forks = psutil.Process().num_threads() == 1
         _report("loaded")
 
-    def engine(self, name: str, arguments: list[str], log: str) -> None:
-        """Start one engine."""
-        if not self._forks:
-            code = "from ipyparallel.engine.app import main; main()"
-            self.process(name, [sys.executable, "-c", code, *arguments], log)
-            return
-        supervisor = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_engine(supervisor, arguments, log)
-        self._processes[name] = _Fork(pid)
-        _report("started", name, pid)
-
-    def process(
-        self, name: str, command: list[str], log: str, stop_seconds: float | None = None
+    def start(
+        self, name: str, module: str, arguments: list[str], stop_seconds: float | None = None
     ) -> None:
-        """Start any other process, as the leader of a session of its own; with ``stop_seconds`` it
-        is interrupted in the end and has so long to stop.
+        """Start a program of ipyparallel's, as the leader of a session of its own: a fork, once
+        ``load`` has made that sound. With ``stop_seconds`` it is interrupted in the end and has so
+        long to stop.
         """
-        with Path(log).open("ab") as out:
-            started = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                # asked to end, with its own children, should the supervisor be killed
-                preexec_fn=(lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if _LINUX else None,  # noqa: PLW1509  # there are no threads here
-            )
-        self._processes[name] = started
+        log = self._folder / f"{name}.log"
+        if self._forks:
+            supervisor = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                _become(module, supervisor, arguments, log)
+            self._processes[name] = _Fork(pid)
+        else:
+            with log.open("ab") as out:
+                self._processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    # asked to end, with its own children, should the supervisor be killed; there
+                    # are no threads here
+                    preexec_fn=(  # noqa: PLW1509
+                        (lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if _LINUX else None
+                    ),
+                )
         if stop_seconds is not None:
             self._asked_to_stop[name] = stop_seconds
-        _report("started", name, started.pid)
+        _report("started", name, self._processes[name].pid)
 
     def interrupt(self, names: Sequence[str]) -> None:
         """Send SIGINT to processes; those that have ended are not reaped while they have a name
@@ -330,14 +330,11 @@ class _SupervisorProcess:
         import psutil
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        stopping = {
-            name: seconds
-            for name, seconds in self._asked_to_stop.items()
-            if name in self._processes
-        }
+        stopping = self._asked_to_stop.keys() & self._processes.keys()
         self.interrupt(list(stopping))
-        for name, seconds in stopping.items():
-            psutil.wait_procs([psutil.Process(self._processes[name].pid)], timeout=seconds)
+        for name in stopping:
+            process = psutil.Process(self._processes[name].pid)
+            psutil.wait_procs([process], timeout=self._asked_to_stop[name])
         own = psutil.Process()
         for _ in range(100):
             below = own.children(recursive=True)
@@ -352,20 +349,15 @@ class _SupervisorProcess:
 
 def _input() -> Iterator[bytes]:
     """Yield what the standard input has, b"" where nothing came within a tick, until its end."""
-    if os.name == "nt":
-        yield from _windows_input()
-        return
-    while True:
-        if not select.select([0], [], [], _TICK_SECONDS)[0]:
-            yield b""
-        elif data := os.read(0, 1 << 16):
-            yield data
-        else:
-            return
-
-
-def _windows_input() -> Iterator[bytes]:
-    """Yield the same on Windows, where pipes cannot be waited for: a thread reads."""
+    if os.name != "nt":
+        while True:
+            if not select.select([0], [], [], _TICK_SECONDS)[0]:
+                yield b""
+            elif data := os.read(0, 1 << 16):
+                yield data
+            else:
+                return
+    # on Windows pipes cannot be waited for: a thread reads, and nothing is forked
     arrived: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
@@ -387,8 +379,8 @@ def _report(event: str, name: str = "", value: Any = None) -> None:
         os.write(1, json.dumps({"event": event, "name": name, "value": value}).encode() + b"\n")
 
 
-def _become_engine(supervisor: int, arguments: list[str], log: str) -> NoReturn:
-    """Turn a fork of the supervisor into an engine; never returns."""
+def _become(module: str, supervisor: int, arguments: list[str], log: Path) -> NoReturn:
+    """Turn a fork of the supervisor into a program; never returns."""
     code = 1
     try:
         os.setsid()
@@ -406,23 +398,17 @@ def _become_engine(supervisor: int, arguments: list[str], log: str) -> NoReturn:
         import numpy as np
 
         np.random.seed()  # every fork has inherited the same state; ``random`` sees to that itself
-        sys.argv = ["ipengine", *arguments]
-        from ipyparallel.engine.app import main
-
-        main()
+        sys.argv = [module, *arguments]
+        importlib.import_module(f"{module}.app").main()
         code = 0
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else 1
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     os._exit(code)
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes
-
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
@@ -443,4 +429,4 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    _SupervisorProcess(sys.argv[1]).serve()
+    _SupervisorProcess(Path(sys.argv[1])).serve()

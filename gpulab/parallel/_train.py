@@ -1,34 +1,70 @@
-"""Train one model over several ranks, beside the same training in one process."""
+"""Train one model over several ranks, beside the same training in one process.
+
+The first half plans and compares; the second half runs inside each rank: the same batches as one
+process, and notes on each step. The steps fall into three parts. The first ones only train. One is
+followed storage by storage, which slows it. The last ones are observed: their collectives, the
+bytes on the wire, and what the rank's thread did when.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
-from gpulab import _given, models, training
+from gpulab import _given, devices, models, training
 from gpulab.errors import InputError, kind_of, shown
-from gpulab.evidence import Evidence, Note
-from gpulab.parallel import _train_step
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.memory.training_step import optimizer_seen
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel._observe import CollectiveCall, usual_algorithm
-from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
-from gpulab.parallel._timeline import timeline
-from gpulab.parallel._train_step import TrainingJob, TrainingOutcome
+from gpulab.parallel._observe import (
+    CollectiveCall,
+    RankNotes,
+    clocks_ahead,
+    observe,
+    timeline,
+    usual_algorithm,
+)
+from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets
+from gpulab.parallel._rank_memory import RankTracker
+from gpulab.parallel._strategies import (
+    Asked,
+    Setting,
+    SingleProcess,
+    Strategy,
+    Trainer,
+    positions_of,
+    strategy_named,
+)
 from gpulab.parallel.results import RankReport, StrategyResult
-from gpulab.parallel.script import fingerprint
-from gpulab.training.data_tasks import Task, check_seed
+from gpulab.training.backend_switches import switches
+from gpulab.training.data_tasks import Order, Task, check_seed
 
 # What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
 # run in another order with other ranks, so the last bits differ, and an optimizer that divides by a
 # gradient's own size (Adam) carries them on. Measured: docs/measurements.md, "Strategies".
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 _MOST_STEPS = 10_000
-_MOST_REFERENCES = 8
-_references: dict[str, TrainingOutcome] = {}
+# Name to the class and its options beside the learning rate.
+OPTIMIZERS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
+    "adam": (torch.optim.Adam, {}),
+    "adamw": (torch.optim.AdamW, {}),
+    "sgd": (torch.optim.SGD, {}),
+    "sgd-momentum": (torch.optim.SGD, {"momentum": 0.9}),
+}
+OBSERVED = 3  # steps at the end, where there are so many
+FEWEST_STEPS = 3  # one that only trains, one followed, one observed
+# What one process computed, for the same models of the course on the same batches.
+_references: dict[TrainingJob, TrainingOutcome] = {}
 
 
 def train(
@@ -95,8 +131,8 @@ def train(
 
     Notes
     -----
-    The single process is rank 0 alone. Its run is kept for the next call with the same model, data
-    and options.
+    The single process is rank 0 alone. Where task and model are the course's, its run is kept for
+    the next call with the same options.
     """
     chosen = strategy_named(strategy)
     job = training_job(
@@ -123,7 +159,7 @@ def train(
     positions = positions_of(source.train.inputs)
     chosen.check(Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
     single = _single_process(ranks, job, whole)
-    outcomes = ranks.run(_train_step.train_on_rank, job, chosen.build, strategy, model)
+    outcomes = ranks.run(train_on_rank, job, chosen.build, strategy, model)
     return _result(chosen, job, whole, single, outcomes, len(set(ranks.hosts)))
 
 
@@ -135,8 +171,6 @@ def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> Traini
     InputError
         If one of the values cannot be used.
     """
-    import torch
-
     source = training.task(task)
     if model is not None and not isinstance(model, torch.nn.Module):
         raise InputError(
@@ -144,12 +178,12 @@ def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> Traini
             "gl.networks.transformer()."
         )
     _given.word("train", "dtype", options["dtype"], TOLERANCES)
-    _given.word("train", "optimizer", options["optimizer"], _train_step.OPTIMIZERS)
+    _given.word("train", "optimizer", options["optimizer"], OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])
     if options["batch_size"] is None:
         options["batch_size"] = source.batch_size
     for name, least, most in (
-        ("steps", _train_step.FEWEST_STEPS, _MOST_STEPS),
+        ("steps", FEWEST_STEPS, _MOST_STEPS),
         ("microbatches", 1, len(source.train)),
         ("bucket_bytes", 1, 2**40),
         ("batch_size", 1, len(source.train)),
@@ -198,29 +232,16 @@ def _refuse_incomparable(model: Any) -> None:
 
 
 def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutcome:
-    """Return what one process computes: kept from an earlier call with everything that its numbers
-    depend on, or trained now on rank 0.
-    """
-    key = fingerprint(
-        model,
-        job.task,
-        job.steps,
-        job.batch_size,
-        job.dtype,
-        job.optimizer,
-        job.learning_rate,
-        job.seed,
-    )
-    kept = _references.pop(key, None)
-    if kept is None:
-        # Without the strategy: its code may lie in a module that only the call on the ranks
-        # carries.
-        plain = dataclasses.replace(job, strategy="single")
-        kept = ranks.run(_train_step.train_single_process, plain, model)[0]
-        if len(_references) >= _MOST_REFERENCES:
-            del _references[next(iter(_references))]
-    _references[key] = kept
-    return kept
+    """Return what one process computes: kept from an earlier call, or trained now on rank 0."""
+    # Without the strategy: its code may lie in a module that only the call on the ranks carries.
+    plain = dataclasses.replace(job, strategy="single", microbatches=1, bucket_bytes=1)
+    kept = job.model is None and isinstance(job.task, str)
+    if kept and plain in _references:
+        return _references[plain]
+    outcome: TrainingOutcome = ranks.run(train_single_process, plain, model)[0]
+    if kept:
+        _references[plain] = outcome
+    return outcome
 
 
 def _result(
@@ -232,20 +253,18 @@ def _result(
     machines: int,
 ) -> StrategyResult:
     environment, count = outcomes[0].environment, len(outcomes)
-    losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
     evidence = Evidence.measured(environment.device)
     noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
     lanes = timeline(f"{chosen.name} on {count} rank{'s' if count != 1 else ''}", noted, evidence)
     result = StrategyResult(
         strategy=chosen.name,
         ranks=count,
-        model=f"{type(model).__name__} on "
-        f"{job.task if isinstance(job.task, str) else job.task.name}",
+        model=f"{type(model).__name__} on {training.task(job.task).name}",
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         dtype=job.dtype,
         optimizer=job.optimizer,
         batch_size=job.batch_size,
-        losses=losses,
+        losses=np.sum([outcome.shares for outcome in outcomes], axis=0),
         single_losses=np.array(single.shares),
         state_difference=_state_difference(single.state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
@@ -258,9 +277,7 @@ def _result(
         evidence=evidence,
         environment=environment,
     )
-    notes = []
-    if not result.agrees:
-        notes.append(_disagreement(result, model, single.state))
+    notes = [] if result.agrees else [_disagreement(result, model, single.state)]
     if count == 1:
         words = "There is only one rank, so nothing was split or sent."
         notes.append(Note("skipped", f"{words} Start a cluster of two or more."))
@@ -326,8 +343,6 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
     """Return from where on the ranks and one process have other numbers, and why; where both have
     none, nothing is said of the ranks.
     """
-    import torch
-
     wrong = np.flatnonzero(~(result.loss_differences <= result.tolerance))
     # the first step at which one process has no finite loss, or that after the last
     lost = int(np.append(np.flatnonzero(~np.isfinite(result.single_losses)), result.steps)[0])
@@ -357,3 +372,211 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
         f"{result.state_difference:.1e}, tolerance {result.tolerance:.0e}): this is not what one "
         f"process computes. {why}",
     )
+
+
+# -- what runs in an engine
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What every rank has to do; see ``train`` for each."""
+
+    strategy: Any
+    task: Any
+    model: Any
+    steps: int
+    batch_size: int
+    dtype: str
+    optimizer: str
+    learning_rate: float
+    microbatches: int
+    bucket_bytes: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What a rank did and noted.
+
+    Attributes
+    ----------
+    shares : list of float
+        Of each step's mean loss.
+    state : dict of str to torch.Tensor
+        Parameters by name, on the host.
+    environment : Environment
+        Of the rank: where it computed.
+    step_seconds : list of float
+    peak_bytes : int
+    peak_by_category, most_by_category : dict of str to int
+    notes : RankNotes
+        Of the observed steps.
+    wire_bytes : int or None
+        Sent in the observed steps; None with ``wire_reason``.
+    wire_reason : str or None
+    """
+
+    shares: list[float]
+    state: dict[str, Any]
+    environment: Environment
+    step_seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    peak_by_category: dict[str, int] = field(default_factory=dict)
+    most_by_category: dict[str, int] = field(default_factory=dict)
+    notes: RankNotes | None = None
+    wire_bytes: int | None = None
+    wire_reason: str | None = None
+
+
+def train_single_process(job: TrainingJob, *carried: Any) -> TrainingOutcome | None:
+    """Train as one process does, on rank 0; the others have nothing to do.
+
+    ``carried`` is in the job already: named apart, its own module travels with it.
+    """
+    # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a
+    # timeout
+    _ = training.task(job.task).train
+    if dist.get_rank() != 0:
+        return None
+    with _reproducible(job) as device:
+        trainer = SingleProcess(_setting(job, device, 0, 1))
+        shares = [float(trainer.step(batch)) for batch in _batches(job, device)]
+        return TrainingOutcome(shares, _on_host(trainer.state()), devices.environment(str(device)))
+
+
+def train_on_rank(job: TrainingJob, *carried: Any) -> TrainingOutcome:
+    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in
+    ``train_single_process``.
+    """
+    # as in ``train_single_process``, which a kept reference leaves out
+    _ = training.task(job.task).train
+    with _reproducible(job) as device:
+        setting = _setting(job, device, dist.get_rank(), dist.get_world_size())
+        training_run = _RankTraining(setting, strategy_named(job.strategy).build(setting))
+        return training_run.outcome(_batches(job, device), job.steps)
+
+
+class _RankTraining:
+    """One rank's run."""
+
+    def __init__(self, setting: Setting, trainer: Trainer) -> None:
+        self.setting, self.trainer = setting, trainer
+        self.shares: list[Any] = []
+        self.seconds: list[float] = []
+        self.begins: list[float] = []
+
+    def outcome(self, batches: Iterator[tuple[Any, Any]], steps: int) -> TrainingOutcome:
+        """Take all steps; return what was noted."""
+        for _ in range(steps - min(OBSERVED, steps - FEWEST_STEPS + 1) - 1):
+            self._step(next(batches))
+        memory = self._followed(next(batches))
+        ahead = clocks_ahead(self.setting.device)
+        ready = list(batches)
+        del self.setting.phases[:], self.setting.ends_in_wait[:], self.begins[:]
+        dist.barrier()  # so that the observed steps do not begin with what the followed one took
+        before = sent_by_sockets()
+        with observe() as seen:
+            for batch in ready:
+                self._step(batch)
+            end = time.perf_counter()
+        sent = sent_between(before, sent_by_sockets())
+        # a completion is reported by another thread, a moment after the step went on
+        deadline = time.perf_counter() + 1.0
+        while seen.in_flight and time.perf_counter() < deadline:
+            time.sleep(0.001)
+        notes = RankNotes(
+            tuple(self.setting.phases),
+            seen.calls,
+            seen.waits,
+            tuple(self.setting.ends_in_wait),
+            tuple(self.begins),
+            end,
+            ahead,
+        )
+        shares = [float(share) for share in self.shares]
+        state, here = _on_host(self.trainer.state()), devices.environment(str(self.setting.device))
+        return TrainingOutcome(shares, state, here, self.seconds, *memory, notes, *sent)
+
+    def _step(self, batch: Any) -> None:
+        begin = time.perf_counter()
+        self.begins.append(begin)
+        self.shares.append(self.trainer.step(batch))
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize(self.setting.device)
+        self.seconds.append(time.perf_counter() - begin)
+
+    def _followed(self, batch: Any) -> tuple[int, dict[str, int], dict[str, int]]:
+        """Take a step whose storages are followed; return its peak, that by category, and the most
+        of each category.
+        """
+        tracker = RankTracker(self.setting.device.type)
+        for module in self.trainer.modules:
+            for name, parameter in module.named_parameters():
+                if parameter.grad is not None:
+                    tracker.watch(parameter.grad, "gradients", name)
+        tracker.watch_modules(self.trainer.modules)
+        # ZeroRedundancyOptimizer's own lies inside
+        inner = getattr(self.trainer.optimizer, "optim", self.trainer.optimizer)
+        for state in inner.state.values():
+            for value in state.values():
+                if hasattr(value, "untyped_storage"):
+                    tracker.watch(value, "optimizer")
+        tracker.watch_inputs(batch)
+        with optimizer_seen(tracker), tracker:
+            self._step(batch)
+        tracker.close()
+        tracker.classify()
+        event, peak = tracker.peak()
+        return peak, tracker.bytes_at(event), tracker.most_by_category()
+
+
+def _setting(job: TrainingJob, device: Any, rank: int, size: int) -> Setting:
+    task = training.task(job.task)
+    model = task.make_model(job.seed) if job.model is None else job.model
+    kind, options = OPTIMIZERS[job.optimizer]
+    return Setting(
+        rank=rank,
+        size=size,
+        device=device,
+        model=model.to(device, getattr(torch, job.dtype)),
+        loss=task.loss,
+        # One parameter after another: the foreach form refuses plain tensors and DTensors side by
+        # side.
+        make_optimizer=functools.partial(kind, lr=job.learning_rate, foreach=False, **options),
+        microbatches=job.microbatches,
+        bucket_bytes=job.bucket_bytes,
+    )
+
+
+def _batches(job: TrainingJob, device: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the whole batch of each step, in the order that ``training.fit`` takes for this
+    seed.
+    """
+    data = training.task(job.task).train
+    for indices in Order(len(data), job.batch_size, job.seed, 0, job.steps):
+        inputs, targets = data[torch.from_numpy(indices)]
+        yield (
+            inputs.to(device, getattr(torch, job.dtype) if inputs.is_floating_point() else None),
+            targets.to(device),
+        )
+
+
+def _on_host(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+
+@contextlib.contextmanager
+def _reproducible(job: TrainingJob) -> Iterator[Any]:
+    """Give where this rank computes: its own GPU where the ranks talk through NCCL, else the
+    processor.
+
+    Within the block float32 means float32, random numbers come from the seed, and the rank's
+    generator is put back afterwards.
+    """
+    device = torch.device(own_device())
+    with (
+        torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []),
+        switches("float32", devices.find(str(device))),
+    ):
+        torch.manual_seed(job.seed)
+        yield device

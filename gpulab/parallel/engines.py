@@ -8,12 +8,14 @@ local ones, and is asked to stop them in the end, so that jobs are canceled in t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import signal
 import sys
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ _CONFIGURATION = "ipcluster_config.py"
 _HOST = "__import__('socket').gethostname()"
 
 
-class Engines:
+class Engines(ABC):
     """What both kinds have in common.
 
     Attributes
@@ -59,23 +61,29 @@ class Engines:
         self.ids: tuple[int, ...] = ()
         self._supervisor: Supervisor | None = None
 
+    @abstractmethod
     def start(self, progress: Progress) -> None:
         """Start or find the controller and the engines, and connect.
 
         Raises
         ------
+        InputError
+            If there is no such profile.
         RankError
             If one of them does not start or answer.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def renew(self, progress: Progress) -> None:
-        """Put other engines in the place of these."""
-        raise NotImplementedError
+        """Put other engines in the place of these, with new processes around them where these are
+        gone too.
+        """
 
+    @abstractmethod
     def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how."""
-        raise NotImplementedError
+        """Return which engines have ended, by index, and how; all of them where what they depend on
+        is gone.
+        """
 
     def interrupt(self, indices: Sequence[int]) -> None:
         """Send SIGINT to some engines, through their controller."""
@@ -94,16 +102,16 @@ class Engines:
             if self._supervisor is not None:
                 self._supervisor.close()
 
-    def _leave(self, client: Any) -> None:
+    def _leave(self, client: Any) -> None:  # noqa: B027  # nothing unless overridden
         """Do what is to be done before the client is closed."""
 
+    @abstractmethod
     def _lost(self) -> tuple[str, str]:
         """Return what has ended that must not, and the file of its log; ("", "") if nothing has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
         """Return the error for a start that failed; ``last`` is the last line of a log."""
-        raise NotImplementedError
 
     def _wait(
         self, condition: Callable[[], bool], failed: str, log: str, seconds: float = _START_SECONDS
@@ -134,7 +142,7 @@ class Engines:
                 reported = here
                 fraction = begin + (0.9 - begin) * here / self.n
                 progress(fraction, f"{here} of {self.n} engines are running")
-            return here >= self.n
+            return here == self.n
 
         self._wait(enough, "too few engines have started", log, seconds)
 
@@ -153,13 +161,7 @@ class LocalEngines(Engines):
         return self._supervisor
 
     def start(self, progress: Progress) -> None:
-        """Start the supervisor, the controller and the engines, and connect.
-
-        Raises
-        ------
-        RankError
-            If one of them does not start.
-        """
+        """Start the supervisor, the controller and the engines, and connect."""
         import psutil
 
         progress(0.0, "starting the controller")
@@ -169,8 +171,8 @@ class LocalEngines(Engines):
         folder = supervisor.folder
         for name in ("security", "log", "pid"):
             (folder / name).mkdir()
-        command = [
-            *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={folder}"),
+        arguments = [
+            f"--profile-dir={folder}",
             # For this machine alone: free ports, threads in place of eight processes.
             *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
             "--IPController.broadcast_scheduler_depth=0",
@@ -179,9 +181,10 @@ class LocalEngines(Engines):
             # while is no reason to give an engine up.
             *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
         ]
-        log = str(folder / "controller.log")
-        supervisor.order("process", name="controller", command=command, log=log)
+        module = "ipyparallel.controller"
+        supervisor.order("start", name="controller", module=module, arguments=arguments)
         supervisor.order("load")
+
         file = folder / "security" / "ipcontroller-client.json"
         self._wait(file.exists, "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
@@ -196,27 +199,17 @@ class LocalEngines(Engines):
         """Start new engines, and wait until they are registered."""
         first = self.ids[-1] + 1 if self.ids else 0
         self.ids = tuple(range(first, first + self.n))
-        folder = self._running.folder
+        arguments = [f"--profile-dir={self._running.folder}", "--log-level=30"]
+        arguments.append("--IPEngine.enable_nanny=False")
         for engine in self.ids:
-            arguments = [
-                *(f"--profile-dir={folder}", "--log-level=30", f"--IPEngine.id={engine}"),
-                "--IPEngine.enable_nanny=False",
-            ]
-            name = f"engine {engine}"
-            log = str(folder / f"{name}.log")
-            self._running.order("engine", name=name, arguments=arguments, log=log)
-        self._wait_for_engines(
-            lambda: len(set(self.ids) & set(self.client.ids)),
-            progress,
-            begin,
-            f"engine {first}.log",
-            _START_SECONDS,
-        )
+            numbered = [*arguments, f"--IPEngine.id={engine}"]
+            name, module = f"engine {engine}", "ipyparallel.engine"
+            self._running.order("start", name=name, module=module, arguments=numbered)
+        here, log = (lambda: len(set(self.ids) & set(self.client.ids))), f"engine {first}.log"
+        self._wait_for_engines(here, progress, begin, log, _START_SECONDS)
 
     def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how; all of them where the supervisor or
-        the controller is gone.
-        """
+        """Ask the supervisor."""
         if lost := self._lost_helper():
             return dict.fromkeys(range(self.n), f"ended with {lost}")
         ends = self._running.ends
@@ -236,9 +229,7 @@ class LocalEngines(Engines):
             self._running.order("interrupt", names=[f"engine {self.ids[i]}" for i in indices])
 
     def renew(self, progress: Progress) -> None:
-        """End all engines and start new ones, with a new supervisor and controller where these are
-        gone too.
-        """
+        """End all engines and start new ones."""
         if self._lost_helper():
             self.stop()
             self.ids = ()
@@ -276,19 +267,14 @@ class LocalEngines(Engines):
         _, _, engine = name.partition("engine ")
         if not engine or self._supervisor is None or self.client is None:
             return
-        file = self._running.folder / "security" / "ipcontroller-engine.json"
-        try:
+        file = self._supervisor.folder / "security" / "ipcontroller-engine.json"
+        with contextlib.suppress(OSError):  # the folder is gone, and everything with it
             to = json.loads(file.read_text(encoding="utf-8"))
-        except OSError:  # the folder is gone, and everything with it
-            return
-        session = Session(key=to["key"].encode(), signature_scheme=to["signature_scheme"])
-        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-            dealer.linger = 2000
-            if to.get("curve_serverkey"):
-                dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-                dealer.curve_serverkey = to["curve_serverkey"].encode()
-            dealer.connect(f"{to['interface']}:{to['registration']}")
-            session.send(dealer, "unregistration_request", content={"id": int(engine)})
+            session = Session(key=to["key"].encode(), signature_scheme=to["signature_scheme"])
+            with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 2000
+                dealer.connect(f"{to['interface']}:{to['registration']}")
+                session.send(dealer, "unregistration_request", content={"id": int(engine)})
 
     def _refusal(self, failed: str, why: str, last: str) -> RankError:
         fix = (
@@ -309,15 +295,7 @@ class ProfileEngines(Engines):
         self.profile = profile
 
     def start(self, progress: Progress) -> None:
-        """Use the profile's controller, or start one and engines as the profile says.
-
-        Raises
-        ------
-        InputError
-            If there is no such profile.
-        RankError
-            If no controller answers and the profile cannot start one, or if too few engines start.
-        """
+        """Use the profile's controller, or start one and engines as the profile says."""
         folder = _find_profile(self.profile)
         file = folder / "security" / "ipcontroller-client.json"
         if file.exists():
@@ -351,15 +329,12 @@ class ProfileEngines(Engines):
         progress(0.1, f"starting engines as profile {self.profile} says")
         self._supervisor = Supervisor(threads=1, end_seconds=_STOP_SECONDS + 10)
         name = f"gpulab-{secrets.token_hex(4)}"
-        command = [
-            *(sys.executable, "-m", "ipyparallel.cluster", "start", f"--profile-dir={folder}"),
-            *(f"--cluster-id={name}", f"--n={self.n}"),
-        ]
+        arguments = [f"--profile-dir={folder}", f"--cluster-id={name}", f"--n={self.n}"]
         self._supervisor.order(
-            "process",
+            "start",
             name="ipcluster",
-            command=command,
-            log=str(self._supervisor.folder / "ipcluster.log"),
+            module="ipyparallel.cluster",
+            arguments=["start", *arguments],
             stop_seconds=_STOP_SECONDS,
         )
         file = folder / "security" / f"ipcontroller-{name}-client.json"
@@ -494,9 +469,8 @@ def ending(code: int) -> str:
     """
     if code >= 0:
         return f"left with exit code {code}"
-    name = next(
-        (f"{-code} ({known.name})" for known in signal.Signals if known == -code), str(-code)
-    )
+    names = {int(known): known.name for known in signal.Signals}
+    name = f"{-code} ({names[-code]})" if -code in names else str(-code)
     why = ", which the system sends when memory runs out" if -code == 9 else ""
     return f"was ended by signal {name}{why}"
 

@@ -1,11 +1,11 @@
-"""The results of runs over several ranks, as plain data for tables and figures."""
+"""What runs over several ranks give, as plain data: collectives, outcomes, tables and figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,12 +20,164 @@ from gpulab.memory.results import (
     LiveTensor,
 )
 from gpulab.models import ScalingCurve, StagePass, StageSchedule, most_held, pipeline_schedule
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.training import SeedsAccuracy
+from gpulab.transfer import AlphaBeta, fit
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
-if TYPE_CHECKING:
-    from gpulab.transfer import AlphaBeta
+
+@dataclass(frozen=True)
+class CollectiveCall(Result):
+    """One collective, as one rank saw it.
+
+    Attributes
+    ----------
+    number : int
+        From 0, in the order entered by this rank while it was observed.
+    name : str
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all", "send", "recv", "barrier" or "send and recv".
+    operator : str
+        The dispatcher's operator, for example "c10d.allreduce_".
+    dtype : str
+        Of the first tensor; "" for a barrier.
+    input_bytes : int
+        What this rank contributes: the payload, not what the algorithm sends.
+    output_bytes : int
+        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver
+        has 0 ``input_bytes``).
+    group : tuple of int
+        The global ranks that take part.
+    root : int or None
+        The global rank of a rooted collective's root, or the peer of a send or recv (None where any
+        sender is accepted).
+    begin_seconds, end_seconds : float, float or None
+        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in
+        flight.
+    end_from : str
+        How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so
+        the true end may be earlier), "return" (the call itself waited); "" while in flight.
+    waited_seconds : float
+        How long Python waited for it. DDP waits inside C++, which is not seen.
+    error : str or None
+        What the collective ended with, where it failed.
+    """
+
+    number: int
+    name: str
+    operator: str
+    dtype: str
+    input_bytes: int
+    output_bytes: int
+    group: tuple[int, ...]
+    root: int | None
+    begin_seconds: float
+    end_seconds: float | None
+    end_from: str
+    waited_seconds: float
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """From entry to end; None while in flight."""
+        return None if self.end_seconds is None else self.end_seconds - self.begin_seconds
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size that sweeps use: the larger of what the rank contributes and receives (the whole
+        tensor of an all-gather).
+        """
+        return max(self.input_bytes, self.output_bytes)
+
+    @property
+    def sentence(self) -> str:
+        """The call in words, for messages: "all_reduce of 4.0 kB in float32 among ranks 0, 1"."""
+        size = (
+            f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
+        )
+        peer = {
+            "send": f" to rank {self.root}",
+            "recv": f" from rank {'any' if self.root is None else self.root}",
+        }.get(self.name, "")
+        return (
+            f"{self.name}{size}{peer}"
+            if peer
+            else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
+        )
+
+    def evidence(self) -> Evidence:
+        """Return where the times come from: MEASURED once, by the rank's own clock."""
+        return Evidence.measured("the rank that entered it", 1)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the call in one row."""
+        sizes = (format_bytes(self.input_bytes), format_bytes(self.output_bytes))
+        seconds = "in flight" if self.seconds is None else format_seconds(self.seconds)
+        return ("call", "given", "got", "time"), [(self.sentence, *sizes, seconds)]
+
+
+State = Literal["returned", "raised", "interrupted", "running", "died"]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a rank stands in a call.
+
+    Attributes
+    ----------
+    rank : int
+        Which.
+    state : str
+        "returned", "raised", "interrupted" (by us), "running", or "died" (its process ended).
+    entered : int
+        How many collectives of this call it has entered.
+    collective : CollectiveCall or None
+        The one that it stands in, or that it failed in.
+    where : str
+        The line of Python that it was last seen at, for a running rank.
+    error : str
+        Type and text of what it raised; for a rank that died, how its process ended.
+    """
+
+    rank: int
+    state: State
+    entered: int = 0
+    collective: CollectiveCall | None = None
+    where: str = ""
+    error: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it stood in a collective that did not come about."""
+        return self.collective is not None and self.state in {"raised", "interrupted", "running"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended on a rank.
+
+    Attributes
+    ----------
+    sight : Sight
+        Where it ended.
+    value : bytes
+        The pickled result, of a call that returned.
+    error : bytes
+        The pickled exception, where it can be pickled; else b"".
+    trace : str
+        The traceback of what it raised, in the rank's own words.
+    printed : str
+        What the function printed.
+    calls : tuple of CollectiveCall
+        All collectives that it entered, in order.
+    """
+
+    sight: Sight
+    value: bytes
+    error: bytes
+    trace: str
+    printed: str
+    calls: tuple[CollectiveCall, ...]
 
 
 # What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its
@@ -115,12 +267,6 @@ class RankTimeline(Result):
         compute, communication = self.lane(rank, "compute"), self.lane(rank, "communication")
         return _covered(compute) + _covered(communication) - _covered((*compute, *communication))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RankTimeline) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.label, self.ranks, len(self.spans), self.end_seconds))
-
     def __repr__(self) -> str:
         spans = plural(len(self.spans), "span")
         return (
@@ -132,12 +278,15 @@ class RankTimeline(Result):
         """Return each rank's seconds by kind, and how much of its communication overlapped
         compute.
         """
-        rows = []
-        for rank in range(self.ranks):
-            seconds = [format_seconds(value) for value in self.seconds(rank).values()]
-            rows.append((f"rank {rank}", *seconds, format_seconds(self.overlap_seconds(rank))))
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return (self.label, *KINDS, "communication during compute"), rows
+        rows = [
+            (
+                f"rank {rank}",
+                *map(format_seconds, (*self.seconds(rank).values(), self.overlap_seconds(rank))),
+            )
+            for rank in range(self.ranks)
+        ]
+        headers = (self.label, *KINDS, "communication during compute")
+        return headers, rows + note_rows(self.notes, len(headers))
 
 
 def _covered(spans: Sequence[RankSpan]) -> float:
@@ -193,7 +342,7 @@ class RankReport(Result):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StrategyResult(Result):
     """One training run over several ranks, compared with the same run in one process.
 
@@ -288,12 +437,6 @@ class StrategyResult(Result):
         """Return whether a note with this code is among the notes."""
         return any(note.code == code for note in self.notes)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StrategyResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.strategy, self.ranks, self.model, self.dtype, len(self.losses)))
-
     def __repr__(self) -> str:
         verdict = "as one process" if self.agrees else "not as one process"
         where = f"{self.strategy} on {plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}"
@@ -307,7 +450,7 @@ class StrategyResult(Result):
         rest = ("",) * (width - 1)
         same = "yes" if self.agrees else "nothing to compare" if self.has_note("diverged") else "no"
         reports, seconds = self.reports, [self.seconds(rank) for rank in range(width)]
-        rows: list[Sequence[str]] = [
+        rows: list[tuple[str, ...]] = [
             ("computes what one process computes", same, *rest),
             (
                 "- losses differ by at most",
@@ -340,11 +483,11 @@ class StrategyResult(Result):
                 for kind in KINDS
             ),
         ]
-        rows += [(f"note: {note.code}", note.sentence, *rest) for note in self.notes]
-        return (
+        headers = (
             f"{self.strategy}: {self.model}, {self.dtype}",
             *(f"rank {rank}" for rank in range(width)),
-        ), rows
+        )
+        return headers, rows + note_rows(self.notes, len(headers))
 
 
 @dataclass(frozen=True)
@@ -476,7 +619,7 @@ class ScheduleRun(Result):
         whole, model = self.duration_seconds, self.model if timetable is None else timetable
         ratios, formula = self.bubble_ratios, model.bubble_formula_ratio
         spread = f"{min(ratios):.1%} to {max(ratios):.1%} in {plural(len(ratios), 'step')}"
-        rows: list[Sequence[str]] = [
+        rows: list[tuple[str, ...]] = [
             (
                 f"stage {stage}",
                 f"{format_seconds(busy)} of {format_seconds(whole)}",
@@ -503,14 +646,8 @@ class ScheduleRun(Result):
                 "",
             ),
         ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return (
-            f"{self.schedule}, measured",
-            "works",
-            "waits (bubble)",
-            "microbatches held",
-            "their activations",
-        ), rows
+        columns = ("works", "waits (bubble)", "microbatches held", "their activations")
+        return (f"{self.schedule}, measured", *columns), rows + note_rows(self.notes, 5)
 
 
 # In the order in which a stacked bar draws them. "communication": parameters gathered for a moment,
@@ -597,26 +734,20 @@ class RankMemory(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak, what it is made of, and the largest tensors."""
-        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes))]
-        rows += [
-            (f"- {name}", format_bytes(nbytes))
-            for name, nbytes in self.peak_by_category.items()
-            if nbytes
-        ]
-        rows += [
-            ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
-            ("kept between steps", format_bytes(self.kept_bytes)),
+        parts = [(name, nbytes) for name, nbytes in self.peak_by_category.items() if nbytes]
+        sizes = [
+            (f"peak, {self.peak_phase}: {self.peak_operator}", self.peak_bytes),
+            *((f"- {name}", nbytes) for name, nbytes in parts),
+            ("inside operators (upper estimate)", self.scratch_bytes),
+            ("kept between steps", self.kept_bytes),
         ]
         for t in self.peak_tensors[:5]:
             shape = "x".join(map(str, t.shape)) or "scalar"
-            rows.append(
-                (
-                    f"at the peak: {t.name or t.operator} ({t.category}, {shape} {t.dtype})",
-                    format_bytes(t.nbytes),
-                )
-            )
-        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
-        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
+            what = f"{t.name or t.operator} ({t.category}, {shape} {t.dtype})"
+            sizes.append((f"at the peak: {what}", t.nbytes))
+        rows = [(name, format_bytes(nbytes)) for name, nbytes in sizes]
+        headers = (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes")
+        return headers, rows + note_rows(self.notes, 2)
 
 
 @dataclass(frozen=True)
@@ -699,8 +830,6 @@ class CollectiveSweep(Result):
         InputError
             If there are fewer than three sizes.
         """
-        from gpulab.transfer import fit
-
         return fit(
             [p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence
         )
@@ -735,25 +864,7 @@ class CollectiveSweep(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a size."""
-        rows = []
-        for p in self.points:
-            most = max(range(self.ranks), key=lambda r: p.algorithm_bytes[r])
-            bus = self.bus_bytes_per_second(p)
-            rows.append(
-                (
-                    format_bytes(p.nbytes),
-                    format_seconds(p.median_seconds),
-                    ""
-                    if p.interval_seconds is None
-                    else " to ".join(format_seconds(v) for v in p.interval_seconds),
-                    "" if math.isnan(bus) else format_bytes_per_second(bus),
-                    "not counted" if p.sent_bytes is None else format_bytes(p.sent_bytes[most]),
-                    format_bytes(p.algorithm_bytes[most]),
-                    str(p.samples),
-                )
-            )
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
-        return (
+        headers = (
             "payload",
             "time (median)",
             "95 %",
@@ -761,7 +872,21 @@ class CollectiveSweep(Result):
             "sent by the busiest rank",
             f"by the formula ({self.algorithm})",
             "samples",
-        ), rows
+        )
+        return headers, [*map(self._row, self.points), *note_rows(self.notes, len(headers))]
+
+    def _row(self, p: CollectivePoint) -> tuple[str, ...]:
+        most = max(range(self.ranks), key=lambda rank: p.algorithm_bytes[rank])
+        bus = self.bus_bytes_per_second(p)
+        return (
+            format_bytes(p.nbytes),
+            format_seconds(p.median_seconds),
+            " to ".join(format_seconds(v) for v in p.interval_seconds or ()),
+            "" if math.isnan(bus) else format_bytes_per_second(bus),
+            "not counted" if p.sent_bytes is None else format_bytes(p.sent_bytes[most]),
+            format_bytes(p.algorithm_bytes[most]),
+            str(p.samples),
+        )
 
     def caption(self) -> str:
         """Return the badge, and why bytes were not counted where they were not."""
@@ -773,7 +898,7 @@ class CollectiveSweep(Result):
 COMPUTED, WAITED = "computed", "a timed wait"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalingMeasurement(Result):
     """A training step on one number of ranks.
 
@@ -826,14 +951,8 @@ class ScalingMeasurement(Result):
         gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
         return f"<{plural(self.ranks, 'rank')}: {format_seconds(self.median_seconds)} a step{gain}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScalingMeasurement) and self.to_dict() == other.to_dict()
 
-    def __hash__(self) -> int:
-        return hash((self.ranks, self.batch, self.median_seconds))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalingResult(Result):
     """The same training step on several numbers of ranks, in turns.
 
@@ -924,18 +1043,12 @@ class ScalingResult(Result):
             )
         return f"{said}."
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScalingResult) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.label, self.mode, self.stage, self.parameter_bytes, len(self.points)))
-
     def __repr__(self) -> str:
         return f"<{self.mode} scaling of {self.label}: {self.sentence.rstrip('.')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a number of ranks, then the link and the notes."""
-        rows: list[Sequence[str]] = [
+        rows: list[tuple[str, ...]] = [
             (
                 f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
                 str(p.batch),
@@ -969,7 +1082,6 @@ class ScalingResult(Result):
                 "",
             )
         )
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
         headers = (
             f"{self.mode} scaling, {self.label}",
             "batch a rank",
@@ -978,7 +1090,7 @@ class ScalingResult(Result):
             "efficiency",
             "predicted",
         )
-        return headers, rows
+        return headers, rows + note_rows(self.notes, len(headers))
 
 
 def _predicted(p: ScalingMeasurement) -> str:
@@ -1021,6 +1133,15 @@ class GlobalBatchRow(Result):
     accuracy: SeedsAccuracy
     diverged: int
 
+    @property
+    def accuracy_text(self) -> str:
+        """Mean and interval, and how many seeds diverged."""
+        low, high = self.accuracy.interval
+        text = f"{100 * self.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        if self.diverged:
+            text += f", {self.diverged} of {len(self.accuracy.accuracies)} diverged"
+        return text
+
 
 @dataclass(frozen=True)
 class GlobalBatchResult(Result):
@@ -1053,6 +1174,16 @@ class GlobalBatchResult(Result):
     notes: tuple[Note, ...]
     evidence: Evidence
 
+    rows_from: ClassVar[str] = "rows"
+    columns: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "learning rate": lambda row: row.rule,
+        "ranks": lambda row: row.ranks,
+        "global batch": lambda row: row.global_batch,
+        "rate": lambda row: f"{row.learning_rate:.3g}",
+        "updates": lambda row: row.steps,
+        "accuracy (95 % over seeds and items)": lambda row: row.accuracy_text,
+    }
+
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that were tried, in order."""
@@ -1070,34 +1201,3 @@ class GlobalBatchResult(Result):
             f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} epochs, "
             f"{len(self.rules)} rules>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a training."""
-        rows: list[Sequence[str]] = []
-        for row in self.rows:
-            low, high = row.accuracy.interval
-            right = f"{100 * row.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-            lost = (
-                f", {row.diverged} of {len(row.accuracy.accuracies)} diverged"
-                if row.diverged
-                else ""
-            )
-            rows.append(
-                (
-                    row.rule,
-                    str(row.ranks),
-                    str(row.global_batch),
-                    f"{row.learning_rate:.3g}",
-                    str(row.steps),
-                    right + lost,
-                )
-            )
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
-        return (
-            "learning rate",
-            "ranks",
-            "global batch",
-            "rate",
-            "updates",
-            "accuracy (95 % over seeds and items)",
-        ), rows

@@ -1,28 +1,25 @@
-"""The rank's side of measured scaling: one training step for each number of ranks, taken in turns;
-and one collective again and again, its times, and the bytes that it sends.
+"""Steps whose scaling is measured, what one rank and the link predict for them, and recorded ones.
 
-Runs wherever torch.distributed has a process group: in engines of a cluster, and in the recorder's
-own processes on a bare machine. So it needs torch alone. Nothing here decides how long to measure.
+Nothing here needs torch before a model is made.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import time
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpulab.devices import Device, conditions, environment
-from gpulab.parallel._observe import unobserved
-from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets, talks_nccl
-from gpulab.parallel._timeline import machine
+from gpulab import _given, models, networks
+from gpulab.errors import InputError, shown
+from gpulab.models.parallelism import MODES
+from gpulab.parallel.results import COMPUTED, ScalingMeasurement, ScalingResult
+from gpulab.recordings import Recording, Timing
+from gpulab.transfer import AlphaBeta, fit
 
-# steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
-WARM_UP = 3
-DROPPED = 1  # of each turn: the step that finds the caches full of another model
+_EXPERIMENT = "data-parallel scaling"
+_FEWEST_SIZES = 3  # of the recorded all-reduce, for a fit
 
 
 @dataclass(frozen=True)
@@ -50,35 +47,28 @@ class StepModel:
     batch: int = 24
 
 
-def _network(kind: str, *sizes: int, **options: Any) -> Any:
-    from gpulab import networks
-
-    return getattr(networks, kind)(*sizes, **options)
-
-
 MODELS: Mapping[str, StepModel] = {
     "mlp": StepModel(
-        "a perceptron, 2 x 512 hidden", partial(_network, "mlp", 256, 512, 10), (256,), batch=240
+        "a perceptron, 2 x 512 hidden", partial(networks.mlp, 256, 512, 10), (256,), batch=240
     ),
     "cnn": StepModel(
         "a convolutional network on 32 x 32 color images",
-        partial(_network, "cnn", 3, 10, width=16, stages=3),
+        partial(networks.cnn, 3, 10, width=16, stages=3),
         (3, 32, 32),
     ),
     "transformer": StepModel(
         "a transformer of width 128",
-        partial(_network, "transformer", 256, 128, 4, 2, context=32),
+        partial(networks.transformer, 256, 128, 4, 2, context=32),
         (32,),
         256,
     ),
     "large-transformer": StepModel(
         "a transformer of width 1024 and 12 layers",
-        partial(_network, "transformer", 32768, 1024, 16, 12, context=512, tied=True),
+        partial(networks.transformer, 32768, 1024, 16, 12, context=512, tied=True),
         (512,),
         32768,
     ),
 }
-_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -112,302 +102,179 @@ class StepSpec:
         return self.batch if self.weak else self.batch // count
 
 
-@dataclass
-class Turns:
-    """What one rank saw in its turns.
-
-    Attributes
-    ----------
-    seconds : dict of int to list of float
-        Number of ranks to the seconds of each step.
-    alone_seconds, delay_seconds : float
-        How long this rank worked alone, and how much of that it was ready to work and had no core:
-        others were there.
+class Prediction(NamedTuple):
+    """What one rank's step and the all-reduce predict; all None where one of them was not
+    measured.
     """
 
-    seconds: dict[int, list[float]]
-    alone_seconds: float = 0.0
-    delay_seconds: float = 0.0
+    latency: float | None = None
+    bandwidth: float | None = None
+    plain: models.ScalingCurve | None = None  # without overlap
+    hidden: models.ScalingCurve | None = None  # with the largest possible overlap
 
-
-class ScalingJob:
-    """The steps of this rank, one for each number of ranks that it belongs to.
-
-    Making it is collective: every rank of the world makes one, with the same spec.
-    """
-
-    def __init__(self, spec: StepSpec) -> None:
-        import torch.distributed as dist
-
-        self.spec, self.rank, world = spec, dist.get_rank(), dist.get_world_size()
-        self.device = own_device()
-        self.steps: dict[int, Callable[[], None]] = {}
-        self.groups: list[Any] = []
-        self.parameter_bytes = 0
-        for count in spec.counts:
-            group = dist.group.WORLD if count == world else dist.new_group(list(range(count)))  # type: ignore[attr-defined,unused-ignore]
-            if count != world:
-                self.groups.append(group)
-            if self.rank < count:
-                self.steps[count] = self._step(count, group)
-        begin = time.perf_counter()
-        self.turns(1, 0)
-        self.first_seconds = time.perf_counter() - begin  # of one step at each number of ranks
-        for _ in range(WARM_UP - 1):
-            self.turns(1, 0)
-
-    def _step(self, count: int, group: Any) -> Callable[[], None]:
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model = self.spec.model.make()
-            x, y = _samples(self.spec.model, self.spec.batch_of(count))
-        self.parameter_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        if self.spec.wait_seconds is not None:
-            return self._waiting(count, group)
-        model, x, y = model.to(self.device), x.to(self.device), y.to(self.device)
-        wrapped = (
-            model
-            if count == 1
-            else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    def seconds(self, count: int) -> tuple[float | None, float | None]:
+        """Return the predicted seconds on so many ranks, without and with overlap."""
+        return (
+            None if self.plain is None else self.plain.at(count).seconds,
+            None if self.hidden is None else self.hidden.at(count).seconds,
         )
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            scores = wrapped(x)
-            torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-        return step
-
-    def _waiting(self, count: int, group: Any) -> Callable[[], None]:
-        import torch
-        import torch.distributed as dist
-
-        gradients = torch.zeros(self.parameter_bytes // 4, device=self.device)
-        seconds = (self.spec.wait_seconds or 0.0) / (1 if self.spec.weak else count)
-
-        def step() -> None:
-            time.sleep(seconds)
-            if count > 1:
-                dist.all_reduce(gradients, group=group)
-
-        return step
-
-    def turns(self, rounds: int, samples: int) -> Turns:
-        """Take so many rounds of so many samples for each number of ranks in turn."""
-        import torch.distributed as dist
-
-        taken = Turns({count: [] for count in self.steps})
-        for _ in range(rounds):
-            for count in self.spec.counts:
-                dist.barrier()  # those that take no part stand idle meanwhile
-                if count not in self.steps:
-                    continue
-                before = conditions.read(Device("cpu")) if count == 1 else None
-                # whoever watches the collectives looks at each operator, which would be timed too
-                with unobserved():
-                    seconds = self._samples(self.steps[count], DROPPED + samples)
-                taken.seconds[count] += seconds[DROPPED:]
-                if before is not None and before.run_delay_seconds is not None:
-                    after = conditions.read(Device("cpu"))
-                    taken.alone_seconds += after.seconds - before.seconds
-                    taken.delay_seconds += (after.run_delay_seconds or 0) - before.run_delay_seconds
-        return taken
-
-    def _samples(self, step: Callable[[], None], count: int) -> list[float]:
-        seconds, each, finish = [], self.spec.steps_a_sample, _waiter(self.device)
-        finish()
-        last = time.perf_counter()
-        for _ in range(count):
-            for _ in range(each):
-                step()
-            finish()
-            now = time.perf_counter()
-            seconds.append((now - last) / each)
-            last = now
-        return seconds
-
-    def close(self) -> None:
-        """Let go of the models and leave the groups; collective."""
-        import torch.distributed as dist
-
-        self.steps.clear()
-        dist.barrier()
-        for group in self.groups:
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
-        self.groups.clear()
 
 
-def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
-    import torch
-
-    shape = (count, *model.shape)
-    if model.vocabulary:
-        tokens = torch.randint(model.vocabulary, shape)
-        return tokens, tokens
-    return torch.randn(shape), torch.randint(_CLASSES, (count,))
-
-
-def facts() -> dict[str, Any]:
-    """Return what says how many ranks can work at once (the host, the cores this rank may use, its
-    threads), whether ranks share a clock (one running kernel), how they talk, and where this one
-    computes.
-    """
-    import torch
-    import torch.distributed as dist
-
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def predict(
+    line: AlphaBeta | None,
+    one_seconds: float | None,
+    parameter_bytes: int,
+    counts: Sequence[int],
+    world: int,
+    *,
+    overlap: float = 1.0,
+    **options: Any,
+) -> Prediction:
+    """Return what the time of one rank's step and the all-reduce among ``world`` ranks predict."""
+    if line is None or one_seconds is None:
+        return Prediction()
+    # From the ring of all ranks to one message, so that smaller rings can be predicted.
+    latency, bandwidth = models.collective_message(
+        "all_reduce",
+        world,
+        "ring",
+        latency_seconds=line.latency_seconds,
+        bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
     )
-    return {
-        "host": socket.gethostname(),
-        "clock": machine(),
-        "cores": cores,
-        "threads": torch.get_num_threads(),
-        "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
-        "backend": str(dist.get_backend()),
-        "environment": environment(own_device()),
+    curves = (
+        models.scaling(
+            one_seconds, parameter_bytes, latency, bandwidth, counts, overlap=each, **options
+        )
+        for each in (0.0, overlap)
+    )
+    return Prediction(latency, bandwidth, *curves)
+
+
+def recorded_scaling(
+    recording: Recording, model: str | None = None, mode: str = "strong"
+) -> ScalingResult | None:
+    """Return a recorded machine's scaling, or None where it was not recorded.
+
+    Parameters
+    ----------
+    recording : Recording
+        From ``gpulab.recordings``.
+    model : str, optional
+        As ``scaling`` names them; None takes the first that was recorded.
+    mode : str
+        "strong" or "weak".
+
+    Returns
+    -------
+    ScalingResult or None
+        Evidence RECORDED; where the all-reduce was recorded on the same number of ranks, the link
+        and the prediction come from it.
+
+    Raises
+    ------
+    InputError
+        If this is not a recording, or there is no such model or mode.
+    """
+    if not isinstance(recording, Recording):
+        raise InputError(
+            f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass "
+            "gl.recordings.load(name)."
+        )
+    _given.word("recorded_scaling", "mode", mode, MODES)
+    if model is not None:
+        _given.word("recorded_scaling", "model", model, MODELS)
+    wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
+    # a later version of gpulab may have recorded another
+    there = [entry for entry in wanted if entry.params.get("model") in MODELS]
+    if not there:
+        return None
+    name = str(there[0].params["model"])
+    entries = {
+        int(entry.params["ranks"]): entry for entry in there if entry.params["model"] == name
     }
+    counts = sorted(entries)
+    timings = {count: timing for count in counts if (timing := entries[count].timing) is not None}
+    batch, parameter_bytes = int(there[0].params["batch"]), int(there[0].params["parameter_bytes"])
+    spec = StepSpec(MODELS[name], batch, mode == "weak", tuple(counts))
+    prediction = predict(
+        _recorded_line(recording, counts[-1]),
+        timings[1].median_seconds if 1 in timings else None,
+        parameter_bytes,
+        counts,
+        counts[-1],
+        mode=mode,
+    )
+    cpu = recording.environment.device_kind == "cpu"
+    return ScalingResult(
+        label=f"{MODELS[name].words} on {recording.environment.device}",
+        mode=mode,
+        stage=COMPUTED,
+        parameter_bytes=parameter_bytes,
+        processors=recording.environment.cores if cpu else counts[-1],
+        hosts=1,
+        points=tuple(_recorded_point(spec, count, timings, prediction) for count in timings),
+        latency_seconds=prediction.latency,
+        bandwidth_bytes_per_second=prediction.bandwidth,
+        prediction=prediction.plain,
+        overlapped=prediction.hidden,
+        notes=tuple(note for timing in timings.values() for note in timing.notes),
+        evidence=recording.evidence(entries[max(entries)]),
+        environment=recording.environment,
+    )
 
 
-def _waiter(device: str) -> Callable[[], object]:
-    """Return what waits until a device has done its work."""
-    import torch
-
-    return (lambda: None) if device == "cpu" else partial(torch.cuda.synchronize, device)
-
-
-def _call(operation: str, elements: int) -> Callable[[], Any]:
-    """Return a collective as a function without arguments, with its tensors."""
-    import torch
-    import torch.distributed as dist
-
-    n, rank, device = dist.get_world_size(), dist.get_rank(), own_device()
-    whole, part = torch.zeros(elements, device=device), torch.zeros(elements // n, device=device)
-    other = torch.zeros(elements if operation == "all_to_all" else 0, device=device)
-    parts = list(whole.chunk(n)) if rank == 0 else None
-    # torch 2.13 renamed these two.
-    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: all_gather(whole, part),
-        "reduce_scatter": lambda: reduce_scatter(part, whole),
-        "broadcast": lambda: dist.broadcast(whole, 0),
-        "reduce": lambda: dist.reduce(whole, 0),
-        "gather": lambda: dist.gather(part, parts, 0),
-        "scatter": lambda: dist.scatter(part, parts, 0),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
-    }
-    return calls[operation]
-
-
-def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, float]]:
-    """Make the calls of a collective, each after a barrier; return when this rank entered each and
-    when it had its result (``time.perf_counter``).
-
-    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide
-    them.
+def _recorded_point(
+    spec: StepSpec, count: int, timings: dict[int, Timing], prediction: Prediction
+) -> ScalingMeasurement:
+    """Return a point; recorded steps did not take turns, so the ratio's interval joins those of
+    both times.
     """
-    import torch.distributed as dist
+    mine, one = timings[count], timings.get(1)
+    work = count * spec.batch_of(count) / spec.batch_of(1)
+    speedup = None if one is None else work * one.median_seconds / mine.median_seconds
+    span = None if one is None else _joined(one, mine, work)
+    return ScalingMeasurement(
+        count,
+        spec.batch_of(count),
+        mine.samples_seconds,
+        mine.median_seconds,
+        mine.interval_seconds,
+        speedup,
+        (1.0, 1.0) if span is not None and count == 1 else span,
+        *prediction.seconds(count),
+    )
 
-    call, finish = _call(operation, elements), _waiter(own_device())
-    times = []
-    with unobserved():
-        for _ in range(count + 1):
-            dist.barrier()
-            finish()
-            begin = time.perf_counter()
-            call()
-            finish()
-            times.append((begin, time.perf_counter()))
-    return times[1:]
 
+def _joined(one: Timing, mine: Timing, work: float) -> tuple[float, float] | None:
+    """Return the interval of the ratio of two medians by the method of variance estimates recovery,
+    on logs.
 
-def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
-    """Return ``timed_calls`` of a collective to which each rank gives about so many bytes: of
-    ``all_gather`` its own part, of ``reduce_scatter`` all parts together.
+    Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693; as
+    ``gpulab.timing.statistics.ratio_interval`` does from samples.
     """
-    import torch.distributed as dist
-
-    world = dist.get_world_size()
-    elements = max(world, nbytes // 4 // world * world)
-    return timed_calls(name, elements * (world if name == "all_gather" else 1), repeats)
-
-
-def sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
-    """Return what this rank's sockets send for one call, or None and why it cannot be counted.
-
-    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
-    before, are taken off.
-    """
-    import torch.distributed as dist
-
-    call, finish = _call(operation, elements), _waiter(own_device())
-    with unobserved():
-        for _ in range(2):  # the first may still be in flight on another rank
-            dist.barrier()
-        start = sent_by_sockets()
-        dist.barrier()
-        alone = sent_by_sockets()
-        call()
-        finish()
-        dist.barrier()
-    barrier, _ = sent_between(start, alone)
-    both, reason = sent_between(alone, sent_by_sockets())
-    return (None, reason) if both is None or barrier is None else (both - barrier, None)
+    first, second = one.interval_seconds, mine.interval_seconds
+    if first is None or second is None or first[0] <= 0 or second[0] <= 0:
+        return None
+    a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
+    down, up = (
+        math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
+        math.hypot(math.log(first[1]) - a, b - math.log(second[0])),
+    )
+    return work * math.exp(a - b - down), work * math.exp(a - b + up)
 
 
-def call_seconds(
-    of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True
-) -> list[float]:
-    """Return the seconds of each call, from when the last rank had entered until the last one had
-    its result.
-
-    With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the
-    longest that a rank was inside.
-    """
-    calls = list(zip(*of_ranks, strict=True))
-    if not one_clock:
-        return [max(end - begin for begin, end in call) for call in calls]
-    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in calls]
-
-
-def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the samples of the rank that took longest in all; averaging gradients keeps ranks
-    together, so any has the pace.
-    """
-    return list(max(of_ranks, key=sum))
-
-
-_JOBS: dict[str, ScalingJob] = {}
-
-
-def begin(token: str, spec: StepSpec) -> int:
-    """Make this rank's job, keep it under a token, and return its gradients' bytes; what an
-    interrupted measurement left is let go.
-    """
-    _JOBS.clear()
-    _JOBS[token] = ScalingJob(spec)
-    return _JOBS[token].parameter_bytes
-
-
-def first_seconds(token: str) -> float:
-    """Return how long the first step took, at each number of ranks once."""
-    return _JOBS[token].first_seconds
-
-
-def turns(token: str, rounds: int, samples: int) -> Turns:
-    """Take turns in the job of a token."""
-    return _JOBS[token].turns(rounds, samples)
-
-
-def end(token: str) -> None:
-    """Let go of the job of a token."""
-    job = _JOBS.pop(token, None)
-    if job is not None:
-        job.close()
+def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
+    """Return the fit of the recorded all-reduce on so many ranks."""
+    entries = [
+        entry
+        for entry in recording.select("collectives", collective="all_reduce", ranks=ranks)
+        if entry.timing is not None
+    ]
+    if ranks < 2 or len(entries) < _FEWEST_SIZES:
+        return None
+    sizes = [float(entry.params["nbytes"]) for entry in entries]
+    return fit(
+        sizes,
+        [entry.timing.median_seconds for entry in entries if entry.timing is not None],
+        recording.evidence(entries[0]),
+    )

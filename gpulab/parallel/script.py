@@ -5,7 +5,7 @@ import __future__
 
 import ast
 import builtins
-import hashlib
+import dis
 import inspect
 import linecache
 import sys
@@ -14,8 +14,10 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+import cloudpickle
 
 from gpulab._files import write_atomically
 from gpulab._given import expanded
@@ -30,8 +32,6 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     InputError
         If it is not a function, or if something in the call cannot be pickled.
     """
-    import cloudpickle
-
     if not callable(function):
         raise InputError(
             f"run: {shown(function)} is not a function; expected one to call on every rank. Pass "
@@ -41,55 +41,11 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
 
 
-def fingerprint(*values: object) -> str:
-    """Return a name for what values are as they travel: code, options and numbers. Made again in
-    the same way they have the same name.
-
-    Raises
-    ------
-    InputError
-        As ``pack``.
-    """
-    import cloudpickle
-    import torch
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            """Write a tensor by its numbers: torch's own way names the address of its storage,
-            which is another for an equal tensor.
-            """
-            plain = (
-                type(value) in {torch.Tensor, torch.nn.Parameter}
-                and value.layout is torch.strided
-                and not value.is_quantized
-            )
-            if not plain or value.is_meta:
-                return super().reducer_override(value)
-            numbers = (
-                value.detach()
-                .cpu()
-                .resolve_conj()
-                .resolve_neg()
-                .reshape(-1)
-                .view(torch.uint8)
-                .numpy()
-                .tobytes()
-            )
-            return type(value), (str(value.dtype), tuple(value.shape), value.requires_grad, numbers)
-
-    digest = hashlib.sha256()
-    with _packing(*values):
-        Pickler(SimpleNamespace(write=digest.update)).dump(values)
-    return digest.hexdigest()
-
-
 @contextmanager
 def _packing(*values: object) -> Iterator[None]:
     """Let cloudpickle carry the code of the modules that lie beside the notebook or the script and
     are installed nowhere, and say in a sentence what cannot be carried.
     """
-    import cloudpickle
-
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
     modules = [
         module for name in names if (module := sys.modules.get(name)) is not None and loose(module)
@@ -216,24 +172,16 @@ def export_script(
         threads=threads,
     )
     # Python would take the call for one of a variable that has no value yet
-    if name in _locals_of_main(text):
-        raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
-    write_atomically(file, text.encode())
-    return file
-
-
-def _locals_of_main(text: str) -> set[str]:
-    """Return the variables of the script's ``main``; text that is no Python raises."""
     main = next(
         each
         for each in ast.parse(text).body[::-1]
         if isinstance(each, ast.FunctionDef) and each.name == "main"
     )
-    return {
-        node.id
-        for node in ast.walk(main)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    stored = (node for node in ast.walk(main) if isinstance(node, ast.Name))
+    if any(node.id == name and isinstance(node.ctx, ast.Store) for node in stored):
+        raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
+    write_atomically(file, text.encode())
+    return file
 
 
 class Parts:
@@ -369,8 +317,6 @@ def _class_source(value: type) -> str | None:
 
 def global_names(code: CodeType) -> Iterator[str]:
     """Yield the global names that code uses, with those of the functions and classes in it."""
-    import dis
-
     for instruction in dis.get_instructions(code):
         # __name__ and the like, which every module has
         own = str(instruction.argval).startswith("__")

@@ -89,12 +89,12 @@ for _name, _summary, _where in (
         "but one",
         "_networks.speedup_ladder",
     ),
-    ("attention", "attention written out and by each kernel, over lengths", "_inference.attention"),
+    ("attention", "attention written out and by each kernel, over lengths", "_networks.attention"),
     (
         "generation",
         "a decoder of notebook 11: prefill and decode over batches, lengths, heads, and weights of "
         "fewer bits",
-        "_inference.generation",
+        "_networks.generation",
     ),
     ("tips", "small tips from tuning guides, each without and with it", "_networks.tips"),
     (

@@ -148,6 +148,13 @@ def timed(
     return Case(params, time_work, rank, shares)
 
 
+def measured(
+    params: Mapping[str, Any], rank: int, take: Callable[..., Measurement], *args: Any
+) -> Case:
+    """Return the case of a function that measures by itself, until its ``deadline``."""
+    return Case(params, lambda deadline_seconds: take(*args, deadline=deadline_seconds), rank)
+
+
 def refuse_long(
     who: str,
     small: Callable[[], Any],

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import atexit
 import datetime
-import functools
 import os
 import pathlib
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe, wait
@@ -33,7 +31,7 @@ from gpulab._files import TemporaryFolder
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel import scaling_steps
+from gpulab.parallel import rank_steps
 from gpulab.parallel.scaling_steps import MODELS, StepSpec
 from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case
 from gpulab.timing import Measurement
@@ -291,33 +289,25 @@ def _world(device: Device) -> tuple[int, str]:
     return 0, ""
 
 
-@functools.cache
-def _parameter_bytes(model: str) -> int:
-    """Return the bytes of a model's parameters, from a copy without storage."""
-    with torch.device("meta"):
-        return sum(p.nbytes for p in MODELS[model].make().parameters())
-
-
 def _step_case(
     device: Device, model: str, mode: str, ranks: int, world: int, backend: str, rank: int
 ) -> Case:
     batch, each = MODELS[model].batch, 1 if device.is_cpu else _GPU_STEPS
+    with torch.device("meta"):  # a copy without storage
+        parameter_bytes = sum(p.nbytes for p in MODELS[model].make().parameters())
 
     def time_step(deadline_seconds: float) -> Measurement:
-        spec, token = (
-            StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each),
-            uuid.uuid4().hex,
-        )
+        spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
         with _SESSION.ranks(world, backend) as group:
-            group.run(scaling_steps.begin, token, spec)
-            first = group.run(scaling_steps.first_seconds, token)[0]
+            group.run(rank_steps.begin, spec)
+            first = group.run(rank_steps.first_seconds)[0]
 
             def turn() -> list[float]:
-                of_ranks = group.run(scaling_steps.turns, token, 1, _TURN)
-                return scaling_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
+                of_ranks = group.run(rank_steps.turns, 1, _TURN)
+                return rank_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
 
             samples = _until(deadline_seconds, turn)
-            group.run(scaling_steps.end, token)
+            group.run(rank_steps.end)
         return _measurement(
             f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
         )
@@ -327,7 +317,7 @@ def _step_case(
         "mode": mode,
         "ranks": ranks,
         "batch": batch,
-        "parameter_bytes": _parameter_bytes(model),
+        "parameter_bytes": parameter_bytes,
     }
     return Case(params, time_step, rank)
 
@@ -339,8 +329,8 @@ def _collective_case(
         with _SESSION.ranks(world, backend) as group:
 
             def some(repeats: int = _REPEATS) -> list[float]:
-                return scaling_steps.call_seconds(
-                    group.run(scaling_steps.collective_times, name, nbytes, repeats)
+                return rank_steps.call_seconds(
+                    group.run(rank_steps.collective_times, name, nbytes, repeats)
                 )
 
             first = some(1)[0]

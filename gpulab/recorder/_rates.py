@@ -23,6 +23,7 @@ from gpulab.recorder._experiments import (
     THIRD,
     Case,
     Work,
+    measured,
     refuse_long,
     timed,
 )
@@ -162,17 +163,22 @@ def _launches(device: Device, how: str) -> Work:
             x.add_(1.0)
 
     label = f"{_LAUNCHES} small operations, {how}"
-    if how == "stream":
-        return Work(run, label)
+    return Work(run if how == "stream" else captured(run, device), label)
+
+
+def captured(run: Callable[[], Any], device: Device) -> Callable[[], None]:
+    """Return the replay of a CUDA graph of what ``run`` launches, which runs once before: capture
+    asks for warm operators.
+    """
     graph = torch.cuda.CUDAGraph()
+    # by default it captures on the device that was current at the first capture
     side = torch.cuda.Stream(device.index)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
-        x.add_(1.0)  # capture asks for a warm operator
+        run()
     side.synchronize()
-    # by default it captures on the device that was current at the first capture
     with torch.cuda.graph(graph, stream=side):
         run()
-    return Work(graph.replay, label)
+    return graph.replay
 
 
 def precisions(device: Device) -> Iterable[Case]:
@@ -219,23 +225,15 @@ def latencies(device: Device) -> Iterable[Case]:
             "method": hierarchy.chase_method(device),
             "hops": hierarchy.HOPS_PER_CALL,
         }
-        yield Case(params, functools.partial(_chase, nbytes, device), rank)
-
-
-def _chase(nbytes: int, device: Device, deadline_seconds: float) -> Measurement:
-    return hierarchy.measure_chase(nbytes, device, deadline=deadline_seconds)
+        yield measured(params, rank, hierarchy.measure_chase, nbytes, device)
 
 
 def bandwidths(device: Device) -> Iterable[Case]:
     """Streams read over working sets."""
     first = _CPU_STREAM_POWER if device.is_cpu else _GPU_STREAM_POWER
     for nbytes, rank in _working_sets(device, first):
-        read = functools.partial(_read, nbytes, device)
-        yield Case({"nbytes": nbytes, "operation": "read"}, read, rank)
-
-
-def _read(nbytes: int, device: Device, deadline_seconds: float) -> Measurement:
-    return hierarchy.measure_stream(nbytes, device, "read", deadline=deadline_seconds)
+        params = {"nbytes": nbytes, "operation": "read"}
+        yield measured(params, rank, hierarchy.measure_stream, nbytes, device, "read")
 
 
 def _working_sets(device: Device, first: int) -> Iterable[tuple[int, int]]:
@@ -304,14 +302,9 @@ def copies(device: Device) -> Iterable[Case]:
     for direction, memory in [("host", "pageable")] if device.is_cpu else series:
         for power in _COPY_POWERS:
             params = {"direction": direction, "memory": memory, "nbytes": 2**power}
-            time = functools.partial(_time_copy, 2**power, direction, memory, device)
-            yield Case(params, time, FIRST if power % 4 == 2 else SECOND)
-
-
-def _time_copy(
-    nbytes: int, direction: str, memory: str, device: Device, deadline_seconds: float
-) -> Measurement:
-    return transfer.measure_copy(nbytes, direction, memory, device, deadline=deadline_seconds)
+            rank = FIRST if power % 4 == 2 else SECOND
+            copy = (2**power, direction, memory, device)
+            yield measured(params, rank, transfer.measure_copy, *copy)
 
 
 def overlaps(device: Device) -> Iterable[Case]:

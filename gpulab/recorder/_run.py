@@ -278,10 +278,8 @@ def record(
             "at most 64. Leave it out."
         )
     visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
-    progress, stop = (
-        _given.callback("record", "progress", progress),
-        _given.callback("record", "stop", stop),
-    )
+    progress = _given.callback("record", "progress", progress)
+    stop = _given.callback("record", "stop", stop)
     target = _target(out)
     plan = _plan(where, only)
     if not plan:
@@ -330,22 +328,22 @@ def _target(out: Any) -> pathlib.Path:
     """Return the file to write as a path, if it can be one."""
     try:
         target = _given.expanded("record", out)
-        if "\0" in target.name:
-            raise ValueError("a null character")
-        is_folder, has_folder = target.is_dir() or not target.name, target.parent.is_dir()
-    except InputError:  # somebody's home that is not here
-        raise
-    except (TypeError, ValueError) as error:  # no path at all, or a null character in it
+    except TypeError as error:
         raise InputError(
             f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. "
             "Pass --out FILE."
         ) from error
-    if is_folder:
+    if "\0" in str(target):
+        raise InputError(
+            f"record: {shown(out)} is not the name of a file (it has a null character); expected "
+            "one. Pass --out FILE."
+        )
+    if not target.name or target.is_dir():
         raise InputError(
             f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out "
             "machine.json."
         )
-    if has_folder:
+    if target.parent.is_dir():
         return target
     raise InputError(
         f"record: the folder {shown(str(target.parent))} does not exist; expected an existing "

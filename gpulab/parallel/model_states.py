@@ -1,0 +1,305 @@
+"""The memory of one rank between steps, by arithmetic: named sizes of the course's transformer.
+
+They go from the lesson's own to 70 billion parameters, in the shapes of published models. All have
+``networks.transformer``'s layers: learned positions, GELU, a feed-forward net four times as wide,
+and an output layer of its own (so a small model has more parameters than one that ties it to the
+embedding). None has pretrained weights.
+
+Parameters, gradients and optimizer state stay from step to step; they are counted in float32 (mixed
+precision here keeps the states in float32 too). Source: Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", 2020, section 3.1 and figure 1, with
+FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import _given, networks
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.results import Result
+from gpulab.units import format_bytes, plural
+
+
+@dataclass(frozen=True)
+class GptShape(Result):
+    """One size of the transformer.
+
+    Attributes
+    ----------
+    name : str
+    layers, width, heads, vocabulary, context : int
+    source : str
+        Whose shape it is.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    context: int
+    source: str
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output
+        layer, which has no bias.
+        """
+        layer = 12 * self.width**2 + 13 * self.width
+        ends = (2 * self.vocabulary + self.context + 2) * self.width
+        return self.layers * layer + ends
+
+    def model(self) -> Any:
+        """Return the ``torch.nn.Module``; under fake tensors or ``torch.device("meta")`` it takes
+        no memory.
+        """
+        return networks.transformer(
+            self.vocabulary, self.width, self.heads, self.layers, context=self.context
+        )
+
+
+_SHAPES = (
+    GptShape("course", 2, 128, 4, 1000, 128, "networks.transformer as the lessons use it"),
+    GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
+    GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
+    GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
+    GptShape(
+        "70B",
+        86,
+        8192,
+        64,
+        50257,
+        2048,
+        "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
+    ),
+)
+
+
+def gpt_shapes() -> tuple[str, ...]:
+    """Return the names of the sizes.
+
+    Examples
+    --------
+    >>> gpt_shapes()
+    ('course', '125M', '1.3B', '7B', '70B')
+    """
+    return tuple(shape.name for shape in _SHAPES)
+
+
+def gpt_shape(name: str) -> GptShape:
+    """Return a size by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> round(gpt_shape("7B").parameter_count / 1e9, 2)
+    6.86
+    """
+    for shape in _SHAPES:
+        if shape.name == name:
+            return shape
+    raise InputError(
+        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: "
+        f"{', '.join(gpt_shapes())}. Pass one of these."
+    )
+
+
+MOST_RANKS = 1024
+STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
+# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside
+# it.
+OPTIMIZER_BYTES = {
+    "adam": (8, True),
+    "adamw": (8, True),
+    "sgd": (0, False),
+    "sgd-momentum": (4, False),
+}
+_FLOAT, _COUNTER = 4, 4
+_SHARDED = ("zero2", "zero3")
+
+
+@dataclass(frozen=True)
+class RankStates(Result):
+    """The bytes that stay on one rank between steps.
+
+    Attributes
+    ----------
+    label, strategy, optimizer : str
+    ranks, rank : int
+    parameters_bytes, gradients_bytes, optimizer_bytes : int
+    evidence : Evidence
+    """
+
+    label: str
+    strategy: str
+    optimizer: str
+    ranks: int
+    rank: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    evidence: Evidence
+
+    @property
+    def total_bytes(self) -> int:
+        """All three."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def __repr__(self) -> str:
+        where = f"{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}"
+        return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the three parts and their sum."""
+        rows = [
+            ("parameters", format_bytes(self.parameters_bytes)),
+            ("gradients", format_bytes(self.gradients_bytes)),
+            ("optimizer", format_bytes(self.optimizer_bytes)),
+            ("together", format_bytes(self.total_bytes)),
+        ]
+        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
+
+
+def rank_states(
+    model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam"
+) -> RankStates:
+    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic
+    alone.
+
+    Parameters
+    ----------
+    model : str or GptShape
+        One of ``gpt_shapes()`` by name, or a shape of your own.
+    strategy : str
+        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
+    ranks : int
+        1 to 1,024.
+    rank : int
+    optimizer : str
+        "adam", "adamw", "sgd" or "sgd-momentum".
+
+    Raises
+    ------
+    InputError
+        If a value is not among these, the ranks do not divide the heads, or there are fewer layers
+        than stages.
+
+    Examples
+    --------
+    >>> s = rank_states("7B", strategy="zero3", ranks=64)
+    >>> s.total_bytes - 16 * gpt_shape("7B").parameter_count // 64
+    97812
+    >>> 47 * 4096 * 2 * 16 // 64 + 389 * 4  # padding of two matrices, and step counters
+    97812
+    """
+    shape = model if isinstance(model, GptShape) else gpt_shape(model)
+    _given.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
+    _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
+    ranks = whole_number("rank_states", "ranks", ranks, 1, MOST_RANKS)
+    rank = whole_number("rank_states", "rank", rank, 0, ranks - 1)
+    refused = cannot_split(shape, strategy, ranks)
+    if refused:
+        raise InputError(f"rank_states: {refused}")
+    held = [rows * rest for rows, rest in _held(shape, strategy, ranks, rank)]
+    owned = _owned(held, ranks, rank) if strategy == "zero1" else held
+    each, counted = OPTIMIZER_BYTES[optimizer]
+    return RankStates(
+        label=shape.name,
+        strategy=strategy,
+        optimizer=optimizer,
+        ranks=ranks,
+        rank=rank,
+        parameters_bytes=_FLOAT * sum(held),
+        gradients_bytes=_FLOAT * sum(held),
+        optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
+        evidence=Evidence.modelled(
+            "float32 states, gradients kept until the next step begins; no activations, gathered "
+            "parameters or buffers",
+            "ZeRO (Rajbhandari et al., 2020), section 3.1",
+            "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
+        ),
+    )
+
+
+def whole_number(function: str, name: str, value: Any, least: int, most: int) -> int:
+    """Return a whole number of a range; unlike ``_given.whole``'s it has no default.
+
+    Raises
+    ------
+    InputError
+        If it is none, or lies outside the range.
+    """
+    if not _given.is_whole(value) or not least <= value <= most:
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
+            f"{most}. Pass for example {name}={min(max(least, 2), most)}."
+        )
+    return int(value)
+
+
+def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
+    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it
+    can.
+    """
+    if strategy == "tensor" and shape.heads % ranks:
+        return (
+            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
+            f"divide the heads. Take {shape.heads} ranks."
+        )
+    if strategy.startswith("pipeline") and shape.layers < ranks:
+        return (
+            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
+            f"one layer for each rank. Take {shape.layers} ranks."
+        )
+    return ""
+
+
+def _layer(w: int) -> list[tuple[int, int, bool]]:
+    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of
+    row-split layers stay whole.
+    """
+    norms = [(w, 1, False)] * 4
+    attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
+    return [*norms, *attention, (4 * w, w, True), (4 * w, 1, True), (w, 4 * w, True), (w, 1, False)]
+
+
+def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[int, int]]:
+    """Return (rows, row length) of each parameter that the rank holds."""
+    w = shape.width
+    first = [(shape.vocabulary, w, False), (shape.context, w, False)]
+    last = [(w, 1, False), (w, 1, False), (shape.vocabulary, w, False)]
+    layers = shape.layers
+    if strategy.startswith("pipeline"):
+        layers = shape.layers // ranks + (rank < shape.layers % ranks)
+        first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
+    tensors = [*first, *(_layer(w) * layers), *last]
+    if strategy == "tensor":
+        return [
+            (rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors
+        ]
+    if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
+        return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
+    return [(rows, rest) for rows, rest, _ in tensors]
+
+
+def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
+    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes
+    where there is least so far.
+    """
+    loads = [(0, k) for k in range(ranks)]
+    mine = []
+    for size in sorted(sizes, reverse=True):
+        load, where = heapq.heappop(loads)
+        if where == rank:
+            mine.append(size)
+        heapq.heappush(loads, (load + size, where))
+    return mine
