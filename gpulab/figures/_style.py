@@ -377,8 +377,8 @@ def guide(
         place = {"xref": "x", "yref": "paper", **side, "yanchor": "bottom" if bottom else "top"}
         return upright(value), note(text, position, 0 if bottom else 1, **{**place, **more})
     ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": "y"}
-    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom", **more}
-    return {**upright(value), **ends}, note(text, place.pop("x", 1), position, **place)
+    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom"}
+    return {**upright(value), **ends}, {**note(text, 1, position, **place), **more}
 
 
 def extent(traces: Iterable[dict[str, Any]]) -> list[float]:

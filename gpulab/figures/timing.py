@@ -452,7 +452,8 @@ def break_even(b: BreakEven) -> LabFigure:
     )
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
-    xaxis, layout = log_axis("count", [*sizes, b.size], "size n (log scale)"), {}
+    xaxis = log_axis("count", [*sizes, b.size], "size n (log scale)")
+    layout: dict[str, Any] = {}
     if b.size is not None:
         left, right = xaxis["range"]
         late = (math.log10(b.size) - left) / (right - left) > _LATE
@@ -733,7 +734,7 @@ def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> li
     for cache in sorted(inside, key=lambda cache: cache.size_bytes):
         place = math.log10(cache.size_bytes)
         higher = place - before < _NEAR * math.log10(most / least) and not higher
-        look = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
+        look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
         text = f"{cache} (reported by the system)"
         guides.append(guide(cache.size_bytes, text, **look, yshift=_ROW if higher else 0))
         before = place

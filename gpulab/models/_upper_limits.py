@@ -412,7 +412,7 @@ class Roofline(Result):
         """
         if not all(
             hasattr(workload, name)
-            for name in ("label", "flops", "nbytes", "working_set_bytes", "arithmetic_dtype")
+            for name in ("label", "flops", "nbytes", "working_set_bytes", "dtype")
         ):
             raise InputError(
                 f"place_workload: {shown(workload)}; expected a workload. Pass "
@@ -439,7 +439,7 @@ class Roofline(Result):
         )
 
     def _usual_arithmetic(self, workload: Any) -> str:
-        own = str(workload.arithmetic_dtype)
+        own = str(workload.dtype)
         convolves = getattr(getattr(workload, "spec", None), "matrix", None) == "convolution"
         return (
             "tf32"

@@ -239,16 +239,11 @@ class Workload:
         """
         return float(self.spec.memory(self)) if self.spec.memory is not None else self.nbytes
 
-    @property
-    def arithmetic_dtype(self) -> str:
-        """The requested number format of the arithmetic."""
-        return self.dtype
-
     def arithmetic_on(self, device: Any) -> str:
         """Return the fastest number format that the settings permit on a device.
 
         "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA;
-        convolutions by default), else ``arithmetic_dtype``.
+        convolutions by default), else ``dtype``.
         """
         return "tf32" if self._may_use_tf32(device) else self.dtype
 
