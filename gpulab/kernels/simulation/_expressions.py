@@ -336,14 +336,19 @@ class Translator:
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
         """Return what gives the value of one of several expressions the type that holds all of
-        them, of which each is seen when it is computed.
+        them, of which each is seen when it is computed, or here, where nobody sees that.
         """
         join = "", frozenset(parts)
         for part in parts:
             self._joins.of[part].add(join)
             self._joins.note_number(part, self.number(part))
+        plain = {part: self.expression(part) for part in parts if self._is_plain(part)}
 
         def run(frame: Frame, number: int, value: Any) -> Any:
+            for part, compute in plain.items():
+                if part not in frame.types.seen and part is not parts[number]:
+                    with contextlib.suppress(KernelError):  # which belongs to its own lanes
+                        frame.types.note(part, compute(frame, frame.machine.batch.everyone))
             frame.types.note(parts[number], value)
             return frame.types.joined(join, value)
 

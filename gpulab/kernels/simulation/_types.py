@@ -392,7 +392,7 @@ class JoinTypes:
 
     def __init__(self, joins: Joins) -> None:
         self._joins = joins
-        self._seen: dict[Definition, Any] = {
+        self.seen: dict[Definition, Any] = {
             node: constant(number).dtype for node, number in joins.numbers.items()
         }
         self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the one that holds all
@@ -411,12 +411,13 @@ class JoinTypes:
         kind = len(value) if isinstance(value, tuple) else None
         if isinstance(value, (np.ndarray, np.generic)):
             kind = value.dtype
-        if kind is None or self._seen.get(node) == kind:
+        # a float64 is equal to None for NumPy
+        if kind is None or (node in self.seen and self.seen[node] == kind):
             return
-        self._seen[node] = kind
+        self.seen[node] = kind
         before = dict(self.mixed)
         for join in self._joins.of.get(node, ()):
-            seen = {each: self._seen[each] for each in join[1] if each in self._seen}
+            seen = {each: self.seen[each] for each in join[1] if each in self.seen}
             kinds = sorted(set(seen.values()), key=str)
             if len(kinds) > 1:
                 if not all(isinstance(each, np.dtype) for each in kinds):

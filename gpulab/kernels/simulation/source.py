@@ -151,8 +151,10 @@ class Signature:
     def takes(self, types: list[Any]) -> bool:
         """Return whether arguments of these types can be converted to the declared ones."""
         return len(types) == len(self.parameters) and all(
-            wanted in (None, found)
+            # a float64 is equal to None for NumPy
+            wanted is None
             or (isinstance(wanted, np.dtype) and isinstance(found, np.dtype))
+            or (not isinstance(wanted, np.dtype) and wanted == found)
             for found, wanted in zip(types, self.parameters, strict=True)
         )
 
