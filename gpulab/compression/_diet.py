@@ -9,8 +9,9 @@ kept, so that ten recipes train the first one once.
 from __future__ import annotations
 
 import copy
+import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -256,36 +257,25 @@ def cook(
     """
     job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
     report, asked = progress or (lambda fraction, text: None), stop or (lambda: False)
-    with backend_switches.threads(1, where):
-        return _cooked(recipe, job, seed, where, report, asked)
 
-
-def _cooked(
-    recipe: Recipe, job: Any, seed: int, device: devices.Device, report: Progress, asked: Stop
-) -> Any:
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
-            _train(
-                job,
-                model,
-                seed,
-                device,
-                asked,
-                lambda f, _: report(f, f"fine-tuning {what}"),
-                epochs=max(1, round(recipe.fine_tune * job.epochs)),
-            )
+            epochs = max(1, round(recipe.fine_tune * job.epochs))
+            told: Progress = lambda f, _: report(f, f"fine-tuning {what}")  # noqa: E731
+            _train(job, model, seed, where, asked, told, epochs=epochs)
         return model
 
-    model = _trained(job, recipe.network, seed, device, report, asked)
-    if recipe.channels:
-        model = tune(prune(model, recipe.channels, structured=True), "what channels are left")
-    if recipe.zeros:
-        model = tune(prune(model, recipe.zeros), "what weights are left")
-    if recipe.values:
-        model = tune(share_weights(model, recipe.values), "the shared values")
-    if recipe.bits != 32:
-        model = _quantized(recipe, job, model, tune)
-    return to_sparse(model) if recipe.compute == "csr" else model
+    with backend_switches.threads(1, where):
+        model = _trained(job, recipe.network, seed, where, report, asked)
+        if recipe.channels:
+            model = tune(prune(model, recipe.channels, structured=True), "what channels are left")
+        if recipe.zeros:
+            model = tune(prune(model, recipe.zeros), "what weights are left")
+        if recipe.values:
+            model = tune(share_weights(model, recipe.values), "the shared values")
+        if recipe.bits != 32:
+            model = _quantized(recipe, job, model, tune)
+        return to_sparse(model) if recipe.compute == "csr" else model
 
 
 def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], Any]) -> Any:
@@ -359,56 +349,42 @@ def _train(
 
 
 @dataclass(frozen=True)
-class Ability(Result):
-    """One form of a lighter model on one device.
-
-    Attributes
-    ----------
-    name : str
-    works : bool
-    sentence : str
-        Its advantage, or why it cannot run and what to use instead.
-    """
-
-    name: str
-    works: bool
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Support(Result):
     """What a device can do.
 
     Attributes
     ----------
     device : str
-    abilities : tuple of Ability
+    abilities : mapping of str to (bool, str)
+        For each form of a lighter model whether it works, and its advantage, or why it cannot run
+        and what to use instead.
     evidence : Evidence
         MEASURED: each was tried.
     """
 
     device: str
-    abilities: tuple[Ability, ...]
+    abilities: Mapping[str, tuple[bool, str]]
     evidence: Evidence
 
-    def __getitem__(self, name: str) -> Ability:
-        """Return the ability of that name.
+    def __getitem__(self, name: str) -> tuple[bool, str]:
+        """Return whether the form of that name works, and the sentence about it.
 
         Raises
         ------
         InputError
             If there is none.
         """
-        names = [each.name for each in self.abilities]
-        return self.abilities[names.index(_given.word("Support", "name", name, names))]
+        return self.abilities[_given.word("Support", "name", name, self.abilities)]
 
     def __repr__(self) -> str:
-        return f"<{self.device}: {', '.join(each.name for each in self.abilities if each.works)}>"
+        there = ", ".join(name for name, (works, _) in self.abilities.items() if works)
+        return f"<{self.device}: {there}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a form."""
         return (self.device, "runs here", ""), [
-            (each.name, "yes" if each.works else "no", each.sentence) for each in self.abilities
+            (name, "yes" if works else "no", sentence)
+            for name, (works, sentence) in self.abilities.items()
         ]
 
 
@@ -425,98 +401,65 @@ def support(device: Any = None) -> Support:
     DeviceError
         If the machine has no such device.
     """
-    where = devices.find(device) if device is not None else devices.default()
-    place = str(where)
-    abilities = (
-        _tried(
-            "zeros in CSR",
+    where = devices.find(device)
+    place, bits = str(where), compressed_layers.activation_bits()
+    no_pairs = compressed_layers.two_four_refusal(place)
+    inputs = (
+        "Inputs have 8 bits."
+        if bits == 8
+        else "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it "
+        "16-bit sums of 8-bit inputs would overflow."
+    )
+    abilities = {
+        "zeros in CSR": _tried(
             "Multiplies only what is not zero; pays off when nearly all weights are zero.",
             place,
             lambda model: to_sparse(prune(model, 0.9)),
         ),
-        _two_four(place),
-        _tried(
-            "8-bit weights, float32 arithmetic",
-            "A quarter of the bytes; every call converts the weights to float32.",
+        "2:4 zeros": (
+            False,
+            f"{no_pairs} The zeros still reduce the file to little more than half its size.",
+        )
+        if no_pairs
+        else _tried(
+            "Half of the products, in half precision, where the pattern is two zeros in four.",
             place,
-            quantize,
+            lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"),
+            torch.float16,
         ),
-        _integers(place, False),
-        _integers(place, True),
-        _tried(
-            "torchao, 8-bit weights",
-            "Linear layers; a quarter of the bytes.",
-            place,
-            lambda model: _torchao(model, None),
+        "8-bit weights, float32 arithmetic": _tried(
+            "A quarter of the bytes; every call converts the weights to float32.", place, quantize
         ),
-        _tried(
-            "torchao, 8-bit weights and inputs",
-            "Linear layers; integer products.",
-            place,
-            lambda model: _torchao(model, "dynamic"),
-        ),
-    )
+    }
+    for kind in ("linear layers", "convolutions"):
+        refused = compressed_layers.refusal(place, kind == "convolutions")
+        sentence = f"{refused[:1].upper()}{refused[1:]}" or f"Integer products. {inputs}"
+        abilities[f"8-bit kernels, {kind}"] = not refused, sentence
+    for activations, name, good in (
+        (None, "torchao, 8-bit weights", "Linear layers; a quarter of the bytes."),
+        ("dynamic", "torchao, 8-bit weights and inputs", "Linear layers; integer products."),
+    ):
+        change = functools.partial(quantize, activations=activations, arithmetic="torchao")
+        abilities[name] = _tried(good, place, change)
     return Support(where.name, abilities, Evidence.measured(where.name))
 
 
 def _tried(
-    name: str, good: str, place: str, change: Callable[[Any], Any], dtype: str = "float32"
-) -> Ability:
-    """Try a change of a layer whose sizes suit every kernel: multiples of 32 with more than 16
-    rows.
+    good: str, place: str, change: Callable[[Any], Any], dtype: torch.dtype = torch.float32
+) -> tuple[bool, str]:
+    """Try a change of a layer whose sizes suit every kernel, multiples of 32 with more than 16
+    rows; return whether it works, and what is good about it or what was refused.
     """
     try:
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, getattr(torch, dtype))
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, dtype)
         with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
-            float(
-                change(model)(torch.ones(32, 64, dtype=getattr(torch, dtype), device=place))
-                .float()
-                .sum()
-            )
+            float(change(model)(torch.ones(32, 64, dtype=dtype, device=place)).float().sum())
     except GpulabError as error:
-        return Ability(name, False, message_of(error) + ".")
+        return False, message_of(error) + "."
     except Exception as error:  # a library's refusal to run on this device is what is asked for
-        return Ability(
-            name,
+        return (
             False,
             f"{type(error).__name__}: {message_of(error)}. Use 8-bit weights with float32 "
             "arithmetic.",
         )
-    return Ability(name, True, good)
-
-
-def _torchao(model: Any, activations: str | None) -> Any:
-    return quantize(model, "per-channel", activations, arithmetic="torchao")
-
-
-def _two_four(place: str) -> Ability:
-    name = "2:4 zeros"
-    refused = compressed_layers.two_four_refusal(place)
-    if refused:
-        return Ability(
-            name,
-            False,
-            f"{refused} The zeros still reduce the file to little more than half its size.",
-        )
-    good = "Half of the products, in half precision, where the pattern is two zeros in four."
-
-    return _tried(
-        name, good, place, lambda model: to_sparse(prune(model, pattern="2:4"), "2:4"), "float16"
-    )
-
-
-def _integers(place: str, convolution: bool) -> Ability:
-    name = f"8-bit kernels, {'convolutions' if convolution else 'linear layers'}"
-    refused = compressed_layers.refusal(place, convolution)
-    if refused:
-        return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
-    bits = compressed_layers.activation_bits()
-    exact = (
-        "Inputs have 8 bits."
-        if bits == 8
-        else (
-            "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without it "
-            "16-bit sums of 8-bit inputs would overflow."
-        )
-    )
-    return Ability(name, True, f"Integer products. {exact}")
+    return True, good

@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -25,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from gpulab import _given, devices, memory, timing, training
 from gpulab.compression import _storage, compressed_layers
 from gpulab.compression.compressed_layers import Shipped, Sparse, finish
-from gpulab.compression.results import Cost, LayerCost, WeighedModel, Weighing
+from gpulab.compression.results import Cost, WeighedModel, Weighing
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
@@ -88,7 +87,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     return Cost(
         label=label if label is not None else type(model).__name__,
         batch=batch,
-        layers=tuple(counter.rows.values()),
+        layers=counter.rows,
         other_flops=counter.other,
         parameters=stored_weights(done),
         notes=(Note("skipped", sentence),) if counter.unknown else (),
@@ -108,7 +107,7 @@ class _Counter:
     """Hooks on the layers, and a function mode for the matrix products outside of them."""
 
     def __init__(self, model: Any) -> None:
-        self.rows: dict[str, LayerCost] = {}
+        self.rows: dict[str, tuple[str, int, int]] = {}
         self.other = 0
         self.unknown: dict[str, None] = {}
         self.inside = 0  # layers at work, which count for themselves
@@ -136,15 +135,17 @@ class _Counter:
             self.inside -= 1
             if output is None:  # the layer raised
                 return
-            cost = _cost(name, layer, output)
-            before = self.rows[name].flops if name in self.rows else 0
-            self.rows[name] = dataclasses.replace(cost, flops=before + cost.flops)
+            kind, parameters, flops = _cost(layer, output)
+            _, _, before = self.rows.get(name, ("", 0, 0))
+            self.rows[name] = kind, parameters, before + flops
 
         return leave
 
 
-def _cost(name: str, layer: Any, output: Any) -> LayerCost:
-    """Return a layer's cost: two FLOP for each stored weight, at each position of the output."""
+def _cost(layer: Any, output: Any) -> tuple[str, int, int]:
+    """Return a layer's kind, parameters and FLOP: two for each stored weight, at each position of
+    the output.
+    """
     # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
     if isinstance(layer, torch.nn.RNNBase):
         steps = output[0].data  # of a packed sequence the tensor in it
@@ -154,7 +155,7 @@ def _cost(name: str, layer: Any, output: Any) -> LayerCost:
             if weight.startswith("weight")
         )
         flops = 2 * (steps.numel() // steps.shape[-1]) * read
-        return LayerCost(name, "recurrent", sum(p.numel() for p in layer.parameters()), flops)
+        return "recurrent", sum(p.numel() for p in layer.parameters()), flops
     shipped = isinstance(layer, Shipped)
     shape = layer.weight_shape if shipped else tuple(layer.weight.shape)
     stored = layer.stored if shipped else layer.weight.numel()
@@ -167,7 +168,7 @@ def _cost(name: str, layer: Any, output: Any) -> LayerCost:
         kind = "convolution"
     else:
         kind = "depthwise" if groups == shape[0] else f"{groups} groups"
-    return LayerCost(name, f"{kind}, {layer.form}" if shipped else kind, stored + bias, flops)
+    return f"{kind}, {layer.form}" if shipped else kind, stored + bias, flops
 
 
 # Whose operators are counted, or multiply no matrices; the last three only inside of layers, which
@@ -344,51 +345,37 @@ def weigh(
         return devices.ceilings(where, stop=stop).bandwidth(nbytes) if clock is None else None
 
     weighed: list[WeighedModel] = []
-    first: _Facts | None = None
     for (label, models_of_label), row, single in zip(
         named.items(), many.rows, one.rows, strict=True
     ):
         model = finished[label][0]
         operators, moved_bytes = _traffic(runs[label], batch)
-        interval = row.speedup_interval
         m, s = row.measurement, single.measurement
-        facts = _Facts(
-            batch=len(batch),
+        alone = WeighedModel(
+            label=label,
+            file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
+            parameters=stored_weights(model),
+            # none of a CSR layer's, but all of a layer that stayed dense beside it
+            zeros=sum(_zeros(w) for each, w in _weights(model) if not isinstance(each, Sparse)),
             forms=_forms(models_of_label[0], model),
-            zero_share=_zero_share(model),
-            flops=flops[label],
+            flops_per_item=flops[label] / len(batch),
             operators=operators,
             moved_bytes=moved_bytes,
-            seconds=m.median_seconds,
+            median_seconds=m.median_seconds,
+            interval_seconds=m.interval_seconds,
             single_seconds=s.median_seconds,
+            single_interval_seconds=s.interval_seconds,
             speedup=row.speedup,
-            speedup_low=interval[0] if interval else None,
+            speedup_interval=row.speedup_interval,
+            accuracies=accuracies[label],
+            reasons=(),
+            evidence=Evidence.measured(
+                m.environment.device, len(m.samples_seconds), m.environment.date
+            ),
         )
-        first = first or facts
-        weighed.append(
-            WeighedModel(
-                label=label,
-                file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
-                parameters=stored_weights(model),
-                # none of a CSR layer's, but all of a layer that stayed dense beside it
-                zeros=sum(_zeros(w) for each, w in _weights(model) if not isinstance(each, Sparse)),
-                forms=facts.forms,
-                flops_per_item=facts.flops / facts.batch,
-                operators=operators,
-                moved_bytes=moved_bytes,
-                median_seconds=m.median_seconds,
-                interval_seconds=m.interval_seconds,
-                single_seconds=s.median_seconds,
-                single_interval_seconds=s.interval_seconds,
-                speedup=row.speedup,
-                speedup_interval=interval,
-                accuracies=accuracies[label],
-                reasons=_reasons(first, facts, roof),
-                evidence=Evidence.measured(
-                    m.environment.device, len(m.samples_seconds), m.environment.date
-                ),
-            )
-        )
+        first = weighed[0] if weighed else alone
+        reasons = _reasons(_Beside(first, alone, len(batch), _zero_share(model), roof))
+        weighed.append(dataclasses.replace(alone, reasons=reasons))
     measured = many.rows[0].measurement
     notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(
@@ -543,22 +530,6 @@ def _zero_share(model: Any) -> float:
     return sum(map(_zeros, weights)) / (sum(w.numel() for w in weights) or 1)
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """The facts about a model from which reasons are derived."""
-
-    batch: int
-    forms: tuple[str, ...]
-    zero_share: float
-    flops: float  # of a batch
-    operators: int | None
-    moved_bytes: int | None
-    seconds: float
-    single_seconds: float
-    speedup: float | None
-    speedup_low: float | None  # the lower end of its interval; None without one
-
-
 def _forms(model: Any, finished: Any) -> tuple[str, ...]:
     """Return how the layers of a model are stored and computed."""
     found: dict[str, None] = {}
@@ -589,19 +560,39 @@ def _forms(model: Any, finished: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _reasons(first: _Facts, one: _Facts, roof: _Roof) -> tuple[Note, ...]:
-    """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell; nothing
+class _Beside(NamedTuple):
+    """A model beside the first one, with what else its reasons are derived from."""
+
+    first: WeighedModel
+    one: WeighedModel
+    batch: int
+    zero_share: float
+    roof: _Roof
+
+    @property
+    def fell(self) -> float:
+        """How many times fewer FLOPs it has."""
+        one = self.one.flops_per_item
+        return self.first.flops_per_item / one if one else 1.0
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether all of the gain's interval lies above 1."""
+        return self.one.speedup_interval is not None and self.one.speedup_interval[0] > 1
+
+
+def _reasons(pair: _Beside) -> tuple[Note, ...]:
+    """Return why a model is not faster than the first, or not by as much as its FLOPs fell; nothing
     where the gain has no interval.
     """
-    if one.speedup is None or one.speedup_low is None:
+    one = pair.one
+    if one.speedup is None or one.speedup_interval is None:
         return ()
-    fell = first.flops / one.flops if one.flops else 1.0
-    not_faster = one.speedup_low <= 1
-    found = _of_forms(one) if not_faster else []
-    if "csr" not in one.forms and fell > _MORE * max(one.speedup, 1 / _MORE):
-        found.append(_of_work(first, one, fell, roof))
-    elif not_faster and not found:
-        found.append(_of_same_work(first, one, fell, roof))
+    found = [] if pair.is_faster else _of_forms(pair)
+    if "csr" not in one.forms and pair.fell > _MORE * max(one.speedup, 1 / _MORE):
+        found.append(_of_work(pair))
+    elif not pair.is_faster and not found:
+        found.append(_of_same_work(pair))
     return tuple(found)
 
 
@@ -640,15 +631,15 @@ _FORM_REASONS = (
 )
 
 
-def _of_forms(one: _Facts) -> list[Note]:
-    said = []
+def _of_forms(pair: _Beside) -> list[Note]:
+    one, said = pair.one, list[Note]()
     if "dense zeros" in one.forms:
         text = (
-            f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each "
-            "zero is multiplied."
+            f"{pair.zero_share:.0%} of its weights are zero, but stored like any other number: "
+            "each zero is multiplied."
         )
-        if _is_starting(one):
-            text += f" And {_starting(one)}, so that fewer products would hardly change the time."
+        if starting := _starting(pair):
+            text += f" And {starting}, so that fewer products would hardly change the time."
         said.append(Note("dense zeros", text))
     said += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
     if "integers" in one.forms and compressed_layers.activation_bits() < 8:
@@ -660,66 +651,65 @@ def _of_forms(one: _Facts) -> list[Note]:
     return said
 
 
-def _of_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Note:
+def _of_work(pair: _Beside) -> Note:
     """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or
     products that are small.
     """
-    # A gain whose interval holds 1 is none.
-    gained = one.speedup if one.speedup_low is not None and one.speedup_low > 1 else None
-    less = (
-        f"Its FLOPs fell to 1/{fell:.3g}, its time "
-        f"{f'to 1/{gained:.3g}' if gained is not None else 'did not'}"
-    )
-    if _is_starting(one):
-        return Note("starting", f"{less}: {_starting(one)}, not of arithmetic.")
-    memory = _of_memory(first, one, roof)
+    took = f"to 1/{pair.one.speedup:.3g}" if pair.is_faster else "did not"
+    less = f"Its FLOPs fell to 1/{pair.fell:.3g}, its time {took}"
+    if starting := _starting(pair):
+        return Note("starting", f"{less}: {starting}, not of arithmetic.")
+    memory = _of_memory(pair)
     return Note(
         "memory" if memory else "rate",
-        f"{less}: {_rates(first, one)}{memory or ' Smaller products often reach a lower rate.'}",
+        f"{less}: {_rates(pair)}{memory or ' Smaller products often reach a lower rate.'}",
     )
 
 
-def _is_starting(one: _Facts) -> bool:
-    """Return whether a single item takes most of a batch's time: what both have in common is that
-    operators are started.
+def _starting(pair: _Beside) -> str:
+    """Return that a single item takes most of a batch's time, where it does: what both have in
+    common is that operators are started.
     """
+    whole, single, operators = (
+        pair.one.median_seconds,
+        pair.one.single_seconds,
+        pair.one.operators,
+    )
+    if pair.batch == 1 or not _STARTING * whole <= single <= _DISTURBED * whole:
+        return ""
     return (
-        one.batch > 1 and _STARTING * one.seconds <= one.single_seconds <= _DISTURBED * one.seconds
+        f"{pair.batch} items take {format_seconds(whole)} and a single one takes "
+        f"{format_seconds(single)}: most of that is the time of starting "
+        f"{plural(operators, 'operator') if operators else 'operators'}"
     )
 
 
-def _starting(one: _Facts) -> str:
-    many = plural(one.operators, "operator") if one.operators else "operators"
-    return (
-        f"{one.batch} items take {format_seconds(one.seconds)} and a single one takes "
-        f"{format_seconds(one.single_seconds)}: most of that is the time of starting {many}"
-    )
-
-
-def _of_same_work(first: _Facts, one: _Facts, fell: float, roof: _Roof) -> Note:
+def _of_same_work(pair: _Beside) -> Note:
     """Return why a model with about as many FLOPs, or more, takes as long or longer."""
+    fell, before, now = pair.fell, pair.first.operators, pair.one.operators
     work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
-    more = bool(first.operators and one.operators and one.operators > first.operators)
-    parts = f" in {one.operators} operators, not {first.operators}" if more else ""
-    return Note(
-        "elsewhere", f"It does {work}{parts}: {_rates(first, one)}{_of_memory(first, one, roof)}"
+    parts = f" in {now} operators, not {before}" if before and now and now > before else ""
+    return Note("elsewhere", f"It does {work}{parts}: {_rates(pair)}{_of_memory(pair)}")
+
+
+def _rates(pair: _Beside) -> str:
+    reached, before = (
+        format_flops_per_second(each.flops_per_item * pair.batch / each.median_seconds)
+        for each in (pair.one, pair.first)
     )
-
-
-def _rates(first: _Facts, one: _Facts) -> str:
-    reached, before = (format_flops_per_second(each.flops / each.seconds) for each in (one, first))
     return f"it reaches {reached}, the first model {before}."
 
 
-def _of_memory(first: _Facts, one: _Facts, roof: _Roof) -> str:
+def _of_memory(pair: _Beside) -> str:
     """Return that memory takes a good part of the time, where its bytes are more than before for
     each FLOP, and come near the best rate.
     """
+    first, one = pair.first, pair.one
     if not first.moved_bytes or not one.moved_bytes:
         return ""
-    a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
-    best = roof(one.moved_bytes) if b < a / _MORE else None
-    rate = one.moved_bytes / one.seconds
+    a, b = (each.flops_per_item * pair.batch / (each.moved_bytes or 1) for each in (first, one))
+    best = pair.roof(one.moved_bytes) if b < a / _MORE else None
+    rate = one.moved_bytes / one.median_seconds
     if best is None or rate < _MEMORY * best:
         return ""
     return (

@@ -6,7 +6,7 @@ import dataclasses
 import html
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,27 +20,6 @@ from gpulab.units import format_bytes, format_flops, format_ratio, format_second
 
 
 @dataclass(frozen=True)
-class LayerCost(Result):
-    """One layer's share.
-
-    Attributes
-    ----------
-    name, kind : str
-        As in the model; "linear", "convolution", "depthwise", "8 groups", "recurrent", with the
-        form it is stored in.
-    parameters : int
-        Weights and biases that are stored.
-    flops : int
-        Of the whole batch.
-    """
-
-    name: str
-    kind: str
-    parameters: int
-    flops: int
-
-
-@dataclass(frozen=True)
 class Cost(Result):
     """The cost of a model, by count.
 
@@ -49,8 +28,10 @@ class Cost(Result):
     label : str
     batch : int
         Items.
-    layers : tuple of LayerCost
-        In the order in which they ran.
+    layers : mapping of str to (str, int, int)
+        By the layer's name in the model, in the order in which they ran: "linear", "convolution",
+        "depthwise", "8 groups" or "recurrent", with the form that it is stored in; the weights and
+        biases that are stored; and the FLOP of the whole batch.
     other_flops : int
         Of matrix products outside of layers, such as attention.
     parameters : int
@@ -65,7 +46,7 @@ class Cost(Result):
 
     label: str
     batch: int
-    layers: tuple[LayerCost, ...]
+    layers: Mapping[str, tuple[str, int, int]]
     other_flops: int
     parameters: int
     evidence: Evidence
@@ -74,7 +55,7 @@ class Cost(Result):
     @property
     def flops(self) -> int:
         """Of the whole batch."""
-        return sum(layer.flops for layer in self.layers) + self.other_flops
+        return sum(flops for _, _, flops in self.layers.values()) + self.other_flops
 
     @property
     def flops_per_item(self) -> float:
@@ -90,13 +71,8 @@ class Cost(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a layer, and the sum."""
         rows = [
-            (
-                layer.name,
-                layer.kind,
-                f"{layer.parameters:,}",
-                format_flops(layer.flops / self.batch),
-            )
-            for layer in self.layers
+            (name, kind, f"{parameters:,}", format_flops(flops / self.batch))
+            for name, (kind, parameters, flops) in self.layers.items()
         ]
         if self.other_flops:
             rows.append(

@@ -5,7 +5,6 @@ in float32 makes them, and which become zero, lose digits or overflow at which s
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -544,7 +543,7 @@ def gradient_window(
             f"gradient_window: {one.name} is not a float format; expected one such as float16. "
             "int8 has a scale of its own."
         )
-    factor = _positive("scale", scale)
+    factor = _given.positive("gradient_window", "scale", scale, "Pass for example 1024.")
     if isinstance(tolerance, bool) or not _given.is_finite(tolerance) or not 0 <= tolerance <= 1:
         raise InputError(
             f"gradient_window: tolerance={shown(tolerance)}; expected a share from 0 to 1. Pass "
@@ -574,20 +573,6 @@ def gradient_window(
         tolerance=float(tolerance),
         evidence=evidence or _GIVEN,
     )
-
-
-def _positive(name: str, value: Any) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Real)
-        or not _given.is_finite(value)
-        or value <= 0
-    ):
-        raise InputError(
-            f"gradient_window: {name}={shown(value)}; expected a positive number. Pass for example "
-            "1024."
-        )
-    return float(value)
 
 
 def histogram(kept: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -3,7 +3,6 @@
 from gpulab.training._ladder import ladder
 from gpulab.training._profile import (
     HiddenWaits,
-    OperatorCost,
     Profile,
     ProfileSpan,
     hidden_waits,
@@ -52,7 +51,6 @@ __all__ = [
     "LadderResult",
     "Learned",
     "LeftOut",
-    "OperatorCost",
     "Options",
     "PipelineResult",
     "Profile",

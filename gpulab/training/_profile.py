@@ -23,7 +23,7 @@ import time
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,26 +79,6 @@ class ProfileSpan(Result):
         return self.end_seconds - self.start_seconds
 
 
-@dataclass(frozen=True)
-class OperatorCost(Result):
-    """An operator over all the steps.
-
-    Attributes
-    ----------
-    name : str
-    calls_per_step : float
-    host_seconds : float
-        A step, on the host, without what the operators that it called took.
-    device_seconds : float
-        A step, of the kernels that it started; 0 on a CPU.
-    """
-
-    name: str
-    calls_per_step: float
-    host_seconds: float
-    device_seconds: float
-
-
 @dataclass(frozen=True, repr=False)
 class Profile(Result):
     """Some steps under the profiler.
@@ -113,8 +93,10 @@ class Profile(Result):
         before one.
     spans : tuple of ProfileSpan
         In the order in which they began.
-    operators : tuple of OperatorCost
-        The most expensive on the host first.
+    operators : mapping of str to (float, float, float)
+        By name, the most expensive on the host first: calls in a step; seconds of a step on the
+        host, without what the operators that it called took; and those of the kernels that it
+        started, 0 on a CPU.
     notes : tuple of Note
     evidence : Evidence
     """
@@ -124,7 +106,7 @@ class Profile(Result):
     steps: tuple[tuple[float, float], ...]
     unprofiled_seconds: float
     spans: tuple[ProfileSpan, ...]
-    operators: tuple[OperatorCost, ...]
+    operators: Mapping[str, tuple[float, float, float]]
     notes: tuple[Note, ...]
     evidence: Evidence
 
@@ -179,25 +161,15 @@ class Profile(Result):
         """Return the most expensive operators, the time between them, and the cost of the profiler
         itself.
         """
-        first, rest = self.operators[:_ROWS], self.operators[_ROWS:]
-        if rest:
-            total = OperatorCost(
-                f"{len(rest)} more",
-                sum(o.calls_per_step for o in rest),
-                sum(o.host_seconds for o in rest),
-                sum(o.device_seconds for o in rest),
-            )
-            first = (*first, total)
+        costs = list(self.operators.items())
+        if rest := [cost for _, cost in costs[_ROWS:]]:
+            calls, host, there = map(sum, zip(*rest, strict=True))
+            costs[_ROWS:] = [(f"{len(rest)} more", (calls, host, there))]
         plain = self.unprofiled_seconds
         rows = [
             *(
-                (
-                    cost.name,
-                    f"{cost.calls_per_step:g}",
-                    format_seconds(cost.host_seconds),
-                    format_seconds(cost.device_seconds),
-                )
-                for cost in first
+                (name, f"{calls:g}", format_seconds(host), format_seconds(there))
+                for name, (calls, host, there) in costs
             ),
             (
                 "between the operators (Python)",
@@ -436,7 +408,7 @@ def _depth(event: Any, *, marks: bool) -> int:
     return depth
 
 
-def _costs(events: Any, count: int) -> tuple[OperatorCost, ...]:
+def _costs(events: Any, count: int) -> dict[str, tuple[float, float, float]]:
     """Return what each operator took by itself, a step."""
     found: dict[str, list[float]] = {}
     for event in events:
@@ -446,11 +418,10 @@ def _costs(events: Any, count: int) -> tuple[OperatorCost, ...]:
         cost[0] += 1
         cost[1] += event.self_cpu_time_total * 1e-6
         cost[2] += getattr(event, "self_device_time_total", 0.0) * 1e-6
-    costs = [
-        OperatorCost(name, calls / count, host / count, there / count)
-        for name, (calls, host, there) in found.items()
-    ]
-    return tuple(sorted(costs, key=lambda cost: -cost.host_seconds))
+    ordered = sorted(found.items(), key=lambda item: -item[1][1])
+    return {
+        name: (calls / count, host / count, there / count) for name, (calls, host, there) in ordered
+    }
 
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.

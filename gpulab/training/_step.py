@@ -96,15 +96,6 @@ class Settled(NamedTuple):
     notes: list[Note]
 
 
-def _positive(name: str, value: Any, example: str) -> float:
-    if not _given.is_finite(value) or not value > 0:
-        raise InputError(
-            f"fit: {name} is {shown(value)}; expected a finite number above 0. Pass "
-            f"{name}={example}."
-        )
-    return float(value)
-
-
 def _check_precision(precision: Any) -> None:
     """Refuse what is no precision; a format that nothing trains in is explained, with the next
     best.
@@ -179,10 +170,10 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     values["learning_rate"] = (
         job.learning_rate
         if learning_rate is None
-        else _positive("learning_rate", learning_rate, "1e-3")
+        else _given.positive("fit", "learning_rate", learning_rate, "Pass learning_rate=1e-3.")
     )
     if values["clip"] is not None:
-        values["clip"] = _positive("clip", values["clip"], "1.0")
+        values["clip"] = _given.positive("fit", "clip", values["clip"], "Pass clip=1.0.")
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
     _given.word("fit", "loading", values["loading"], LOADINGS)
     values["seed"] = check_seed("fit", values["seed"])
@@ -196,7 +187,7 @@ def _scale(scale: Any, precision: str) -> str | float | None:
         return "dynamic" if precision in SCALED else None
     if isinstance(scale, str):
         return _given.word("fit", "loss_scale", scale, ("dynamic",))
-    value = _positive("loss_scale", scale, "1024")
+    value = _given.positive("fit", "loss_scale", scale, "Pass loss_scale=1024.")
     return None if value == 1 else value
 
 

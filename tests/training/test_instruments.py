@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpulab import training
 from gpulab.evidence import Evidence, Note
-from gpulab.training import OperatorCost, PipelineResult, Profile, ProfileSpan, StepSpan
+from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
 from made_training import told
 from scipy import stats
 from torch.nn import functional
@@ -131,11 +131,11 @@ def test_profiles_by_hand(approved: Any) -> None:
         ProfileSpan("b", "host", 0, 5, 7), ProfileSpan("cudaDeviceSynchronize", "host", 0, 7, 9),
         ProfileSpan("kernel", "device", 0, 2, 4), ProfileSpan("another", "device", 0, 3, 5),
     )  # fmt: skip
-    costs = tuple(OperatorCost(f"op {k}", 1.5, (20 - k) * 1e-3, k * 1e-3) for k in range(15))
+    costs = {f"op {k}": (1.5, (20 - k) * 1e-3, k * 1e-3) for k in range(15)}
     found = Profile("net", "cuda:0", ((0.0, 10.0),), 9.0, spans, costs, (), HERE)
     assert (found.device_idle_ratio, found.operators_per_step) == (pytest.approx(0.7), 2)
     bare = Profile(
-        "net", "cpu", ((0, 1), (1, 3), (3, 9)), math.nan, (), costs[:2],
+        "net", "cpu", ((0, 1), (1, 3), (3, 9)), math.nan, (), dict(list(costs.items())[:2]),
         (Note("stopped", "early."),), HERE,
     )  # fmt: skip
     assert told(found, bare) == approved
@@ -154,12 +154,12 @@ def test_a_step_of_known_operators(capfd: pytest.CaptureFixture[str]) -> None:
     found = training.profile(step, steps=2, warmup=2, device="cpu")
     top = [span for span in found.spans if span.lane == "host" and span.depth == 0]
     assert [span.name for span in top] == ["aten::matmul", "aten::matmul", "aten::relu"] * 2
-    calls = {cost.name: cost.calls_per_step for cost in found.operators}
+    calls = {name: calls for name, (calls, _, _) in found.operators.items()}
     assert (calls["aten::mm"], calls["aten::relu"], found.operators_per_step) == (2, 1, 3)
     mark, _ = (span for span in found.spans if span.lane == "mark")
     order = [mark.start_seconds, top[0].start_seconds, top[1].end_seconds, mark.end_seconds]
     assert (mark.name, order) == ("products", sorted(order))
-    busy, itself = sum(s.seconds for s in top), sum(cost.host_seconds for cost in found.operators)
+    busy, itself = sum(s.seconds for s in top), sum(host for _, host, _ in found.operators.values())
     assert itself == pytest.approx(busy / 2, rel=0.05)
     assert found.between_ratio == pytest.approx(1 - busy / sum(b - a for a, b in found.steps))
     assert (len(found.steps), found.label, found.notes) == (2, "step", ())
