@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from gpulab import _given
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, html_more_notes
+from gpulab.results import Result, html_more_notes, note_rows
 from gpulab.timing.results import format_interval
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
@@ -70,29 +70,17 @@ class Cost(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a layer, and the sum."""
+        other = ("other products", "attention and the like", "0", self.other_flops / self.batch)
         rows = [
-            (name, kind, f"{parameters:,}", format_flops(flops / self.batch))
-            for name, (kind, parameters, flops) in self.layers.items()
+            *(
+                (name, kind, f"{parameters:,}", flops / self.batch)
+                for name, (kind, parameters, flops) in self.layers.items()
+            ),
+            *([other] if self.other_flops else []),
+            ("all", plural(len(self.layers), "layer"), f"{self.parameters:,}", self.flops_per_item),
         ]
-        if self.other_flops:
-            rows.append(
-                (
-                    "other products",
-                    "attention and the like",
-                    "0",
-                    format_flops(self.other_flops / self.batch),
-                )
-            )
-        rows.append(
-            (
-                "all",
-                plural(len(self.layers), "layer"),
-                f"{self.parameters:,}",
-                format_flops(self.flops_per_item),
-            )
-        )
-        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
-        return (self.label, "kind", "parameters", "FLOP an item"), rows
+        texts = [(*words, format_flops(flops)) for *words, flops in rows]
+        return (self.label, "kind", "parameters", "FLOP an item"), texts + note_rows(self.notes, 4)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.tracker import StorageTracker, living, shape_of
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, plural
 
 # Names are looked for inside lists, tuples and mappings down to this depth, and among this many of
@@ -120,11 +120,16 @@ class Snapshot(Result):
             (name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}")
             for name, nbytes in self.parts.items()
         ]
-        for tensor in self.tensors[:10]:
-            views = f", {tensor.shared_by} views" if tensor.shared_by > 1 else ""
-            what = f"{tensor.shape_words} {tensor.dtype} ({tensor.library}{views})"
-            rows.append((f"- {tensor.name or 'no name'}", format_bytes(tensor.nbytes), what))
-        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        rows += [
+            (
+                f"- {tensor.name or 'no name'}",
+                format_bytes(tensor.nbytes),
+                f"{tensor.shape_words} {tensor.dtype} ({tensor.library}"
+                f"{f', {tensor.shared_by} views' if tensor.shared_by > 1 else ''})",
+            )
+            for tensor in self.tensors[:10]
+        ]
+        rows += note_rows(self.notes, 3)
         return (
             f"memory of {self.device}: {format_bytes(self.total_bytes)}",
             "bytes",
@@ -460,13 +465,21 @@ class CellMemory(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per device, then the largest new arrays."""
-        rows = [(device, *map(format_bytes, sizes)) for device, *sizes in self.devices]
         grown = self.host_grown_bytes
-        rows.append(("this process", "", "", *(format_bytes(max(0, n)) for n in (grown, -grown))))
-        for tensor in self.largest:
-            name = f"- new: {tensor.name or 'no name'}"
-            what = f"{tensor.shape_words} {tensor.dtype}"
-            rows.append((name, "", "", format_bytes(tensor.nbytes), what))
+        rows = [
+            *((device, *map(format_bytes, sizes)) for device, *sizes in self.devices),
+            ("this process", "", "", *(format_bytes(max(0, n)) for n in (grown, -grown))),
+            *(
+                (
+                    f"- new: {tensor.name or 'no name'}",
+                    "",
+                    "",
+                    format_bytes(tensor.nbytes),
+                    f"{tensor.shape_words} {tensor.dtype}",
+                )
+                for tensor in self.largest
+            ),
+        ]
         which = "tensors on (the cell raised)" if self.failed else "tensors on"
         return (which, "before", "peak", "kept", "freed"), rows
 
@@ -593,11 +606,13 @@ class Released(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the bytes that were freed, then what was done."""
-        rows = [(f"freed on {self.device}", format_bytes(self.freed_device_bytes))]
-        if self.device != "cpu":
-            rows.append(("this process shrank by", format_bytes(self.freed_host_bytes)))
-        rows += [("", sentence) for sentence in self.what]
-        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        shrank = ("this process shrank by", format_bytes(self.freed_host_bytes))
+        rows = [
+            (f"freed on {self.device}", format_bytes(self.freed_device_bytes)),
+            *([] if self.device == "cpu" else [shrank]),
+            *(("", sentence) for sentence in self.what),
+            *note_rows(self.notes, 2),
+        ]
         return ("released", ""), rows
 
 

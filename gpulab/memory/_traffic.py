@@ -140,20 +140,15 @@ class Traffic(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per operator (one per kind, where there are many), and the sum."""
-        rows: list[tuple[str, ...]] = []
-        if len(self.operators) <= _MOST_ROWS:
-            rows += [_row(each.name, (each,)) for each in self.operators]
-        else:
-            kinds = {
-                each.name: [other for other in self.operators if other.name == each.name]
-                for each in self.operators
-            }
-            ordered = sorted(kinds.items(), key=lambda kind: -sum(each.nbytes for each in kind[1]))
-            rows += [_row(f"{len(each)} x {name}", each) for name, each in ordered]
-        return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), [
-            *rows,
-            _row("together", self.operators),
-        ]
+        groups: list[tuple[str, list[OperatorTraffic]]] = [(o.name, [o]) for o in self.operators]
+        if len(groups) > _MOST_ROWS:
+            kinds: dict[str, list[OperatorTraffic]] = {}
+            for each in self.operators:
+                kinds.setdefault(each.name, []).append(each)
+            groups = [(f"{len(kind)} x {name}", kind) for name, kind in kinds.items()]
+            groups.sort(key=lambda group: -sum(each.nbytes for each in group[1]))
+        rows = [_row(*group) for group in (*groups, ("together", self.operators))]
+        return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), rows
 
     def caption(self) -> str:
         """Return the badge, and what is not counted."""

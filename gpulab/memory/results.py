@@ -16,7 +16,7 @@ import numpy as np
 from gpulab import _given, devices
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
@@ -180,9 +180,12 @@ class MemoryTrace(Result):
             if self.peak_operator
             else "peak (no operator ran)"
         )
-        rows = [(peak, format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
-        rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]]
-        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        rows = [
+            (peak, format_bytes(self.peak_bytes)),
+            *_category_rows(self.peak_by_category),
+            *((_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]),
+            *note_rows(self.notes, 2),
+        ]
         return (f"memory of {self.label}", "bytes"), rows
 
 
@@ -283,14 +286,12 @@ class Prediction(Result):
         rows = [
             (f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)),
             *_category_rows(self.peak_by_category),
-        ]
-        rows += [
             ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
             ("first step's peak", format_bytes(self.first_step_peak_bytes)),
             ("kept between steps", format_bytes(self.kept_bytes)),
+            *((_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:5]),
+            *note_rows(self.notes, 2),
         ]
-        rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:5]]
-        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
 
 

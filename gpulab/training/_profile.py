@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 from gpulab import _given, devices
 from gpulab.errors import GpulabError, InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
 _MARK = "gpulab step "
@@ -184,7 +184,7 @@ class Profile(Result):
                 "not measured" if math.isnan(plain) else format_seconds(plain),
                 "",
             ),
-            *((f"note: {note.code}", note.sentence, "", "") for note in self.notes),
+            *note_rows(self.notes, 4),
         ]
         headers = (f"{self.label}, a step", "calls", "host, self time", "its kernels on the device")
         # where host and device are one there are no kernels apart
@@ -480,12 +480,11 @@ class HiddenWaits(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
-        rows = [(line, what, str(count)) for line, what, count in self.sites] or [
-            ("nowhere", "the host never waits", "0")
-        ]
+        rows = [(line, what, str(count)) for line, what, count in self.sites]
+        rows = rows or [("nowhere", "the host never waits", "0")]
         if self.warned is not None:
             rows.append(("CUDA's debug mode counted", "", str(self.warned)))
-        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        rows += note_rows(self.notes, 3)
         return (f"{self.label}: where the host waits", "what it calls", "times"), rows
 
 

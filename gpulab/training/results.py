@@ -12,7 +12,7 @@ import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.results import CATEGORIES
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
@@ -184,42 +184,34 @@ class FitResult(Result):
         """Return what was learned, how fast, in which memory, where the time went, and the
         notes.
         """
-        rows = [("ended", f"{self.ended} after {self.steps} of {self.options.steps} steps")]
-        if self.final_loss is not None:
-            rows.append(("loss (last tenth)", f"{self.final_loss:.4g}"))
-        if self.accuracy is not None:
-            rows.append(("accuracy on the test", format_accuracy(self.accuracy)))
-        if self.samples_per_second is not None:
-            rows.append(
-                (
-                    "samples a second",
-                    format_rate(self.samples_per_second, self.samples_per_second_interval),
-                )
-            )
-        if self.phase_seconds:
-            whole = sum(self.phase_seconds.values())
-            rows.append(("a step, part by part", format_seconds(whole)))
-            rows += [
+        whole, loss, peak = sum(self.phase_seconds.values()), self.final_loss, self.peak_bytes
+        rate, span = self.samples_per_second, self.samples_per_second_interval
+        scaled = self.options.loss_scale == "dynamic" and self.final_scale is not None
+        skipped = (
+            f"{self.final_scale or 0:,.6g}, {self.skipped_steps} of {self.steps} steps skipped"
+        )
+        rows = [
+            ("ended", f"{self.ended} after {self.steps} of {self.options.steps} steps"),
+            ("loss (last tenth)", None if loss is None else f"{loss:.4g}"),
+            ("accuracy on the test", self.accuracy and format_accuracy(self.accuracy)),
+            ("samples a second", None if rate is None else format_rate(rate, span)),
+            ("a step, part by part", format_seconds(whole) if self.phase_seconds else None),
+            *(
                 (f"- {phase}", f"{format_seconds(seconds)} ({seconds / whole:.0%})")
                 for phase, seconds in self.phase_seconds.items()
                 if whole > 0
-            ]
-        if self.options.loss_scale == "dynamic" and self.final_scale is not None:
-            rows.append(
-                (
-                    "loss scale at the end",
-                    f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps skipped",
-                )
-            )
-        if self.peak_bytes is not None:
-            rows.append(("peak memory of tensors", format_bytes(self.peak_bytes)))
-            rows += [
-                (f"- {c}", format_bytes(self.peak_by_category[c]))
-                for c in CATEGORIES
-                if self.peak_by_category.get(c)
-            ]
-        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
-        return (f"{self.task}, {self.options.precision}, {self.options.optimizer}", ""), rows
+            ),
+            ("loss scale at the end", skipped if scaled else None),
+            ("peak memory of tensors", None if peak is None else format_bytes(peak)),
+            *(
+                (f"- {category}", format_bytes(self.peak_by_category[category]))
+                for category in CATEGORIES
+                if peak is not None and self.peak_by_category.get(category)
+            ),
+        ]
+        there = [(name, text) for name, text in rows if text is not None]
+        heading = f"{self.task}, {self.options.precision}, {self.options.optimizer}"
+        return (heading, ""), there + note_rows(self.notes, 2)
 
 
 def verdict_of(interval: Interval, tolerance: float) -> str:
@@ -621,32 +613,34 @@ class LadderResult(Result):
         techniques left out.
         """
         mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
-        rows: list[tuple[str, ...]] = [("the script", _rate(self.start), "", "", "", mean)]
-        rows += [
-            (
-                rung.title,
-                _rate(rung.form),
-                str(rung.gain),
-                str(rung.alone),
-                str(rung.removed),
-                str(rung.learned or ""),
-            )
-            for rung in self.rungs
+        rows = [
+            ("the script", _rate(self.start), "", "", "", mean),
+            *(
+                (
+                    rung.title,
+                    _rate(rung.form),
+                    str(rung.gain),
+                    str(rung.alone),
+                    str(rung.removed),
+                    str(rung.learned or ""),
+                )
+                for rung in self.rungs
+            ),
+            ("all together vs script", "", str(self.together), "", "", ""),
+            ("product of the single gains (MODELLED)", "", "", str(self.product), "", ""),
+            *(
+                (
+                    f"left out: {one.title}",
+                    "" if one.alone is None else "slow",
+                    "",
+                    str(one.alone or ""),
+                    "",
+                    "",
+                )
+                for one in self.left_out
+            ),
+            *note_rows(self.notes, 6),
         ]
-        rows.append(("all together vs script", "", str(self.together), "", "", ""))
-        rows.append(("product of the single gains (MODELLED)", "", "", str(self.product), "", ""))
-        rows += [
-            (
-                f"left out: {one.title}",
-                "" if one.alone is None else "slow",
-                "",
-                str(one.alone or ""),
-                "",
-                "",
-            )
-            for one in self.left_out
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
         return (
             "technique",
             "samples a second",
