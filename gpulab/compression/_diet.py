@@ -95,48 +95,47 @@ class Recipe:
             object.__setattr__(
                 self, name, left if as_it_is else _given.whole("Recipe", name, given, low, high)
             )
-        if self.values and self.bits != 32:
-            raise InputError(
-                f"Recipe: values={self.values} and bits={self.bits}; expected one of the two. "
-                "Leave one out."
-            )
-        if self.compute == "csr" and self.bits != 32:
-            raise InputError(
-                f"Recipe: compute='csr' and bits={self.bits}; expected float32 weights for CSR. "
-                "Leave bits out."
-            )
-        if self.compute == "integer" and (self.bits != 8 or self.activations != "dynamic"):
-            raise InputError(
-                f"Recipe: compute='integer' with bits={self.bits} and "
-                f"activations={self.activations!r}; expected 8, 'dynamic'."
-            )
+        contradictions = (
+            (
+                self.values and self.bits != 32,
+                f"values={self.values} and bits={self.bits}; expected one of the two. Leave one "
+                "out.",
+            ),
+            (
+                self.compute == "csr" and self.bits != 32,
+                f"compute='csr' and bits={self.bits}; expected float32 weights for CSR. Leave bits "
+                "out.",
+            ),
+            (
+                self.compute == "integer" and (self.bits != 8 or self.activations != "dynamic"),
+                f"compute='integer' with bits={self.bits} and activations={self.activations!r}; "
+                "expected 8, 'dynamic'.",
+            ),
+        )
+        for holds, sentence in contradictions:
+            if holds:
+                raise InputError(f"Recipe: {sentence}")
 
     @property
     def label(self) -> str:
         """What is done, in a few words; recipes of one label do the same."""
-        parts = [self.network] if self.network != "as it is" else []
-        parts += [f"{100 * self.channels:.6g}% of channels gone"] if self.channels else []
-        parts += [f"{100 * self.zeros:.6g}% zeros"] if self.zeros else []
-        parts += [f"{self.values} values"] if self.values else []
-        if self.bits != 32:
-            tensor = " a tensor" if self.weights == "per-tensor" else ""
-            parts.append(
-                f"{self.bits} "
-                f"bits{tensor}{f', {self.activations} inputs' if self.activations else ''}"
-            )
-        parts += (
-            [{"csr": "CSR", "integer": "integer kernels"}[self.compute]]
-            if self.compute != "dense"
-            else []
-        )
+        tensor = " a tensor" if self.weights == "per-tensor" else ""
+        inputs = f", {self.activations} inputs" if self.activations else ""
         loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
-        if loses and self.fine_tune != Recipe.fine_tune:
-            parts.append(
-                f"fine-tuned for {self.fine_tune:g}x the epochs"
-                if self.fine_tune
-                else "not fine-tuned"
-            )
-        return ", ".join(parts) or "as trained"
+        tuned = (
+            f"fine-tuned for {self.fine_tune:g}x the epochs" if self.fine_tune else "not fine-tuned"
+        )
+        parts = (
+            (self.network != "as it is", self.network),
+            (self.channels, f"{100 * self.channels:.6g}% of channels gone"),
+            (self.zeros, f"{100 * self.zeros:.6g}% zeros"),
+            (self.values, f"{self.values} values"),
+            (self.bits != 32, f"{self.bits} bits{tensor}{inputs}"),
+            (self.compute == "csr", "CSR"),
+            (self.compute == "integer", "integer kernels"),
+            (loses and self.fine_tune != Recipe.fine_tune, tuned),
+        )
+        return ", ".join(words for holds, words in parts if holds) or "as trained"
 
     def __repr__(self) -> str:
         return f"<recipe: {self.label}>"

@@ -399,16 +399,11 @@ class GradientWindow(Result):
             "no scale can fix."
         )
         if self.zeros + self.not_finite == self.count:
-            return (
-                broken
-                if self.not_finite
-                else (
-                    "The one gradient is exactly zero, so there is nothing to scale."
-                    if self.count == 1
-                    else f"All {self.count:,} gradients are exactly zero, so there is nothing to "
-                    "scale."
-                )
+            which = (
+                "The one gradient is" if self.count == 1 else f"All {self.count:,} gradients are"
             )
+            zeros = f"{which} exactly zero, so there is nothing to scale."
+            return broken if self.not_finite else zeros
         parts = [broken] if self.not_finite else []
         parts.append(f"At scale {plain(self.scale)} in {name}:")
         lost = [
@@ -423,13 +418,11 @@ class GradientWindow(Result):
         parts.append(f"{', '.join(told)}." if told else "every gradient keeps all digits.")
         if self.not_finite:
             return " ".join(parts)
-        if self._scales is not None:
-            low, high = map(plain, self._scales)
-            parts.append(f"Safe scales are the powers of two from {low} to {high}.")
-        else:
-            parts.append(
-                f"No scale is safe: the gradients spread over more powers of two than {name} has."
-            )
+        parts.append(
+            f"No scale is safe: the gradients spread over more powers of two than {name} has."
+            if self._scales is None
+            else f"Safe scales are the powers of two from {' to '.join(map(plain, self._scales))}."
+        )
         return " ".join(parts)
 
     def __repr__(self) -> str:

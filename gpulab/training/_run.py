@@ -864,24 +864,20 @@ def over_seeds(
             if run.ended in ("stopped", "interrupted"):
                 break
     done = chosen[: len(runs)]
-    notes = []
-    if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):
-        ended = (
-            f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has only "
-            "these. Run it again for all of them."
-        )
-        notes.append(Note("stopped", ended))
-    broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
-    if broken:
-        sentence = (
-            f"the loss became infinite or nan with seed {', '.join(broken)}; the accuracy on "
-            f"{runs[0].task} includes these models."
-        )
-        notes.append(Note("diverged", sentence))
-    evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
-    return SeedsResult(
-        job.name, tuple(done), tuple(runs), accuracy_of(answers), tuple(notes), evidence
+    is_cut = len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted")
+    ended = (
+        f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has only "
+        "these. Run it again for all of them."
     )
+    broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
+    lost = (
+        f"the loss became infinite or nan with seed {', '.join(broken)}; the accuracy on "
+        f"{runs[0].task} includes these models."
+    )
+    found = ((is_cut, Note("stopped", ended)), (broken, Note("diverged", lost)))
+    notes = tuple(note for holds, note in found if holds)
+    evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
+    return SeedsResult(job.name, tuple(done), tuple(runs), accuracy_of(answers), notes, evidence)
 
 
 def _seeds(seeds: Any) -> list[int]:

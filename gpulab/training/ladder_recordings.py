@@ -232,18 +232,15 @@ class RecordedSteps(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a model."""
-        rows = []
-        for row in self.rows:
-            ends = row.speedup_interval
-            between = "" if ends is None else f" [{format_ratio(ends[0])}, {format_ratio(ends[1])}]"
-            rows.append(
-                (
-                    row.model,
-                    format_seconds(row.first_seconds),
-                    format_seconds(row.second_seconds),
-                    f"{format_ratio(row.speedup)}{between}",
-                )
+        rows = [
+            (
+                row.model,
+                format_seconds(row.first_seconds),
+                format_seconds(row.second_seconds),
+                str(Gain(row.speedup, row.speedup_interval)).removesuffix(" (no interval)"),
             )
+            for row in self.rows
+        ]
         return (f"a step on {self.recording}", self.first, self.second, "speed-up"), rows or [
             ("not recorded yet", "", "", "")
         ]
@@ -407,16 +404,15 @@ class RecordedLadder(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a technique, then the combination and the product."""
-        rows: list[tuple[str, ...]] = [
-            (row.title, *("" if g is None else str(g) for g in (row.up_to, row.alone, row.removed)))
-            for row in self.rows
+        product = "" if self.product is None else format_ratio(self.product)
+        rows = [
+            *(
+                (row.title, *(str(gain or "") for gain in (row.up_to, row.alone, row.removed)))
+                for row in self.rows
+            ),
+            *([("all together vs script", str(self.together), "", "")] if self.together else []),
+            *([("product of the single gains (MODELLED)", "", product, "")] if product else []),
         ]
-        if self.together is not None:
-            rows.append(("all together vs script", str(self.together), "", ""))
-        if self.product is not None:
-            rows.append(
-                ("product of the single gains (MODELLED)", "", format_ratio(self.product), "")
-            )
         headers = (
             f"{self.recording} (RECORDED)",
             "cumulative vs script",

@@ -1036,6 +1036,18 @@ def pipeline(
         StepSpan("data", k, worker, start - begin, end - begin)
         for k, (worker, start, end) in enumerate(loads)
     ]
+    cores = devices.environment("cpu").cores
+    crowded = (
+        f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads more "
+        "slowly than a single worker would."
+    )
+    ended = (
+        f"Stopped after {len(loads)} of {steps} steps; the figures are those of the part that ran."
+    )
+    notes = (
+        (workers > cores, Note("contended", crowded)),
+        (len(loads) < steps, Note("stopped", ended)),
+    )
     return PipelineResult(
         accelerator=accelerator.name,
         batch_size=batch_size,
@@ -1046,7 +1058,7 @@ def pipeline(
         read_loss=read_loss,
         startup_seconds=loads[0][2] - begin,
         spans=tuple(spans),
-        notes=tuple(_notes(workers, steps, len(loads))),
+        notes=tuple(note for holds, note in notes if holds),
         evidence=Evidence.measured(devices.find("cpu").name, len(loads)),
         accelerator_evidence=accelerator.evidence,
     )
@@ -1145,25 +1157,3 @@ def drive(
     if progress is not None:
         progress(1.0, "done")
     return loads
-
-
-def _notes(workers: int, wanted: int, made: int) -> list[Note]:
-    notes = []
-    cores = devices.environment("cpu").cores
-    if workers > cores:
-        notes.append(
-            Note(
-                "contended",
-                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads "
-                "more slowly than a single worker would.",
-            )
-        )
-    if made < wanted:
-        notes.append(
-            Note(
-                "stopped",
-                f"Stopped after {made} of {wanted} steps; the figures are those of the part that "
-                "ran.",
-            )
-        )
-    return notes

@@ -744,27 +744,28 @@ class ScriptsResult(Result):
     @property
     def objections(self) -> tuple[str, ...]:
         """Why the second is not a valid speed-up over the first; empty if it is."""
-        found = []
-        if self.samples[1] < self.samples[0]:
-            found.append(trains_less(self.names, self.samples))
-        if self.accuracy_verdict == "lost":
-            found.append(
+        no_interval = self.gain.interval is None
+        found = (
+            (self.samples[1] < self.samples[0], trains_less(self.names, self.samples)),
+            (
+                self.accuracy_verdict == "lost",
                 f"The model of {self.names[1]} is less accurate: "
                 f"{format_points(self.accuracy_difference)} points "
                 f"[{', '.join(map(format_points, self.accuracy_interval))}]. A speed-up must not "
-                "cost accuracy."
-            )
-        if self.gain.interval is None:
-            found.append(
+                "cost accuracy.",
+            ),
+            (
+                no_interval,
                 f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so "
-                "much that no interval can be given. Close other programs, and run it again."
-            )
-        elif self.gain.verdict != "faster":
-            found.append(
+                "much that no interval can be given. Close other programs, and run it again.",
+            ),
+            (
+                not no_interval and self.gain.verdict != "faster",
                 f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has "
-                f"to lie above {1 + LEAST_EFFECT:g}."
-            )
-        return tuple(found)
+                f"to lie above {1 + LEAST_EFFECT:g}.",
+            ),
+        )
+        return tuple(sentence for holds, sentence in found if holds)
 
     @property
     def sentence(self) -> str:
