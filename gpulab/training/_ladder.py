@@ -40,7 +40,7 @@ from gpulab.units import plural
 Names = tuple[str, ...]
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
 # compiling, a graph's recording, the optimizer's state, the step whose memory is followed
-_WARM_STEPS = {"cpu": 6, "accelerator": 6}
+_WARM_STEPS = 6
 # waiting after each step of an accelerator would time the waiting
 _STEPS_A_TURN = {"cpu": 2, "accelerator": 10}
 _MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
@@ -193,7 +193,6 @@ class _Climb:
 
     def __init__(self, job: Task, where: devices.Device, base: dict[str, Any], clock: Any) -> None:
         self.job, self.where, self.base, self.clock = job, where, base, clock
-        self.kind = "cpu" if where.is_cpu else "accelerator"
         self.known: dict[str, Technique] = {}
         self.runs: dict[Names, Run] = {}
         self.seconds: dict[Names, list[float]] = {}
@@ -226,7 +225,7 @@ class _Climb:
         """
         if names not in self.runs:
             run = self.runs[names] = self._run(names, steps=_STEPS)
-            for _ in range(_WARM_STEPS[self.kind]):
+            for _ in range(_WARM_STEPS):
                 run.advance(1)
                 if beside is None or len(run.step_seconds) < _FEWEST_STEPS:
                     continue
@@ -239,7 +238,7 @@ class _Climb:
         if run.first_bad_step is not None:
             raise InputError(
                 f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is infinite "
-                f"or nan; expected a finite loss. Pass leave_out=[{names[-1]!r}]."
+                f"or nan; expected a finite loss. Choose techniques without {names[-1]!r}."
                 if names
                 else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
             )
@@ -283,20 +282,18 @@ class _Climb:
         """Return whether a form does something of what each of its techniques asks and no later one
         asks otherwise.
         """
+        asked: dict[str, dict[str, Any]] = {}
         last = {option: name for name in names for option in self.known[name].options}
-        for name in names:
-            options = self.known[name].options.items()
-            asked = {option: value for option, value in options if last[option] == name}
-            if asked and not _follows_any(self.runs[names], asked):
-                return False
-        return True
+        for option, name in last.items():
+            asked.setdefault(name, {})[option] = self.known[name].options[option]
+        return all(_follows_any(self.runs[names], options) for options in asked.values())
 
     def _hopeless(self, run: Run, other: Run) -> float | None:
         """Return how many times as long a run takes where that is too slow; by steps in turns,
         since another program may have held it up.
         """
         slower = _slower(run, other)
-        steps = _WARM_STEPS[self.kind] if slower > _HOPELESS else 0
+        steps = _WARM_STEPS if slower > _HOPELESS else 0
         for taken in range(1, steps + 1):
             for one in (other, run) if taken % 2 else (run, other):  # neither always second
                 one.advance(1)
@@ -333,7 +330,7 @@ class _Climb:
         # what was loaded during the others' turns is used up first
         if ahead or workers:
             run.advance(max(1, workers) * max(2, ahead) + 1)
-        run.advance(_STEPS_A_TURN[self.kind])
+        run.advance(_STEPS_A_TURN["cpu" if self.where.is_cpu else "accelerator"])
         self._check_learning(names, run)
         self.seconds[names].append(run.step_seconds[-1] / run.options.batch_size)
 

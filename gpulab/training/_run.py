@@ -181,16 +181,14 @@ class Meter:
 
     def notes(self, has_interval: bool, reason: str | None) -> list[Note]:
         """Return what is not known of speed and memory."""
+        known = self.peak_bytes is not None
+        whole = "the peak is that of the whole process" if known else "its peak is not known"
+        sentence = (
+            f"a compiled step has no operators to follow, so {whole}, and its memory is not split "
+            "into categories."
+        )
         notes = [] if has_interval or reason is None else [Note("no-interval", reason)]
-        if self.is_opaque:
-            known = self.peak_bytes is not None
-            whole = "the peak is that of the whole process" if known else "its peak is not known"
-            sentence = (
-                f"a compiled step has no operators to follow, so {whole}, and its memory is not "
-                "split into categories."
-            )
-            notes.append(Note("skipped", sentence))
-        return notes
+        return notes + ([Note("skipped", sentence)] if self.is_opaque else [])
 
 
 class Run:
@@ -482,16 +480,14 @@ class Run:
 
     def _notes_on_learning_nothing(self) -> list[Note]:
         """Return notes on a run whose losses are finite, and which yet learned nothing."""
-        scaler, steps = self._step.scaler, len(self.losses)
-        if not steps:
+        if not self.losses:
             return []
-        found = []
-        if scaler is not None:
-            scale = float(scaler.get_scale())
-            found.append(left_out_note(self.options, self.skipped_steps, steps, scale))
         targets = getattr(self.task.train, "targets", None)
         guessing = 0.0 if targets is None else math.log(max(2, int(targets.max()) + 1))
-        found.append(rising_note(self.options, self.losses, guessing, self._own_optimizer))
+        found = [rising_note(self.options, self.losses, guessing, self._own_optimizer)]
+        if self._step.scaler is not None:
+            scale, steps = float(self._step.scaler.get_scale()), len(self.losses)
+            found.insert(0, left_out_note(self.options, self.skipped_steps, steps, scale))
         return [note for note in found if note is not None]
 
 
