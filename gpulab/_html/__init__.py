@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.lab import find_originals
     from gpulab.units import plural
 
-    def folder(path: Path | None) -> Path | None:
-        """A shell expands ~ only at the beginning of a word, and not in --out=~/pages."""
-        return None if path is None else expanded("html", path)
-
-    source, executed = folder(arguments.notebooks) or find_originals(), folder(arguments.executed)
+    # a shell expands ~ only at the beginning of a word, and not in --out=~/pages
+    out, source, executed = (
+        None if path is None else expanded("html", path)
+        for path in (arguments.out, arguments.notebooks, arguments.executed)
+    )
     written = write_course(
-        source,
-        expanded("html", arguments.out),
+        source or find_originals(),
+        out,
         only=tuple(arguments.only),
         executed=executed,
         solutions=arguments.solutions,

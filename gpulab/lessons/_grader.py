@@ -47,7 +47,7 @@ _START_SECONDS = 120.0
 _GRACE_SECONDS = 4.0  # after a check's own limit, for its end and for what is slow around it
 _POLL_SECONDS = 0.1
 _LIMITS = {"FSIZE": 64 * 2**20, "CORE": 0, "NOFILE": 512}
-_MOST_SAID = 32 * 2**20  # bytes of one message
+_MOST_RECEIVED = 32 * 2**20  # bytes of one message
 _LONGEST_MESSAGE = 1_000
 _EXAMPLE_BYTES_PER_SECOND = 20e9
 # What the processes get of this one's environment; their home and their temporary folder are their
@@ -84,7 +84,7 @@ def _parsed(text: str | bytes, job: Mapping[str, Any], *forms: set[str]) -> dict
     return found
 
 
-def _tell(file: IO[str], job: Mapping[str, Any], **parts: Any) -> None:
+def _send(file: IO[str], job: Mapping[str, Any], **parts: Any) -> None:
     print(json.dumps({"job": job["job"], **parts}), file=file, flush=True)
 
 
@@ -194,11 +194,11 @@ def main() -> None:
             content.exercise(job["id"]), limit_seconds=float(job["seconds"])
         )
         if is_code(exercise, job["kept"]) and not (box or job["trust"]):
-            _tell(outcomes, job, state=OPEN, message=NO_BOX, by="")
+            _send(outcomes, job, state=OPEN, message=NO_BOX, by="")
             continue
         checking.load(exercise.loads)
         gc.freeze()
-        _tell(outcomes, job, **(_in_judge(job, exercise) if FORKS else _judge(job, exercise)))
+        _send(outcomes, job, **(_in_judge(job, exercise) if FORKS else _judge(job, exercise)))
         if not FORKS:
             return
 
@@ -210,7 +210,7 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
     def work(file: IO[str]) -> None:
         _move(folder)
         _limit(int(job["memory_bytes"]), float(job["seconds"]))
-        _tell(file, job, **_judge(job, exercise))
+        _send(file, job, **_judge(job, exercise))
 
     judge = _Child(work)
     try:
@@ -263,7 +263,7 @@ class _Child:
 
     def __init__(self, work: Callable[[IO[str]], None]) -> None:
         self._socket, its = socket.socketpair()
-        self._said, self._look, self._own = b"", 0.0, _memory_bytes("self")[1]
+        self._received, self._next_look, self._own = b"", 0.0, _memory_bytes("self")[1]
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -288,16 +288,16 @@ class _Child:
         """
         deadline = time.monotonic() + seconds + _GRACE_SECONDS
         self._socket.settimeout(_POLL_SECONDS)
-        while b"\n" not in self._said:
+        while b"\n" not in self._received:
             # which takes milliseconds, and a check may call a thousand times
-            if memory_bytes and time.monotonic() > self._look:
-                self._look = time.monotonic() + _POLL_SECONDS
+            if memory_bytes and time.monotonic() > self._next_look:
+                self._next_look = time.monotonic() + _POLL_SECONDS
                 if (
                     sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid))
                     > memory_bytes
                 ):
                     raise Refused("It took more memory than an answer may.")
-            if time.monotonic() > deadline or len(self._said) > _MOST_SAID:
+            if time.monotonic() > deadline or len(self._received) > _MOST_RECEIVED:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
             with contextlib.suppress(TimeoutError, ConnectionResetError):
                 more = self._socket.recv(65_536)
@@ -306,8 +306,8 @@ class _Child:
                         f"It ended its process, {self._ending()}. Did it use too much memory, or "
                         "call exit?"
                     )
-                self._said += more
-        line, _, self._said = self._said.partition(b"\n")
+                self._received += more
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _ending(self) -> str:
@@ -437,7 +437,7 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
                     "message": f"Your code ended with {type(error).__name__}. Return a value "
                     "instead.",
                 }
-            _tell(file, job, **parts)
+            _send(file, job, **parts)
 
     answers: list[Any] = []
 

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import _given, devices
 from gpulab.errors import InputError, kind_of, shown
@@ -83,8 +83,7 @@ _NUMBER = re.compile(
 _NEAR, _NEAR_WORD = 0.8, 0.6
 
 
-@dataclass(frozen=True)
-class KeptAnswer(Result):
+class KeptAnswer(NamedTuple):
     """One answer in the form of the progress file.
 
     Attributes
@@ -174,7 +173,7 @@ class Prediction:
         """
         base = choose(value, self.choices) if self.choices else self.quantity.parse(value)
         text, before, said = self.text_of(base), self._entry, list[str]()
-        entry = KeptAnswer(base, text, _progress.now()).to_dict()
+        entry = KeptAnswer(base, text, _progress.now())._asdict()
 
         def edit(content: dict[str, Any]) -> None:
             mine = content["predictions"].setdefault(self.id, {})
