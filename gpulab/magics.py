@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from IPython.display import display
+
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.units import parse_bytes, parse_seconds
 
@@ -76,24 +78,21 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
                 )
             break  # -x @ y: the code begins with a minus
         keyword, takes_value = _OPTIONS[name]
-        value: str | bool = True
-        rest = rest[word.end() :]
-        if not takes_value and word.group(2) is not None:  # "no" would count as yes
+        rest, value = rest[word.end() :], word.group(2)
+        if not takes_value and value is not None:  # "no" would count as yes
             raise InputError(
-                f"%gpu_time: {name} has the value {shown(word.group(2))}; expected none. Write "
-                f"{name} alone, or leave it out."
+                f"%gpu_time: {name} has the value {shown(value)}; expected none. Write {name} "
+                "alone, or leave it out."
             )
-        if takes_value:
-            text = word.group(2)
-            if text is None and (match := _VALUE.match(rest)) is not None:
-                text, rest = match.group(1), rest[match.end() :]
-            if text is None:
+        if takes_value and value is None:
+            match = _VALUE.match(rest)
+            if match is None:
                 raise InputError(
                     f"%gpu_time: {name} has no value; expected one after it, such as {name} 1. Add "
                     "it, or leave the option out."
                 )
-            value = text.strip("\"'")
-        options[keyword] = value
+            value, rest = match.group(1), rest[match.end() :]
+        options[keyword] = True if value is None else value.strip("\"'")
     return options, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
 
 
@@ -197,8 +196,6 @@ def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | No
     Measurement or None
         With ``-o``. An error is one sentence in the cell.
     """
-    from IPython.display import display
-
     try:
         measurement, output = _measure_code(shell, line, cell)
     except GpulabError as error:
@@ -226,8 +223,6 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from IPython.display import display
-
     from gpulab.memory import Watch
 
     if line.strip():
@@ -265,8 +260,6 @@ def simulate(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from IPython.display import display
-
     from gpulab.kernels import simulated
 
     if line.strip():
@@ -362,8 +355,6 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     None
         An error is shown in the cell, with its line.
     """
-    from IPython.display import display
-
     from gpulab.kernels import compile_cuda
 
     try:
