@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from gpulab import networks
 from gpulab.errors import InputError
 from gpulab.workloads import _registry, draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, register
@@ -626,6 +625,8 @@ def _step(
 
 
 def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    from gpulab import networks  # which needs torch
+
     step = _step(
         lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES),
         lambda model, x, y: _functional().cross_entropy(model(x), y),
@@ -678,6 +679,8 @@ def _cnn_memory(w: Workload) -> float:
 
 
 def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    from gpulab import networks
+
     width, layers = w.params["width"], w.params["layers"]
     return (
         _step(
