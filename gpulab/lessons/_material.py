@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -224,6 +224,13 @@ def _own_or_recorded(
     return tuple(curve for curve in found if curve is not None)
 
 
+def _roofs() -> Iterator[tuple[Recording, Roofline]]:
+    """Yield the recorded GPUs that have ceilings, with their roofs."""
+    for recording in recorded_gpus().values():
+        with contextlib.suppress(InputError):  # a recording of a part of the experiments
+            yield recording, models.roofline(recording)
+
+
 def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
     """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet".
 
@@ -232,15 +239,11 @@ def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
     arithmetic : str, optional
         Only GPUs with a recorded product in this number format, such as "bfloat16".
     """
-    found = []
-    for recording in recorded_gpus().values():
-        try:
-            roofs = models.roofline(recording)
-        except InputError:  # a recording of a part of the experiments
-            continue
-        if arithmetic is None or any(top.name == arithmetic for top in roofs.arithmetic):
-            found.append(roofs)
-    return tuple(found)
+    return tuple(
+        roofs
+        for _, roofs in _roofs()
+        if arithmetic is None or any(top.name == arithmetic for top in roofs.arithmetic)
+    )
 
 
 def recorded_ridges() -> Listing:
@@ -285,27 +288,19 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
             f"recorded_under_roof: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
             'gl.workloads.get("matmul")(n=1024).'
         )
-    found = (_under_roof(recording, wanted) for recording in recorded_gpus().values())
-    return tuple(roofs for roofs in found if roofs is not None)
-
-
-def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Roofline | None:
-    """Return one recording's roofs with the work under them; None where it lacks the roofs, or all
-    of the work.
-    """
-    try:
-        roofs = models.roofline(recording)
-    except InputError:
-        return None
-    points = []
-    for work in works:
-        seen = _measured(recording, work)
-        # the catalogue is recorded with its usual options, so another layer is not in it
-        if seen is not None and (seen.flops or 0.0, seen.nbytes) == (work.flops, work.nbytes):
-            # no roof of its arithmetic: a short recording has not come to each format
-            with contextlib.suppress(InputError):
-                points.append(roofs.place_workload(work, seen))
-    return roofs.with_points(points) if points else None
+    found = []
+    for recording, roofs in _roofs():
+        points = []
+        for work in wanted:
+            seen = _measured(recording, work)
+            # the catalogue is recorded with its usual options, so another layer is not in it
+            if seen is not None and (seen.flops or 0.0, seen.nbytes) == (work.flops, work.nbytes):
+                # no roof of its arithmetic: a short recording has not come to each format
+                with contextlib.suppress(InputError):
+                    points.append(roofs.place_workload(work, seen))
+        if points:
+            found.append(roofs.with_points(points))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -810,20 +805,18 @@ def _figures(
 
 def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     """The first recorded GPU that has ceilings and tells its multiprocessors."""
-    for recording in recorded_gpus().values():
+    for recording, roofs in _roofs():
         gpu = accelerator_told(recording)
         several, capability = gpu.get("multiprocessors"), gpu.get("compute_capability")
-        try:
-            roofs = models.roofline(recording)
+        told = isinstance(several, int) and several > 0 and isinstance(capability, str)
+        with contextlib.suppress(InputError):  # a recording without these ceilings
             rates = (
                 roofs.memory_roof().bytes_per_second,
                 roofs.arithmetic_roof("float32").flops_per_second,
             )
-        except InputError:  # a recording without these ceilings
-            continue
-        if isinstance(several, int) and several > 0 and isinstance(capability, str) and capability:
-            figures = _figures(capability, several, gpu.get("l2_bytes"), *rates)
-            return roofs.device, figures, roofs.evidence, ()
+            if told and capability:
+                figures = _figures(capability, several, gpu.get("l2_bytes"), *rates)
+                return roofs.device, figures, roofs.evidence, ()
     raise RecordingError(
         "side_by_side: no recorded GPU has ceilings; expected the recordings that come with "
         "gpulab. Install it again."
