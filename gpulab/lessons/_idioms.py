@@ -369,22 +369,38 @@ def _inputs() -> Names:
 
 
 def _execute(idiom: Idiom) -> IdiomRun:
-    """Run one row; what its libraries refuse becomes its reason."""
-    names, (theirs, why_not) = _inputs(), _theirs(idiom)
-    try:
-        result = _executed(idiom.here, idiom, names)
-    except _refusals() as error:
-        return IdiomRun(idiom.name, "", NOT_HERE, theirs, None, message_of(error))
-    difference, reason = _held(idiom, result, idiom.expected(names))
+    """Run one row here and, where it is Python and its library is there, in its own language."""
+    state, result, difference, reason = _outcome(idiom, idiom.here)
     owner = _backends.backend_of(result)
-    return IdiomRun(
-        idiom.name,
-        "" if owner is None else owner.device_of(result),
-        DIFFERS if reason else AGREES,
-        theirs,
-        difference,
-        reason or why_not,
-    )
+    where = "" if owner is None else owner.device_of(result)
+    theirs, why_not = "", ""
+    if idiom.runs_theirs:
+        if idiom.needs_gpu and devices.default().torch_type != "cuda":
+            why_not = f"{idiom.language}'s own line needs a CUDA device"
+        elif idiom.library:
+            why_not = _backends.unusable(idiom.library)
+        theirs = NOT_HERE
+        if not why_not:
+            theirs, _, _, why_not = _outcome(idiom, idiom.theirs, idiom.library)
+    reason = reason or ("" if theirs == DIFFERS else why_not)
+    return IdiomRun(idiom.name, where, state, theirs, difference, reason)
+
+
+def _outcome(idiom: Idiom, source: str, library: str = "") -> tuple[str, Any, float | None, str]:
+    """Run a source of a row; return the state, the result, how far it is off, and the words for it;
+    what its libraries refuse becomes the words.
+    """
+    names = _inputs()
+    # its text can be looked up, as a notebook's can, for those who read a function's source
+    file = f"<{idiom.language}: {idiom.name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    try:
+        exec(compile(source, file, "exec"), names)
+    except _refusals() as error:
+        return NOT_HERE, None, None, message_of(error)
+    result = names["result"]
+    difference, reason = _held(idiom, result, idiom.expected(names), library)
+    return DIFFERS if reason else AGREES, result, difference, reason
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -398,35 +414,6 @@ def _refusals() -> tuple[type[Exception], ...]:
     tried = devices.default().kind == "cpu"
     # a NotImplementedError is a RuntimeError
     return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError, ImportError)
-
-
-def _executed(source: str, idiom: Idiom, names: Names) -> Any:
-    """Run a row's source; its text can be looked up, as a notebook's can, for those who read a
-    function's source.
-    """
-    file = f"<{idiom.language}: {idiom.name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec"), names)
-    return names["result"]
-
-
-def _theirs(idiom: Idiom) -> tuple[str, str]:
-    """Return what came of the language's own line ("" where it is not Python), and why it was not
-    run.
-    """
-    if not idiom.runs_theirs:
-        return "", ""
-    if idiom.needs_gpu and devices.default().torch_type != "cuda":
-        return NOT_HERE, f"{idiom.language}'s own line needs a CUDA device"
-    if idiom.library and (why_not := _backends.unusable(idiom.library)):
-        return NOT_HERE, why_not
-    names = _inputs()
-    try:
-        result = _executed(idiom.theirs, idiom, names)
-    except _refusals() as error:
-        return NOT_HERE, message_of(error)
-    _, reason = _held(idiom, result, idiom.expected(names), idiom.library)
-    return (DIFFERS if reason else AGREES), ""
 
 
 def _tolerance(idiom: Idiom, library: str) -> float:
