@@ -428,29 +428,20 @@ class RooflineExplorer(Instrument):
         except (InputError, DeviceError, RecordingError) as error:
             # such as a recording without ceilings
             return None, [Note("skipped", str(error))]
+        recording = recordings.readable().get(name)  # a data sheet has predictions instead
         for each in values["workloads"]:
             try:
                 work = _workload(each, values)
-                point = self._placed(roofs, work, name)
+                same = {"workload": each, "n": work.n, "dtype": work.dtype}
+                entry = recording.find("catalogue", **same) if recording is not None else None
+                seen = measurement(recording, entry) if recording and entry else None
+                if recording is not None and seen is None:
+                    notes.append(Note("skipped", f"{work.label} on {name}: not recorded yet."))
+                else:
+                    points.append(roofs.place_workload(work, seen))
             except InputError as error:
                 notes.append(_skipped(each, error))
-                continue
-            if point is None:
-                notes.append(Note("skipped", f"{work.label} on {name}: not recorded yet."))
-            else:
-                points.append(point)
         return roofs.with_points(points), notes
-
-    def _placed(self, roofs: Roofline, work: Workload, name: str) -> RooflinePoint | None:
-        """Return a recorded point, None where it was not recorded, or a prediction from a data
-        sheet.
-        """
-        recording = recordings.readable().get(name)
-        if recording is None:
-            return roofs.place_workload(work)
-        entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
-        m = measurement(recording, entry) if entry is not None else None
-        return None if m is None else roofs.place_workload(work, m)
 
     # What is shown.
 
