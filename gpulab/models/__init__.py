@@ -19,6 +19,14 @@ from gpulab.models._occupancy import (
     occupancy_table,
     sm_limits,
 )
+from gpulab.models._pipeline_schedule import (
+    PIPELINE_SCHEDULES,
+    PassKind,
+    StagePass,
+    StageSchedule,
+    most_held,
+    pipeline_schedule,
+)
 from gpulab.models._upper_limits import (
     CACHE_BITS,
     LANGUAGE_MODELS,
@@ -34,21 +42,15 @@ from gpulab.models._upper_limits import (
 )
 from gpulab.models.parallelism import (
     GLOO_ALGORITHMS,
-    PIPELINE_SCHEDULES,
     CollectiveCost,
-    PassKind,
     ScalingCurve,
     ScalingPoint,
-    StagePass,
-    StageSchedule,
     amdahl,
     bus_bandwidth,
     collective_algorithms,
     collective_cost,
     collective_message,
     gustafson,
-    most_held,
-    pipeline_schedule,
     scaling,
 )
 from gpulab.models.requests import sectors_per_request, shared_wavefronts
