@@ -333,8 +333,6 @@ def test_types_and_lines_of_a_python_kernel():
     }
     for x in (VECTOR + 1, torch.zeros(256), SimpleNamespace(__cuda_array_interface__=interface)):
         assert compile_python(saxpy, np.float32(3), x, x) is single
-    by_words = compile_python(saxpy, signature="void(float32, float32[::1], float32[::1])")
-    assert by_words.kernels["saxpy"].code_bytes == single.kernels["saxpy"].code_bytes
     assert compile_python(saxpy, np.float32(2), VECTOR[::2], VECTOR).ptx != single.ptx
     assert ["DFMA" in m.sass for m in (single, compile_python(saxpy, 2.0, VECTOR, VECTOR))] == [
         False,
@@ -399,9 +397,7 @@ def leans_on_an_object(x):
         (saxpy, (VECTOR,), {}, "3 arguments and 1", None),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),
         (saxpy, (1.0, VECTOR, np.array(["a"])), {}, "dtype", None),
-        (saxpy, (1.0, VECTOR, VECTOR), {"signature": "void()"}, "signature", None),
         (saxpy, (1.0, VECTOR, VECTOR), {"arch": "sm_50"}, "sm_75", None),
-        (saxpy, (), {"signature": "void(float99)"}, "float99", None),
     ],
 )
 def test_what_is_no_python_kernel_or_example_of_arguments(

@@ -125,9 +125,7 @@ def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     # Typing a device function asks for the current GPU only to know what to compile for.
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
     kernel = Builder(folder).function(request["kernel"])
-    signature = request["signature"]
-    if signature is None:
-        signature = numba.void(*[_type(argument) for argument in request["arguments"]])
+    signature = numba.void(*[_type(argument) for argument in request["arguments"]])
     options = {
         name: value
         for name, value in request["options"].items()

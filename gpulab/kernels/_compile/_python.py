@@ -247,8 +247,7 @@ def described(argument: Any, who: str) -> Value:
     except (AttributeError, TypeError, RuntimeError, ValueError):
         raise InputError(
             f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
-            "launched with: arrays, numbers, "
-            'tuples of them. Pass one, or signature="void(float32[::1], int32)".'
+            "launched with: arrays, numbers, tuples of them. Pass one."
         ) from None
     if array.dtype.kind not in "biufc" and array.dtype.names is None:
         raise InputError(
@@ -277,9 +276,7 @@ _INSTALL = f"No GPU is needed. {install_extra('kernels')}"
 _numba = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
 
 
-def compile_python(
-    kernel: Any, *args: Any, arch: str = "sm_90", signature: str | None = None
-) -> CompiledModule:
+def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModule:
     """Compile a Python kernel for any GPU, also one that is not in this machine, and return the
     resources that it needs.
 
@@ -294,8 +291,6 @@ def compile_python(
         float is float64, as Numba has it.
     arch : str
         As for ``compile_cuda``.
-    signature : str, optional
-        Numba's words in place of examples, such as ``"void(float32[:, ::1], int32)"``.
 
     Returns
     -------
@@ -319,14 +314,8 @@ def compile_python(
     Nsight Compute read (which says 16 for fewer).
     """
     function = function_of(kernel, _WHO)
-    if signature is not None and (not isinstance(signature, str) or args):
-        raise InputError(
-            f"{_WHO}: signature={shown(signature)} with {len(args)} example arguments; expected "
-            "either a text, such as "
-            '"void(float32[::1], int32)", or examples. Leave one of them out.'
-        )
     count = function.__code__.co_argcount
-    if signature is None and len(args) != count:
+    if len(args) != count:
         raise InputError(
             f"{_WHO}: {function.__name__} takes {plural(count, 'argument')} and {len(args)} were "
             "given; expected one example for each of "
@@ -338,7 +327,6 @@ def compile_python(
     request = {
         "kernel": portable(function, _WHO),
         "arguments": [described(argument, _WHO) for argument in args],
-        "signature": signature,
         "options": options,
         "capability": divmod(int(re.sub(r"\D", "", chosen)), 10),
         "path": sys.path,
