@@ -32,7 +32,7 @@ from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host
 from gpulab.kernels._language import NumberType, StandIn
-from gpulab.kernels.simulation._run import resident_blocks, simulate
+from gpulab.kernels.simulation._run import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function
 from gpulab.results import Result
@@ -221,7 +221,14 @@ def _summary(code: types.CodeType, simulations: Sequence[Simulation]) -> Simulat
         len(simulations),
         sum((simulation.totals for simulation in simulations), Counts()),
         tuple(findings.values()),
-        tuple(dict.fromkeys(note for simulation in simulations for note in simulation.notes)),
+        tuple(
+            dict.fromkeys(
+                note
+                for simulation in simulations
+                for note in simulation.notes
+                if not note.startswith(OF_OTHER_FILES)  # counts by line are not shown here
+            )
+        ),
     )
 
 
@@ -549,7 +556,10 @@ def _run_program(script: Path, arguments: list[str]) -> int:
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename != str(script):
             frame = frame.tb_next
-        traceback.print_exception(type(error), error, frame or error.__traceback__)
+        # of a refusal the cause is in gpulab, and its sentence says all of it
+        chain = not isinstance(error, GpulabError)
+        start = frame or error.__traceback__
+        traceback.print_exception(type(error), error, start, chain=chain)
         return 1
     finally:
         sys.argv, sys.path[:] = before

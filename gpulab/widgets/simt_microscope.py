@@ -150,7 +150,7 @@ def table_of(
     simulation: Simulation, outputs: Mapping[str, np.ndarray]
 ) -> Sequence[tuple[str, str, str]]:
     """Return the findings, the totals and the first values of the arrays afterwards, as rows."""
-    rows = [(f"{f.kind}, line {f.line}", f"{f.count:,}", _in_words(f)) for f in simulation.findings]
+    rows = [(f"{f.kind}, {f.place}", f"{f.count:,}", _in_words(f)) for f in simulation.findings]
     rows += _totals(simulation)
     for name, array in outputs.items():
         values = array.reshape(-1)[:_FIRST_VALUES].tolist()
@@ -166,7 +166,7 @@ def verdict(s: Simulation) -> str:
     where = f"{s.kernel}, grid {s.grid}, block {s.block}"
     if not s.findings:
         return f"{where}: no race, no out-of-bounds access and no barrier error was found."
-    places = Counter(f"{f.kind} in line {f.line}" for f in s.findings)
+    places = Counter(f"{f.kind} in {f.place}" for f in s.findings)
     found = ", ".join(
         f"{place} ({count})" if count > 1 else place for place, count in places.items()
     )

@@ -651,8 +651,8 @@ class Translator:
         compared = node in self._compared
         if compared:
             self.program.notes.append(
-                f"line {line}: `{ast.unparse(node)}` is read without an atomic where other threads "
-                "may change it by one. That is benign where the value only serves a "
+                f"{source.place(line)}: `{ast.unparse(node)}` is read without an atomic where "
+                "other threads may change it by one. That is benign where the value only serves a "
                 "compare-and-swap, which fails if it is old."
             )
 
@@ -763,8 +763,8 @@ class Translator:
             if found.name in _arithmetic.WITHOUT_CODE:
                 instead = _arithmetic.WITHOUT_CODE[found.name]
                 note = (
-                    f"line {node.lineno}: numba-cuda has no code for {found.name} in a kernel. For "
-                    f"a GPU, write {instead}."
+                    f"{self.source.place(node.lineno)}: numba-cuda has no code for {found.name} in "
+                    f"a kernel. For a GPU, write {instead}."
                 )
                 if note not in self.program.notes:
                     self.program.notes.append(note)

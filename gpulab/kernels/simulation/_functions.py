@@ -56,6 +56,11 @@ class Call:
         """Return its line."""
         return self.node.lineno
 
+    @property
+    def place(self) -> str:
+        """Return its line in words."""
+        return self.translator.source.place(self.line)
+
     def fail(self, message: str) -> KernelError:
         """Return the error that names its line."""
         return self.translator.fail(message, self.node)
@@ -359,7 +364,7 @@ def _shape_and_type(call: Call) -> Callable[[Frame, Mask], tuple[tuple[int, ...]
         for part in ast.walk(shape_node)
     ):
         program.notes.append(
-            f"line {call.line}: numba-cuda takes no arithmetic in the shape "
+            f"{call.place}: numba-cuda takes no arithmetic in the shape "
             f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
     for node in alignment:
@@ -438,7 +443,7 @@ def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     program.static_shared_bytes = after
     if before <= _MOST_STATIC_BYTES < after:
         program.notes.append(
-            f"line {call.line}: the shared arrays up to here take {after:,} bytes, and a GPU's "
+            f"{call.place}: the shared arrays up to here take {after:,} bytes, and a GPU's "
             f"compiler refuses more than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make "
             "them smaller."
         )
@@ -577,7 +582,7 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
         raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
         note = (
-            f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
+            f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
             "integer of it: int32(...)."
         )
         machine.launch.notes.add((call.line, note))

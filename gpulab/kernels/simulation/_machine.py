@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,10 @@ class Launch:
         """Return the kernel, or the device function, that has a line."""
         return next((source for source in self.sources if line in source.lines), self.source)
 
+    def place(self, line: int) -> str:
+        """Return a line in words."""
+        return self.source_of(line).place(line)
+
     def error(self, message: str, line: int) -> KernelError:
         """Return the error that names a line."""
         return self.source_of(line).error(message, line)
@@ -466,16 +471,18 @@ class Machine:
     ) -> None:
         """Keep a finding; the same one in another batch or step is counted, not repeated."""
         if not self.found_again(kind, line, array, count, other_line):
+            source = self.launch.source_of(line)
             self.launch.findings[kind, line, other_line, array] = Finding(
                 kind=kind,
                 line=line,
-                code=self.launch.source_of(line).text_of(line),
+                code=source.text_of(line),
                 array=array,
                 index=index,
                 threads=threads,
                 count=count,
                 message=text,
                 other_line=other_line,
+                file=Path(source.filename).name if source.offset else "",
             )
 
     def found_again(

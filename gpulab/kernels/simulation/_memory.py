@@ -1000,7 +1000,8 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
         _thread_of(machine, store, lanes, t, conflict.lane)
         for t in (conflict.thread, conflict.other_thread)
     )
-    where = f"line {conflict.other_line}" if conflict.other_line != line else "the same line"
+    other = conflict.other_line
+    where = "the same line" if other == line else machine.launch.place(other)
     apart = threads[0].block != threads[1].block
     cure = (
         "no barrier orders threads of different blocks: use an atomic, or a second kernel"

@@ -34,7 +34,7 @@ from gpulab.kernels.simulation._memory import View, global_view, tuple_like
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._turns import Turns, WaitError
 from gpulab.kernels.simulation._types import Joins, JoinTypes, reaching_definitions
-from gpulab.kernels.simulation.report import ArrayAccess, Counts, Simulation
+from gpulab.kernels.simulation.report import OTHER_FILE, ArrayAccess, Counts, Simulation
 from gpulab.kernels.simulation.source import (
     Callee,
     Signature,
@@ -55,7 +55,7 @@ from gpulab.units import plural
 # outside, is looked at again each time.
 
 
-_OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin there
+OF_OTHER_FILES = "lines from "  # begins the note of their numbers
 
 
 class Function:
@@ -255,12 +255,12 @@ class Program:
         files = [s.filename for s in self.sources]
         offset = next(
             (s.offset for s in self.sources if s.filename == inner.filename),
-            _OTHER_FILE * len(set(files)),
+            OTHER_FILE * len(set(files)),
         )
         inner.renumber(offset)
         note = (
-            f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its first "
-            "line"
+            f"{OF_OTHER_FILES}{offset + 1:,} on are those of {inner.filename}, counted from its "
+            "first line"
         )
         if note not in self.notes:
             self.notes.append(note)
@@ -480,24 +480,26 @@ def simulate(
                 waits += [error, error] if error.why and not waits else [error]
         else:
             if waits:
-                launch.notes.add(_note_of(waits[-1].line, len(waits) > 1))
+                launch.notes.add(_note_of(launch, waits[-1].line, len(waits) > 1))
             if launch.printed:
                 print("\n".join(launch.printed))
             return _report(program, launch, extents, shared_bytes)
 
 
-def _note_of(line: int, by_thread: bool) -> tuple[int, str]:
+def _note_of(launch: Launch, line: int, by_thread: bool) -> tuple[int, str]:
     """Return what to say of a loop that waits: for other blocks, or for threads of its block."""
-    if not by_thread:
-        return line, (
-            f"line {line}: threads wait here for others. Blocks ran in turns, which needs those "
-            "that wait and those that are waited for to be resident at the same time."
+    if by_thread:
+        text = (
+            "threads wait here for others of their own block. Each thread ran by itself, as "
+            "hardware since Volta lets it (independent thread scheduling; before, a warp hangs "
+            "here), and what is counted is counted for each."
         )
-    return line, (
-        f"line {line}: threads wait here for others of their own block. Each thread ran by itself, "
-        "as hardware since Volta lets it (independent thread scheduling; before, a warp hangs "
-        "here), and what is counted is counted for each."
-    )
+    else:
+        text = (
+            "threads wait here for others. Blocks ran in turns, which needs those that wait and "
+            "those that are waited for to be resident at the same time."
+        )
+    return line, f"{launch.place(line)}: {text}"
 
 
 class _Arguments:

@@ -411,9 +411,10 @@ class StatementTranslator:
         early = [part for part in ast.walk(node) if isinstance(part, ast.Continue)]
         if barriers and early:
             self.expressions.program.notes.append(
-                f"line {node.lineno}: threads that `continue` in line {early[0].lineno} wait at "
-                f"{barriers[0]} here until the others have come to the end of the loop's body. "
-                "That holds as long as no other barrier stands between the two."
+                f"{self.source.place(node.lineno)}: threads that `continue` in "
+                f"{self.source.place(early[0].lineno)} wait at {barriers[0]} here until the others "
+                "have come to the end of the loop's body. That holds as long as no other barrier "
+                "stands between the two."
             )
 
     def _for(self, node: ast.For) -> Statement:

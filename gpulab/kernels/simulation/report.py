@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from gpulab.evidence import Evidence
 from gpulab.kernels._arguments import Extent
 from gpulab.results import Result, html_caption
 from gpulab.units import plural
+
+OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin after it
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Finding(Result):
     kind : str
         "race", "bounds", "barrier", "uninitialised", "shuffle" (a vote as well) or "exception".
     line : int
-        The line of the kernel's file or cell.
+        The line of the kernel's file or cell; for that of another file a number from 1,000,001 on,
+        as in ``Simulation.lines``.
     code : str
         The text of that line.
     array : str
@@ -66,7 +69,11 @@ class Finding(Result):
         What is wrong, and how to fix it.
     other_line : int or None
         For a race, the line of the earlier access.
+    file : str
+        The other file of a device function that is not in the kernel's; "" otherwise.
     """
+
+    schema_version: ClassVar[int] = 2
 
     kind: str
     line: int
@@ -77,6 +84,12 @@ class Finding(Result):
     count: int
     message: str
     other_line: int | None = None
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return the line in words, with its file if that is not the kernel's."""
+        return f"line {self.line % OTHER_FILE}" + (f" of {self.file}" if self.file else "")
 
     def again(self, count: int) -> Finding:
         """Return the finding with so many more cases."""
@@ -85,7 +98,7 @@ class Finding(Result):
     def __str__(self) -> str:
         who = " and ".join(str(thread) for thread in self.threads)
         return (
-            f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; "
+            f"{self.kind}, {self.place} `{self.code}`: {self.message} ({who}; "
             f"{plural(self.count, 'time')})."
         )
 

@@ -21,6 +21,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,13 @@ class Source:
 
     def error(self, message: str, line: int) -> KernelError:
         """Return the error that names a line."""
-        return KernelError(f"{self.name}, line {line} `{self.text_of(line)}`: {message}.", line)
+        text = f"{self.name}, {self.place(line)} `{self.text_of(line)}`: {message}."
+        return KernelError(text, line - self.offset)
+
+    def place(self, line: int) -> str:
+        """Return a line in words, with its file if that is not the kernel's."""
+        file = f" of {Path(self.filename).name}" if self.offset else ""
+        return f"line {line - self.offset}{file}"
 
     @functools.cached_property
     def imports(self) -> dict[str, Any]:
