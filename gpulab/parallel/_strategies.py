@@ -60,8 +60,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from gpulab import _given
-from gpulab.networks import Block, BlockNet, SmallCNN, SmallMLP, SmallTransformer
 from gpulab.errors import InputError, kind_of, shown
+from gpulab.networks import Block, BlockNet, SmallCNN, SmallMLP, SmallTransformer
 from gpulab.units import plural
 
 
