@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         None if path is None else expanded("html", path)
         for path in (arguments.out, arguments.notebooks, arguments.executed)
     )
-    written = write_course(
+    index, pages, nbytes, seconds = write_course(
         source or find_originals(),
         out,
         only=tuple(arguments.only),
@@ -71,8 +71,5 @@ def run(arguments: argparse.Namespace) -> int:
         solutions=arguments.solutions,
         say=print,
     )
-    print(
-        f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. "
-        f"Open {written.index}"
-    )
+    print(f"{plural(pages, 'page')}, {nbytes / 1e6:.1f} MB, {seconds:.0f} s. Open {index}")
     return 0

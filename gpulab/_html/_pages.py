@@ -30,15 +30,6 @@ _ASSETS = "assets"
 _LIBRARIES = ("torch", "numpy", "cupy", "numba")  # those that the head of a page names
 
 
-class Written(NamedTuple):
-    """What was written: the first page, the number of pages, the size of all files, the time."""
-
-    index: Path
-    pages: int
-    nbytes: int
-    seconds: float
-
-
 class Page(NamedTuple):
     """One notebook on its way to a page."""
 
@@ -56,7 +47,7 @@ def write_course(
     executed: Path | None = None,
     solutions: bool = False,
     say: Callable[[str], object] = lambda text: None,
-) -> Written:
+) -> tuple[Path, int, int, float]:
     """Run the notebooks of a folder and write them as pages.
 
     Parameters
@@ -76,7 +67,8 @@ def write_course(
 
     Returns
     -------
-    Written
+    tuple of (Path, int, int, float)
+        The first page, the number of pages, the bytes of all files, and the seconds that it took.
 
     Raises
     ------
@@ -108,7 +100,7 @@ def write_course(
         for name, content in files.items():
             write_atomically(out / name, content)
     nbytes, seconds = sum(map(len, files.values())), time.monotonic() - begun
-    return Written(out / "index.html", len(pages), nbytes, seconds)
+    return out / "index.html", len(pages), nbytes, seconds
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
