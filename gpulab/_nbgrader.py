@@ -16,8 +16,8 @@ from typing import Any
 
 from gpulab import lab, lessons
 from gpulab._files import write_atomically
-from gpulab._given import expanded, is_finite
-from gpulab.errors import InputError, shown
+from gpulab._given import expanded, within
+from gpulab.errors import InputError
 from gpulab.units import plural
 
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
@@ -106,8 +106,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
         If there is no such notebook, the points are not a valid number, or the folder cannot be
         written to.
     """
-    if not is_finite(points) or points < 0:
-        raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
+    within("nbgrader", "points", points)
     chosen = lessons.content.chosen(notebook, "nbgrader")
     folder, originals = expanded("nbgrader", out), lab.find_originals()
     written = []

@@ -16,8 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab._given import is_finite, is_whole
+from gpulab._given import is_finite, whole
 from gpulab.errors import InputError
+
+_MOST = 2**31  # of a size: more than any memory holds
 
 
 class SmallMLP(nn.Module):
@@ -232,13 +234,7 @@ class SmallTransformer(nn.Module):
 
 
 def _positive(function: str, **sizes: int) -> list[int]:
-    for name, value in sizes.items():
-        if not is_whole(value) or value < 1:
-            raise InputError(
-                f"{function}: {name} is {value!r}; expected a whole number of at least 1. Pass for "
-                f"example {name}=2."
-            )
-    return [int(value) for value in sizes.values()]
+    return [whole(function, name, value, 1, _MOST) for name, value in sizes.items()]
 
 
 def _share(function: str, dropout: float) -> None:

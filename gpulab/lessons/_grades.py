@@ -357,17 +357,10 @@ def grade(
             f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a "
             "Rubric. Pass these."
         )
-    for name, value in (("seconds", seconds), ("student_seconds", student_seconds)):
-        if (value is not None or name != "seconds") and not (_given.is_finite(value) and value > 0):  # type: ignore[operator]
-            raise InputError(
-                f"grade: {name}={shown(value)}; expected a positive number. Pass one, or leave it "
-                "out."
-            )
-    if not _given.is_whole(memory_bytes) or memory_bytes < 2**20:
-        raise InputError(
-            f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB "
-            "or more. Pass one."
-        )
+    if seconds is not None:
+        _given.positive("grade", "seconds", seconds)
+    _given.positive("grade", "student_seconds", student_seconds)
+    _given.whole("grade", "memory_bytes", memory_bytes, 2**20, 2**50)
     _given.flag("grade", "run_code", run_code)
     _given.flag("grade", "trust_code", trust_code)
     rules = rubric if rubric is not None else Rubric()
@@ -536,32 +529,17 @@ class Rubric(Result):
                 f"Rubric: points={shown(self.points)}; expected points by exercise. Pass them such "
                 f'as {{"09.3": 2}}.'
             )
-        amounts = [self.exercise_points, self.prediction_points, *self.points.values()]
-        if not all(_given.is_finite(each) and each >= 0 for each in amounts):
-            raise InputError(
-                f"Rubric: points {shown(amounts)}; expected numbers from 0. Fix the invalid one."
-            )
-        if self.open_share is not None and not (
-            _given.is_finite(self.open_share) and 0 <= self.open_share <= 1
-        ):
-            raise InputError(
-                f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to "
-                "1. Pass one of these."
-            )
+        amounts = {"exercise_points": self.exercise_points, **self.points}
+        for name, value in {**amounts, "prediction_points": self.prediction_points}.items():
+            _given.within("Rubric", name, value)
+        if self.open_share is not None:
+            _given.within("Rubric", "open_share", self.open_share, 0, 1)
         if self.notebooks or self.points:  # else the lessons need not load
             numbers = [lesson.notebook[:2] for lesson in content.lessons()]
-            chosen = self.notebooks if isinstance(self.notebooks, (tuple, list)) else (None,)
-            if not all(each in numbers for each in chosen):
-                raise InputError(
-                    f"Rubric: notebooks={shown(self.notebooks)}; expected several of "
-                    f'{", ".join(numbers)}. Pass them such as ("02", "03").'
-                )
-            unknown = next((id for id in self.points if id not in content.exercises()), None)
-            if unknown is not None:
-                raise InputError(
-                    f"Rubric: there is no exercise {shown(unknown)}; expected the number in a "
-                    "notebook, such as 09.3. Fix points."
-                )
+            for notebook in _given.items("Rubric", "notebooks", self.notebooks):
+                _given.word("Rubric", "notebooks", notebook, numbers)
+            for id in self.points:
+                _given.word("Rubric", "points", id, content.exercises())
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
