@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from IPython import get_ipython
@@ -375,16 +375,16 @@ class MemoryInspector(FollowingInstrument):
 
     def draw(self, values: Values) -> Drawing:
         """Return the picture, the table and the sentence of the view."""
-        result = self.results.get(values["view"])
-        if values["view"] == "predict":
+        view = values["view"]
+        if view == "predict":
             return self._draw_prediction(values)
-        if isinstance(result, Snapshot):
-            return _draw_snapshot(result)
-        if isinstance(result, MemoryTrace):
-            return self._draw_trace(result)
-        if isinstance(result, Released):
-            return _draw_released(result)
-        return Drawing(message=_BEFORE[values["view"]])
+        drawn: dict[str, Callable[[Any], Drawing]] = {
+            "snapshot": _draw_snapshot,
+            "trace": self._draw_trace,
+            "release": _draw_released,
+        }
+        result = self.results.get(view)
+        return Drawing(message=_BEFORE[view]) if result is None else drawn[view](result)
 
     def _draw_prediction(self, values: Values) -> Drawing:
         step = _Step.of(values)
