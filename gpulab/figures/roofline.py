@@ -423,27 +423,22 @@ def _machines(
     """Return one trace for all roofs of a kind, broken between machines, and one for their
     ridges.
     """
-    x: list[float | None] = []
-    y: list[float | None] = []
-    tops, words = [], []
-    for student, roof, ridge in some:
-        top = roof.arithmetic_roof(_ARITHMETIC).flops_per_second
-        x += [low, ridge, high, None]
-        y += [low * roof.memory[-1].bytes_per_second, top, top, None]
-        tops.append(top)
-        words.append(
-            f"{student.name}: {_short(roof.device)}, {format_flops_per_second(top)}, "
-            f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP "
-            f"per byte{_doubts(roof)}"
-        )
+    tops = [roof.arithmetic_roof(_ARITHMETIC).flops_per_second for _, roof, _ in some]
+    slopes = [roof.memory[-1].bytes_per_second for _, roof, _ in some]
+    every = list(zip(some, tops, slopes, strict=True))
     lines = {
         "mode": "lines",
-        "x": x,
-        "y": y,
+        "x": [x for *_, ridge in some for x in (low, ridge, high, None)],
+        "y": [y for _, top, slope in every for y in (low * slope, top, top, None)],
         "line": palette.line(Badge.RECORDED, color, 1.2),
         "hoverinfo": "skip",
         "name": ink(f"roofs of {_counted(len(some), kind)} (recorded)"),
     }
+    words = (
+        f"{student.name}: {_short(roof.device)}, {format_flops_per_second(top)}, "
+        f"{format_bytes_per_second(slope)}, ridge {ridge:.3g} FLOP per byte{_doubts(roof)}"
+        for (student, roof, ridge), top, slope in every
+    )
     marks = {
         "mode": "markers",
         "x": [ridge for *_, ridge in some],

@@ -209,8 +209,7 @@ def _profile_lane(
     texts, places = [], []
     for span, short, after in zip(spans, names, follows, strict=True):
         room = _LETTER * (len(short) + 1) * whole
-        on_it = span.seconds > room
-        beside = after - span.end_seconds > room
+        on_it, beside = span.seconds > room, after - span.end_seconds > room
         texts.append(_on_bar(short, color if on_it else "") if on_it or beside else "")
         places.append("inside" if on_it else "outside")
     lengths = [span.seconds for span in spans]
@@ -531,7 +530,7 @@ def _models(
     across = [place(m) for _, m in points]
     upward = [100 * (m.accuracy or 0.0) for _, m in points]
     spans = [m.accuracy_interval or (0.0, 1.0) for _, m in points]
-    numbers: list[list[int]] = []
+    numbers: list[list[int]] = [[] for _ in points]
     for index, (number, _) in enumerate(points):
         near = (
             k
@@ -540,9 +539,7 @@ def _models(
             and 1 / _NEAR_X < across[index] / across[k] < _NEAR_X
             and abs(upward[index] - upward[k]) < 100 * _NEAR_Y
         )
-        first = next(near, index)
-        numbers.append([])
-        numbers[first].append(number)
+        numbers[next(near, index)].append(number)
     trace = {
         "mode": "markers+text",
         "x": across,

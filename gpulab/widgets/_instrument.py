@@ -10,7 +10,7 @@ How to add an instrument
    - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic
      instrument, which only redraws);
    - ``make_controls()``: the controls (``Choice``, ``Slider``, ``Number``, ``Switch``,
-     ``Several``), in reading order;
+     ``Several``), in reading order; ``when`` states for which values one is shown;
    - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value goes
      to ``self.results[action]``;
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the
@@ -22,7 +22,9 @@ How to add an instrument
    - ``ended(action)``, if a control selects which result is shown: set it to the new result there,
      with ``self.turn`` (if it is named ``view`` and its values are the names of the actions, the
      base class knows which result is shown; a control with ``views`` is shown only in those views);
-   - ``failed(action)``, if work without a result must remove what was shown before.
+   - ``failed(action)``, if work without a result must remove what was shown before;
+   - if an action is to run by itself when the controls ask for something new, it inherits from
+     ``FollowingInstrument`` instead.
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to
    ``tests/widgets``, and one to ``tests/browser``.
 
