@@ -185,9 +185,7 @@ class _RunDelays:
             return self._ended_seconds + sum(living.values())
 
 
-@functools.cache
-def _run_delays(root: pathlib.Path) -> _RunDelays:
-    return _RunDelays(root)
+_run_delays = functools.cache(_RunDelays)
 
 
 def _throttled_seconds(root: pathlib.Path) -> float | None:

@@ -37,8 +37,6 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 Severity = Literal["error", "warning", "info"]
-_ORDER = {"error": 0, "warning": 1, "info": 2}
-
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _GIB = 2**30
 # The course writes a few hundred MB (recordings, compiled kernels, test artefacts); installing it
@@ -59,6 +57,7 @@ _OLDEST_OF_NEW_BUILDS = (7, 5)
 _NEWER_DRIVER = "Update the NVIDIA driver"
 State = Literal["ok", "fix", "warn", "note"]
 
+# By severity, the gravest first.
 _STATES: Mapping[str, State] = {"error": "fix", "warning": "warn", "info": "note"}
 # What the notebooks import or run; each with the oldest release that the course was written for
 # (pyproject.toml).
@@ -486,9 +485,8 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
         At most one for each code; empty on a machine without problems.
     """
     found = {problem.code: problem for check in reversed(_CHECKS) for problem in check(facts)}
-    return tuple(
-        sorted(found.values(), key=lambda problem: (_ORDER[problem.severity], problem.code))
-    )
+    gravest = list(_STATES)
+    return tuple(sorted(found.values(), key=lambda p: (gravest.index(p.severity), p.code)))
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:

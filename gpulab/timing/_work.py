@@ -12,6 +12,7 @@ own calls are used, so that no overhead of gpulab is timed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -79,7 +80,9 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
     elif isinstance(fn, types.FunctionType):
         yield from fn.__defaults__ or ()
         for cell in fn.__closure__ or ():
-            yield from _contents(cell)
+            # a variable that the enclosing function has not set yet has no contents
+            with contextlib.suppress(ValueError):
+                yield cell.cell_contents
         # a decorator's wrapper; the function itself is one cell further in
         if "__wrapped__" in fn.__dict__:
             yield from _reached_by(fn.__dict__["__wrapped__"], depth - 1)
@@ -88,13 +91,6 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         )
     else:
         yield fn
-
-
-def _contents(cell: types.CellType) -> Iterator[Any]:
-    try:
-        yield cell.cell_contents
-    except ValueError:  # a variable that the enclosing function has not set yet
-        return
 
 
 def _names_in(code: types.CodeType) -> Iterable[str]:

@@ -189,9 +189,15 @@ def _lanes(
     with devices.guard(
         f"{function}: copying {nbytes} bytes in {plural(chunks, 'chunk')} on {where.name}"
     ):
-        return where, host_lanes(nbytes, chunks, work) if where.is_cpu else gpu_lanes(
-            nbytes, chunks, work, where
+        lanes = (
+            host_lanes(nbytes, chunks, work)
+            if where.is_cpu
+            else gpu_lanes(nbytes, chunks, work, where)
         )
+        if isinstance(lanes.work, Passes):  # the default work, made about as long as the copy
+            times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
+            lanes.work.fit(*map(min, zip(*times, strict=True)))
+    return where, lanes
 
 
 def pipeline_seconds(
@@ -283,27 +289,21 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
 
 
 def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
-    if chunks == 1:
-        return [
-            Note(
-                "no-overlap",
-                "With one chunk there is nothing to overlap; cut the work into 2 or more.",
-            )
-        ]
     shorter = min(
         sum(s.seconds for s in timeline if s.lane == lane) for lane in ("copy", "compute")
     )
     together = together_seconds(timeline)
-    if together >= _TOGETHER_SHARE * shorter:
-        return []
-    return [
-        Note(
-            "no-overlap",
+    if chunks == 1:
+        sentence = "With one chunk there is nothing to overlap; cut the work into 2 or more."
+    elif together < _TOGETHER_SHARE * shorter:
+        sentence = (
             f"Copy and compute ran at the same time for {format_seconds(together)} of the "
             f"{format_seconds(shorter)} possible; overlap needs pinned memory, a second stream or "
-            "a free core, and chunks that are neither too small nor too large.",
+            "a free core, and chunks that are neither too small nor too large."
         )
-    ]
+    else:
+        return []
+    return [Note("no-overlap", sentence)]
 
 
 class _Turn(NamedTuple):
@@ -453,8 +453,7 @@ class Passes:
         return max(1, min(_MOST_PASSES, wanted))
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(NamedTuple):
     """Three arrangements of the same work; each returns seconds, the last one with its timeline.
 
     Attributes
@@ -468,15 +467,6 @@ class Lanes:
     compute: Callable[[], float]
     chunked: Callable[[], tuple[float, list[Span]]]
     work: Work
-
-
-def _sized(lanes: Lanes) -> Lanes:
-    """Return the lanes, the default work made about as long as the copy."""
-    if isinstance(lanes.work, Passes):
-        turns = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
-        copy, compute = (min(times) for times in zip(*turns, strict=True))
-        lanes.work.fit(copy, compute)
-    return lanes
 
 
 def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
@@ -522,10 +512,8 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
             carrier.join()
         return computes[-1].end_seconds, copies + computes
 
-    return _sized(
-        Lanes(
-            lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked, chosen
-        )
+    return Lanes(
+        lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked, chosen
     )
 
 
@@ -587,6 +575,4 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
         ]
         return max(row[3] for row in at), spans
 
-    return _sized(
-        Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked, chosen)
-    )
+    return Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked, chosen)
