@@ -326,9 +326,9 @@ _BYTES_AT_ONCE = 1 << 28
 # M_MMAP_THRESHOLD; elsewhere it does nothing.
 _BYTES_TO_KEEP = 1 << 24
 
-# Statements of a batch after which a kernel counts as endless, unless it is told (some 20 seconds),
+# Statements of a batch after which a kernel counts as endless, unless it is told (some 30 seconds),
 # and what one of a lane that runs alone counts then: it takes as much less time (measured).
-_MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 1_500_000, 1 / 50
+_MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 2_000_000, 1 / 200
 # What is resident at once on an H100 SXM or H200. Source: NVIDIA H100 Tensor Core GPU Architecture
 # white paper, and CUDA C++ Programming Guide 13.0, technical specifications of compute capability
 # 9.0.
@@ -373,8 +373,8 @@ def simulate(
     max_steps : int, optional
         Statements of a batch of blocks after which a kernel counts as endless. A race, or another
         finding, that comes up again counts as 16. Without it a kernel counts as endless after the
-        work of 1,500,000 such statements, some 20 seconds; a statement of a thread that runs alone
-        counts as a fiftieth.
+        work of 2,000,000 such statements, some 30 seconds; one of a thread that runs alone counts
+        as a two-hundredth.
     trace : int, optional
         The number of a block whose statements and accesses are recorded, warp by warp, in
         ``.trace``.

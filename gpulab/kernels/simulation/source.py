@@ -408,8 +408,9 @@ def compared_reads(source: Source) -> set[ast.AST]:
     """
     assigned: dict[str, list[ast.expr]] = {}
     for node in source.nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            assigned.setdefault(node.targets[0].id, []).append(node.value)
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name):
+                assigned.setdefault(target.id, []).append(node.value)
     found: set[ast.AST] = set()
     for node in source.nodes:
         match node:
