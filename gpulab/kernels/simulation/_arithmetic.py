@@ -145,6 +145,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
             "cbrt",
             "radians",
             "degrees",
+            "deg2rad",
+            "rad2deg",
         )
     },
     "asin": np.arcsin,

@@ -30,7 +30,7 @@ from gpulab.kernels.simulation._expressions import type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
 from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Releases, Tracker
 from gpulab.kernels.simulation._machine import Counters, Launch, Machine
-from gpulab.kernels.simulation._memory import View, global_view, tuple_like
+from gpulab.kernels.simulation._memory import View, global_view, tuple_like, viewed
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._turns import Turns, WaitError
 from gpulab.kernels.simulation._types import Joins, JoinTypes, reaching_definitions
@@ -112,11 +112,7 @@ class Function:
         declared = self._declared(variables)
         if declared is not None:
             wanted = zip(self.source.parameters, declared.parameters, strict=True)
-            variables |= {
-                name: _types.cast(variables[name], dtype)
-                for name, dtype in wanted
-                if isinstance(dtype, np.dtype)
-            }
+            variables |= {name: _as_declared(variables[name], kind) for name, kind in wanted}
         frame = Frame(machine, variables, mask, is_kernel, self._types_of(variables))
         machine.launch.notes |= frame.types.notes
         left = self.body(frame, mask)
@@ -159,6 +155,15 @@ class Function:
                 self.source.tree.lineno,
             )
         return next((one for one in fitting if list(one.parameters) == types), fitting[0])
+
+
+def _as_declared(value: Any, wanted: Any) -> Any:
+    """Return an argument in the type that it is declared with."""
+    if isinstance(wanted, np.dtype):
+        return _types.cast(value, wanted)
+    if wanted is not None and isinstance(value, View) and value.dtype != wanted[0]:
+        return viewed(value, wanted[0])
+    return value
 
 
 class Program:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import collections
 import dataclasses
 import enum
 import functools
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import KernelError, shown
+from gpulab.kernels._executed import executed_texts
 from gpulab.kernels._host import DeviceArray, host_array
 
 # -------------------------------------------------------------------------------------------------
@@ -156,14 +156,19 @@ class Signature:
     returns: Any = None
 
     def takes(self, types: list[Any]) -> bool:
-        """Return whether arguments of these types can be converted to the declared ones."""
-        return len(types) == len(self.parameters) and all(
-            # a float64 is equal to None for NumPy
-            wanted is None
-            or (isinstance(wanted, np.dtype) and isinstance(found, np.dtype))
-            or (not isinstance(wanted, np.dtype) and wanted == found)
-            for found, wanted in zip(types, self.parameters, strict=True)
-        )
+        """Return whether arguments of these types can be taken as the declared ones."""
+        return len(types) == len(self.parameters) and all(map(_fits, types, self.parameters))
+
+
+def _fits(found: Any, wanted: Any) -> bool:
+    """Return whether a number can be converted, or an array's memory taken as declared: numba does
+    not look at what a kernel with one signature is given.
+    """
+    if wanted is None or isinstance(wanted, np.dtype):  # which is equal to None for a float64
+        return wanted is None or isinstance(found, np.dtype)
+    if not isinstance(found, tuple) or not found or not isinstance(found[0], np.dtype):
+        return bool(found == wanted)
+    return bool(found[1:] == wanted[1:] and found[0].itemsize == wanted[0].itemsize)
 
 
 @dataclass(frozen=True)
@@ -238,23 +243,11 @@ def plain_function(kernel: Any) -> Any:
     return kernel
 
 
-# The last texts that were compiled from a string: no file has those of functions made by ``exec``.
-_executed: collections.deque[tuple[Any, str]] = collections.deque(maxlen=512)
-
-
-def _keep_text(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "compile" and isinstance(arguments[0], (str, bytes)):
-        _executed.append(arguments[:2])  # type: ignore[arg-type]
-
-
-sys.addaudithook(_keep_text)
-
-
 def _executed_lines(code: types.CodeType) -> tuple[list[str], int] | None:
     """Return the lines of a function that was made by ``exec``, and the number of the first."""
     if code.co_filename != "<string>":
         return None
-    for given, filename in reversed([*_executed]):
+    for given, filename in reversed([*executed_texts]):
         text = given if isinstance(given, str) else given.decode()
         if filename == code.co_filename and f"def {code.co_name}(" in text:
             compiled = [compile(text, filename, "exec", dont_inherit=True)]
@@ -441,37 +434,15 @@ def compared_reads(source: Source) -> set[ast.AST]:
 _BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
 _BUILTINS += ("divmod", "sum", "enumerate", "zip", "print")
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
+_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+_TYPES += ("float32", "float64", "complex64", "complex128", "bool")
 _NUMBA_TYPES = {
-    **{
-        name: name
-        for name in (
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-            "complex64",
-            "complex128",
-        )
-    },
-    "bool": "bool",
-    "boolean": "bool",
-    "bool_": "bool",
-    "intp": "int64",
-    "uintp": "uint64",
-    "intc": "int32",
-    "f4": "float32",
-    "f8": "float64",
-    "i4": "int32",
-    "i8": "int64",
-    "u4": "uint32",
-    "u8": "uint64",
+    **{name: name for name in _TYPES},
+    **{np.dtype(name).str[1:]: name for name in _TYPES},  # such as f4
+    **{"boolean": "bool", "bool_": "bool", "intp": "int64", "uintp": "uint64", "intc": "int32"},
+    **{"uintc": "uint32", "byte": "uint8", "short": "int16", "ushort": "uint16", "int_": "int64"},
+    **{"uint": "uint64", "longlong": "int64", "ulonglong": "uint64", "double": "float64"},
+    "float_": "float32",
     "void": "",
 }
 
@@ -560,7 +531,8 @@ def inert(found: Any) -> Any:
     memory = _device_memory(found)
     if memory is not None:
         return memory
-    if type.__getattribute__(kind, "__module__").startswith(_OURS):
+    is_member = type(kind) is enum.EnumMeta
+    if type.__getattribute__(kind, "__module__").startswith(_OURS) and not is_member:
         return found
     if issubclass(kind, np.ndarray):
         array = np.ndarray.view(found, np.ndarray)
@@ -572,7 +544,7 @@ def inert(found: Any) -> Any:
     for base, plain in _BASES.items():
         if issubclass(kind, base):
             return plain(found)
-    if type(kind) is enum.EnumMeta or found is None:
+    if is_member or found is None:
         return found
     return types.SimpleNamespace(__name__=type.__getattribute__(kind, "__name__"))
 
