@@ -263,11 +263,11 @@ def in_turns(
     scripted : callable or None
         Gives the counters, for tests.
     """
-    clock, share = jobs[0].clock, len(jobs)
+    clock, count = jobs[0].clock, len(jobs)
     read: Callable[..., Readings] | None = conditions.read if is_live else None
     if scripted is not None:
         read = lambda device, before=None: scripted()  # noqa: E731
-    together = limits._replace(deadline=share * limits.deadline, patience=share * limits.patience)
+    together = limits._replace(deadline=count * limits.deadline, patience=count * limits.patience)
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(clock))
         if is_live:
@@ -288,10 +288,11 @@ def in_turns(
         samples = sample_in_turns(runs, clock, empties, warm, together.part(0.05, end))
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
-        for job, one, first in zip(jobs, samples, before, strict=True):
-            last = read and read(job.device, first)
+        # all of them before any note: what a note asks of the machine takes time
+        after = [read and read(job.device, last) for job, last in zip(jobs, before, strict=True)]
+        for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += _notes.of_sampling(
-                job, one, limits, first, last, collections, alone=share == 1
+                job, one, limits, first, last, collections, alone=count == 1
             )
             median = float(np.median(one.samples_seconds))
             job.notes += plausibility.of_job(job, median, cold)
