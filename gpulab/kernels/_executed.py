@@ -8,13 +8,19 @@ import collections
 import sys
 from typing import Any
 
+# Libraries compile texts as well: a dataclass some.
+_MOST_TEXTS, _LONGEST = 4096, 1 << 16
 # each with the name of a file that it was given
-executed_texts: collections.deque[tuple[str | bytes, str]] = collections.deque(maxlen=512)
+executed_texts: collections.deque[tuple[str, str]] = collections.deque(maxlen=_MOST_TEXTS)
 
 
 def _keep(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "compile" and isinstance(arguments[0], (str, bytes)):
-        executed_texts.append((arguments[0], arguments[1]))
+    if event != "compile" or not isinstance(arguments[0], (str, bytes)):
+        return
+    given = arguments[0]
+    text = given if isinstance(given, str) else given.decode(errors="replace")
+    if len(text) < _LONGEST and "def " in text:
+        executed_texts.append((text, arguments[1]))
 
 
 sys.addaudithook(_keep)

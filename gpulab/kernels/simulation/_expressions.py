@@ -107,10 +107,14 @@ def item_of(
 
 
 def type_of(item: Any) -> Any:
-    """Return what numba would tell the type of an element by."""
+    """Return what numba would tell the type of a value by: of a number its dtype, of an array
+    (dtype, axes), of a tuple those of its parts, of a function or a type the thing itself.
+    """
     if isinstance(item, tuple):
         return tuple(type_of(part) for part in item)
-    return (item.dtype, item.ndim) if not isinstance(item, (np.ndarray, np.generic)) else item.dtype
+    if isinstance(item, (np.ndarray, np.generic)):
+        return item.dtype
+    return (item.dtype, item.ndim) if isinstance(item, (View, Choice)) else (type(item), item)
 
 
 def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], bool]) -> bool:

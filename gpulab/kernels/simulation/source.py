@@ -247,8 +247,7 @@ def _executed_lines(code: types.CodeType) -> tuple[list[str], int] | None:
     """Return the lines of a function that was made by ``exec``, and the number of the first."""
     if code.co_filename != "<string>":
         return None
-    for given, filename in reversed([*executed_texts]):
-        text = given if isinstance(given, str) else given.decode()
+    for text, filename in reversed([*executed_texts]):
         if filename == code.co_filename and f"def {code.co_name}(" in text:
             compiled = [compile(text, filename, "exec", dont_inherit=True)]
             for part in compiled:  # which grows by the functions in it
