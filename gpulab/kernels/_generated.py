@@ -198,7 +198,7 @@ def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
 
     def compile_and_note(graph: Any, *rest: Any, **named: Any) -> Any:
         operators.extend(
-            _name(node)
+            getattr(node.target, "__name__", str(node.target))  # one of a method is its name
             for node in graph.graph.nodes
             if node.op in ("call_function", "call_method", "call_module")
         )
@@ -212,23 +212,11 @@ def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
         yield
 
 
-def _name(node: Any) -> str:
-    target = node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
 def _readable(source: str) -> str:
-    """Return a kernel without bookkeeping lines and common indentation, braces that held nothing
-    else included.
+    """Return a kernel without bookkeeping lines, and without the pairs of braces that then stand
+    alone on their lines directly inside a pair of the same kind.
     """
     lines = [line.rstrip() for line in source.splitlines() if not _BOOKKEEPING.search(line)]
-    return "\n".join(_without_bare_blocks(lines))
-
-
-def _without_bare_blocks(lines: list[str]) -> list[str]:
-    """Drop pairs of braces that stand alone on their lines directly inside a pair of the same
-    kind.
-    """
     open_at: list[int] = []
     pairs = {}
     for number, line in enumerate(lines):
@@ -242,4 +230,4 @@ def _without_bare_blocks(lines: list[str]) -> list[str]:
         if lines[first - 1].strip() == "{"
         for at in (first, last)
     }
-    return [line for number, line in enumerate(lines) if number not in dropped]
+    return "\n".join(line for number, line in enumerate(lines) if number not in dropped)

@@ -343,17 +343,13 @@ def _of_front_end(
         )
     else:
         line, at = first.line, first.column
-    column = (
-        _characters(lines[line - 1], at) if at is not None and 1 <= line <= len(lines) else None
-    )
+    column = None
+    if at is not None and 1 <= line <= len(lines):
+        # the compiler counts bytes from 0; here are characters from 1
+        column = len(lines[line - 1].encode()[: max(at, 0)].decode(errors="ignore")) + 1
     if first.line is not None and column is not None and _MISSING_SIGN.match(text):
         line, column = _after_previous_word(source, line, column)
     return _error(text, source, (line, column), log, len(errors))
-
-
-def _characters(line: str, column: int) -> int:
-    """The compiler counts bytes from 0; return characters from 1."""
-    return len(line.encode()[: max(column, 0)].decode(errors="ignore")) + 1
 
 
 def _after_previous_word(source: str, line: int, column: int) -> tuple[int, int]:
