@@ -220,7 +220,7 @@ class Result:
                 f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to "
                 f"{cls.schema_version}. Update gpulab to read the file."
             )
-        hints = _hints(cls)  # type: ignore[arg-type]
+        hints = _hints(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         known, present = {field.name for field in fields}, set(map(str, data)) - _SCHEMA
         # A field that a later version added has a default, and a file of an earlier one does

@@ -27,7 +27,6 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import (
-    CollectiveCall,
     RankNotes,
     clocks_ahead,
     observe,
@@ -45,7 +44,7 @@ from gpulab.parallel._strategies import (
     positions_of,
     strategy_named,
 )
-from gpulab.parallel.results import RankReport, StrategyResult
+from gpulab.parallel.results import CollectiveCall, RankReport, StrategyResult
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Order, Task, check_seed
 

@@ -747,7 +747,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
         _shorten(model, params["weights"])
     if params["means"] == "compile":
         model = torch.compile(model, mode="max-autotune-no-cudagraphs" if prefill else None)
-    step = torch.no_grad()(functools.partial(model, tokens, caches, start))
+    step: Any = torch.no_grad()(functools.partial(model, tokens, caches, start))
     if params["means"] == "graph":
         step = captured(step, device)
     label = f"{params['phase']}, batch {batch}, {length} positions"
