@@ -315,7 +315,7 @@ def _refuse_older(strategy: str) -> None:
 def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
     """Ask the strategy whether it can split this, and say its refusal in this function's name."""
     try:
-        strategy_named(strategy).check(asked)
+        strategy_named(strategy).check(strategy, asked)
     except InputError as error:
         text = re.sub(
             r"Pass batch_size=(\d+)",

@@ -42,7 +42,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -86,34 +86,6 @@ class Asked:
     batch_size: int
     microbatches: int
     positions: int
-
-
-class Trainer(Protocol):
-    """A model in training on one rank.
-
-    Attributes
-    ----------
-    modules : list of torch.nn.Module
-        What holds this rank's parameters.
-    optimizer : torch.optim.Optimizer
-    """
-
-    modules: list[Any]
-    optimizer: Any
-
-    def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take one step on the whole batch (inputs, targets); return this rank's share of its mean
-        loss, a detached scalar.
-
-        The shares of all ranks add up to the mean loss of the whole batch.
-        """
-
-    def state(self) -> dict[str, Any]:
-        """Return the whole model's parameters by their names in the whole model, plain tensors; {}
-        on a rank that has none to return.
-
-        Every rank calls it at the same time, so it may gather.
-        """
 
 
 @dataclass
@@ -175,17 +147,22 @@ class Strategy:
 
     Attributes
     ----------
-    name, summary : str
+    name : str
     build : callable
-        From a ``Setting`` to a ``Trainer``, inside each rank.
+        From a ``Setting`` to a `Trainer`, inside each rank: a model in training there. ``modules``
+        hold this rank's parameters, which ``optimizer`` updates. ``step(batch)`` takes one step on
+        the whole batch (inputs, targets) and returns this rank's share of its mean loss, a detached
+        scalar; the shares of all ranks add up to that loss. ``state()``, which every rank calls at
+        the same time, returns the whole model's parameters by their names there, as plain tensors;
+        {} on a rank that has none to return.
     check : callable
-        Takes ``Asked``; raises ``InputError`` where this strategy cannot split what was asked.
+        Takes the name and ``Asked``; raises ``InputError`` where this strategy cannot split what is
+        asked.
     """
 
     name: str
-    summary: str
     build: Callable[[Setting], Trainer]
-    check: Callable[[Asked], None] = lambda asked: None
+    check: Callable[[str, Asked], None] = lambda name, asked: None
 
 
 def strategies() -> tuple[str, ...]:
@@ -214,9 +191,8 @@ def strategy_named(strategy: Any) -> Strategy:
         name = str(getattr(strategy, "__name__", "")) or shown(strategy)
         return Strategy(
             name,
-            f"data parallel by {name}",
             lambda setting: ByHand(setting, strategy),
-            lambda asked: divides_over_ranks(name, asked),
+            divides_over_ranks,
         )
     if not isinstance(strategy, str):
         raise InputError(
@@ -476,10 +452,10 @@ def _check_sharding(name: str, asked: Asked) -> None:
         )
 
 
-def _check_accumulation(asked: Asked) -> None:
+def _check_accumulation(name: str, asked: Asked) -> None:
     parts = asked.ranks * asked.microbatches
     what = f"the {asked.ranks} ranks times {asked.microbatches} microbatches"
-    divides("ddp-no-sync", asked, parts, what)
+    divides(name, asked, parts, what)
 
 
 class SplitLayers(SingleProcess):
@@ -891,92 +867,40 @@ def _check_stages(name: str, asked: Asked) -> None:
         )
 
 
-# In the order in which ``strategies`` names them.
+Trainer: TypeAlias = SingleProcess | Stages
+
 _STRATEGIES = (
-    Strategy(
-        "single",
-        "every rank trains the whole model on the whole batch: nothing is sent, and nothing is "
-        "gained",
-        SingleProcess,
-    ),
-    Strategy(
-        "data",
-        "data parallel by hand: after the backward pass each gradient is averaged, one after "
-        "another",
-        lambda setting: ByHand(setting, average_gradients),
-        lambda asked: divides_over_ranks("data", asked),
-    ),
-    Strategy(
-        "ddp",
-        "PyTorch's DDP: buckets of gradients are sent during the backward pass",
-        Buckets,
-        lambda asked: divides_over_ranks("ddp", asked),
-    ),
+    # every rank trains the whole model on the whole batch: nothing is sent, nothing is gained
+    Strategy("single", SingleProcess),
+    # by hand: after the backward pass each gradient is averaged, one after another
+    Strategy("data", lambda setting: ByHand(setting, average_gradients), divides_over_ranks),
+    # PyTorch's DDP: buckets of gradients are sent during the backward pass
+    Strategy("ddp", Buckets, divides_over_ranks),
+    # the same buckets, sent when the backward pass is over
     Strategy(
         "ddp-no-overlap",
-        "the same buckets, sent when the backward pass is over",
         lambda setting: ByHand(setting, partial(average_in_buckets, setting.bucket_bytes)),
-        lambda asked: divides_over_ranks("ddp-no-overlap", asked),
+        divides_over_ranks,
     ),
+    # accumulation: a rank's part in microbatches, and only the last backward pass exchanges
     Strategy(
-        "ddp-no-sync",
-        "DDP with accumulation: a rank's part in microbatches, and only the last one's backward "
-        "pass exchanges",
-        lambda setting: Buckets(setting, setting.microbatches),
-        _check_accumulation,
+        "ddp-no-sync", lambda setting: Buckets(setting, setting.microbatches), _check_accumulation
     ),
-    Strategy(
-        "zero1",
-        "ZeRO stage 1: DDP with each parameter's optimizer state on one rank only",
-        SharedOptimizer,
-        lambda asked: divides_over_ranks("zero1", asked),
-    ),
-    Strategy(
-        "zero2",
-        "FSDP2, gathered parameters kept until the backward pass is over: gradients and optimizer "
-        "state are sharded",
-        lambda setting: Sharded(setting, reshard=False),
-        lambda asked: _check_sharding("zero2", asked),
-    ),
-    Strategy(
-        "zero3",
-        "FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered "
-        "twice a step",
-        lambda setting: Sharded(setting, reshard=True),
-        lambda asked: _check_sharding("zero3", asked),
-    ),
-    Strategy(
-        "tensor",
-        "tensor parallel: each pair of linear layers split by columns, then rows; the whole batch "
-        "on every rank",
-        lambda setting: SplitLayers(setting, sequence=False),
-        lambda asked: _check_layers("tensor", asked),
-    ),
-    Strategy(
-        "sequence",
-        "tensor parallel, with norms and the other layers between the pairs split by positions",
-        lambda setting: SplitLayers(setting, sequence=True),
-        lambda asked: _check_layers("sequence", asked),
-    ),
-    Strategy(
-        "split",
-        "the model cut into stages by hand: the batch goes from rank to rank, and one works while "
-        "the others wait",
-        OneAfterAnother,
-        lambda asked: _check_stages("split", asked),
-    ),
-    Strategy(
-        "pipeline-gpipe",
-        "stages and microbatches, all forwards before all backwards (GPipe)",
-        lambda setting: Pipeline(setting, "gpipe"),
-        lambda asked: _check_stages("pipeline-gpipe", asked),
-    ),
-    Strategy(
-        "pipeline-1f1b",
-        "stages and microbatches, one backward after each forward: fewer activations are kept "
-        "(1F1B)",
-        lambda setting: Pipeline(setting, "1f1b"),
-        lambda asked: _check_stages("pipeline-1f1b", asked),
-    ),
+    # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
+    Strategy("zero1", SharedOptimizer, divides_over_ranks),
+    # FSDP2 that keeps gathered parameters until the backward pass is over: gradients and optimizer
+    # state are sharded
+    Strategy("zero2", partial(Sharded, reshard=False), _check_sharding),
+    # FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered twice
+    Strategy("zero3", partial(Sharded, reshard=True), _check_sharding),
+    # each pair of linear layers split by columns, then rows; the whole batch on every rank
+    Strategy("tensor", partial(SplitLayers, sequence=False), _check_layers),
+    # and norms and the other layers between the pairs split by positions
+    Strategy("sequence", partial(SplitLayers, sequence=True), _check_layers),
+    # stages by hand: the batch goes from rank to rank, and one works while the others wait
+    Strategy("split", OneAfterAnother, _check_stages),
+    # stages and microbatches: all forwards before all backwards, or one backward after each forward
+    Strategy("pipeline-gpipe", partial(Pipeline, schedule="gpipe"), _check_stages),
+    Strategy("pipeline-1f1b", partial(Pipeline, schedule="1f1b"), _check_stages),
 )
 _KNOWN = {each.name: each for each in _STRATEGIES}

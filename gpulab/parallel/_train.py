@@ -156,7 +156,7 @@ def train(
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
     positions = positions_of(source.train.inputs)
-    chosen.check(Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
+    chosen.check(chosen.name, Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
     single = _single_process(ranks, job, whole)
     outcomes = ranks.run(train_on_rank, job, chosen.build, strategy, model)
     return _result(chosen, job, whole, single, outcomes, len(set(ranks.hosts)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.errors import InputError, RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.recordings.schema import KEPT_SAMPLES, Entry, Recording, Timing, thin
+from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, thin
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
@@ -137,8 +137,15 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
         If one of them is not a recording.
     """
     _both("diff", first, second)
-    one, other = _recorded(first), _recorded(second)
-    common = [_difference(one[key], other[key]) for key in one if key in other]
+    one, other = (
+        {entry.key: entry.timing for entry in of.entries if entry.timing is not None}
+        for of in (first, second)
+    )
+    common = [
+        Difference(key, a.median_seconds, b.median_seconds, *b.over(a))
+        for key, a in one.items()
+        if (b := other.get(key)) is not None
+    ]
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     environment = {
         name: (str(before), str(after))
@@ -259,17 +266,6 @@ def _both(function: str, *given: Recording) -> None:
                 f"recordings.{function}: {shown(one)} is not a recording; expected the result of "
                 "gl.recordings.load or .read."
             )
-
-
-def _recorded(recording: Recording) -> dict[str, Entry]:
-    return {entry.key: entry for entry in recording.entries if entry.recorded}
-
-
-def _difference(first: Entry, second: Entry) -> Difference:
-    one, other = first.timing, second.timing
-    assert one is not None
-    assert other is not None
-    return Difference(first.key, one.median_seconds, other.median_seconds, *other.over(one))
 
 
 def visits_of(timing: Timing) -> tuple[float, ...]:
