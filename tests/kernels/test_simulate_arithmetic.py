@@ -325,3 +325,37 @@ def test_what_an_atomic_takes_is_what_the_compiler_takes() -> None:
             with pytest.raises(KernelError) as refused:
                 simulate(kernel, 1, 2, np.zeros(2, name))
             assert refused.value.line == HEADER.count("\n") + 2
+
+
+# -- types that are declared, or joined ------------------------------------------------------------
+
+# By hand: what a kernel, declared like this, stores for its number p. 0xFFFFFFFF is -1 as an int32;
+# 7.9 is 7 as one, and half of that 3; float32(0.1) squared is rounded to a float32; where 0.1 and a
+# float32 meet, both are a float64, also where no thread takes that way.
+SINGLE = np.float32(0.1)
+TYPED: list[tuple[str, str, Any, float]] = [
+    ("int32", "out[0] = cuda.clz(p) + p", 0xFFFFFFFF, -1), ("int32", "out[0] = p // 2", 7.9, 3),
+    ("float32", "out[0] = p * p", 0.1, float(SINGLE * SINGLE)),
+    ("float64", "out[0] = half(p)", 7.9, 3),
+    (
+        "float32", "v = p\n    if p > 3:\n        v = 0.1\n    out[0] = v * v", 0.1,
+        float(SINGLE) ** 2,
+    ),
+    ("float32", "out[0] = (p if p < 3 else 0.1) * p", 0.1, float(SINGLE) ** 2),
+    ("int64", "v = uint64(p)\n    if p > 3:\n        v = -1\n    out[0] = v", 4, -1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "body", "p", "expected"), TYPED)
+def test_types_are_those_that_are_declared_or_that_meet(
+    kind: str, body: str, p: Any, expected: float
+) -> None:
+    """Of kernels, device functions and their results, and of variables and expressions."""
+    text = (
+        f"{HEADER}from gpulab.kernels._language import StandIn\njit = StandIn().jit\n"
+        "@jit('int32(int32)', device=True)\ndef half(v):\n    return v / 2\n\n"
+        f"@jit('void(float64[:], {kind})')\ndef kernel(out, p):\n    {body}\n"
+    )
+    out = np.zeros(1)
+    simulate(function_of(text), 1, 1, out, p)
+    assert out[0] == expected

@@ -196,10 +196,12 @@ def kernel(out):
 
 
 def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
-    """A number, array, tuple or function that changed counts at once; a lost name is refused."""
+    """A number, array, tuple or function that changed counts at once; a lost name is refused. What
+    ``jit`` made keeps those of its first launch.
+    """
     kernel = function_of(SCALED)
-    names = kernel.__globals__
-    assert run(kernel) == [2311, 2321, 2331]
+    names, compiled = kernel.__globals__, cuda.jit(kernel)
+    assert run(kernel) == run(compiled) == [2311, 2321, 2331]
     names["FACTOR"] = 1.5
     assert run(kernel) == [1761, 1771, 1781]
     names["TABLE"][1] = 7
@@ -209,6 +211,7 @@ def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
     names["helper"] = function_of("def other(x):\n    return 0\n", "other")
     assert run(kernel) == [1506] * 3
     del names["FACTOR"]
+    assert run(compiled) == [2311, 2321, 2331]
     with pytest.raises(KernelError, match="FACTOR"):
         run(kernel)
 

@@ -151,7 +151,13 @@ TEXTS = (
     "m[i % 3, i % 4]", "m[i % 3][i % 4]", "m[-1, -2]", "m.shape[0] * m.shape[1]", "m.size + m.ndim",
     "m[1].size", "a.shape[0] - i", "a[n - 1]", "a[-1]", "len(m) + len(m[0])", "PAIR[0] + i",
     "PAIR[1] * i", "(i, n, 3)[1]", "(i, n, 3)[i % 3]", "(2, -1, 7)[-1 - i % 3]", "m[0, 1:3][1]",
-    "a[2:][i % 5]", "((1, 2), (3, i))[1][1]",
+    "a[2:][i % 5]", "((1, 2), (3, i))[1][1]", "i in (3, 5, n)", "i not in (3, x)", "i is None",
+    "(i, 2) < (5, n)", "(1, i) >= (1, 3)", "(1, i) == (1, 7)", "(*(1, i), 3)[1]",
+    "(i, n, 3)[1:][0]",
+    "((1, 2) + (i,) * 2)[3]", "(lambda v, w=2: v * i + w)(3)", "(w := i + 1) * w", "~True + i",
+    "divmod(i, 7)[1]", "sum((i, 2, 3))", "min((i, 3))", "round(x * i, 1)", "i.bit_count()",
+    "m.T[1, 2]", "m[::-1][0, 1]", "a[::3][i % 9]", "m.reshape((4, 3))[1, i % 3]", "m.sum() + i",
+    "(m[0] if i % 2 else m[1])[i % 3]", "(m, m.T)[0][i % 2, 1]", "x.real + x.imag",
 )  # fmt: skip
 
 
@@ -231,6 +237,18 @@ BODIES = {
         "t = k"
     ),
     "beyond 64 bits": "t, k = i, 0\nwhile k < 70:\n    t = (t * 5 + k) & 0xFFFFFFFF\n    k += 1",
+    "functions inside": (
+        "def add(p, q=2, *rest):\n    for r in rest:\n        p += r\n    return p + q + i\n"
+        "f = add\nt = f(i) + add(1, i, 2, 3) + add(q=1, p=i) + add(*(i, 1), n)"
+    ),
+    "functions given": (
+        "def twice(f, v):\n    return f(f(v))\n"
+        "def fact(v):\n    return 1 if v < 2 else v * fact(v - 1)\n"
+        "t = twice(lambda v: v + i, 3) + twice(fact, i % 4)"
+    ),
+    "a number of each kind": "t = 0\nif i > 5:\n    t = 0.5\nt = (t + i) // 2",
+    "parts of an array in threads": "row = a\nif i % 2:\n    row = a[::-1]\nt = row[i % 5]",
+    "unpacked": "p, q, r = a[3:6]\n(s, u), v = (i, 2), p\nt = 100 * q + 10 * r + s + u + v",
     "a range of no steps elsewhere": (
         "t = 0\nif i >= 2:\n    for k in range(i * i, 50, i):\n        t += k"
     ),
@@ -258,7 +276,11 @@ PARTS = (
     "c[1]", "c[1, 2]", "c[-1, 0]", "c[0, 1:3]", "c[:, 2]", "c[:, :, 3]", "c[1, 1:]", "c[1, :2, 4]",
     "c[-1, -2:, 1:4]", "c[0, 1, -4:-1]", "c[1][2]", "c[1][1:][0]", "c[0, 0, 1:][1:3]",
     "c[0, 0, 2:2]", "c[0, 0, 4:1]", "c[0, 2, -9:2]", "c[0, 2, 3:99]", "c[0, -3:1]", "c[:1]",
-    "c[0, :, 1:][1, -2:]", "c[int32(1), uint8(2)]", "c[int32(0), 0, int32(1):uint8(4)]",
+    "c[0, :, 1:][1, -2:]", "c[::-1, 0, 1]", "c[:, ::2, 1]", "c[0, 1, 4:0:-2]", "c[0, 2, ::3]",
+    "c[0].T[2]", "c.T[1]", "c[1:, ::-1]", "c.reshape(-1)", "c.reshape((5, -1))[1]",
+    "c[0].ravel()[3:]",
+    "c[0, 1, 9::-2]", "c[0, 0, 3:-9:-1]", "c[int32(1), uint8(2)]",
+    "c[int32(0), 0, int32(1):uint8(4)]",
 )  # fmt: skip
 WALK = """    shape[0], shape[1], shape[2] = part.ndim, part.shape[0], part.size
     if part.ndim == 1:
@@ -283,6 +305,52 @@ def test_a_part_of_an_array_is_numpys(text: str) -> None:
 # -- where a thread is, and what lanes give each other ---------------------------------------------
 
 GRID, BLOCK = (2, 3, 2), (4, 2, 3)
+
+TABLE = np.arange(24.0).reshape(4, 6)
+RECORD = np.dtype([("a", "f8"), ("b", "i2", (2, 3)), ("c", [("d", "u1"), ("e", "c8")])])
+LAYOUTS = {
+    "transposed": TABLE.T, "backwards": TABLE[::-1, ::-1], "every second": TABLE[::2, 1::3],
+    "Fortran": np.asfortranarray(TABLE), "one row again": np.broadcast_to(TABLE[1], (5, 6)),
+    "bytes apart": np.zeros(9, "u1, (4, 3)f8")["f1"][:, 1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> None:
+    """Also by slices, backwards and as a whole; an array without dimensions as well."""
+    text = (
+        "def kernel(x, y, z):\n    for i in range(x.shape[0]):\n"
+        "        for j in range(x.shape[1]):\n"
+        "            y[i, j] = 2 * x[i, j]\n    y[0] = x[0, ::-1]\n"
+        "    y[-1, 1:] = 7\n    z[()] += 1\n"
+    )
+    x, z = LAYOUTS[name], np.array(1.5)
+    whole = np.zeros((x.shape[1], 3, x.shape[0]))
+    y = whole[::-1, 1].T
+    expected = 2 * x
+    expected[0], expected[-1, 1:] = x[0, ::-1], 7
+    assert simulate(function_of(text), 1, 1, x, y, z).findings == ()
+    np.testing.assert_array_equal(y, expected)
+    assert (z, np.count_nonzero(whole[:, ::2])) == (2.5, 0)
+
+
+def test_records_are_read_and_written_in_place() -> None:
+    """In global, shared and local memory: fields by name, inner ones, whole records."""
+    text = (
+        "import numpy as np\nfrom gpulab.kernels import cuda\n"
+        f"RECORD = np.dtype({RECORD.descr})\n"
+        "def kernel(r, s):\n    i = cuda.grid(1)\n    own = cuda.local.array(2, RECORD)\n"
+        "    all = cuda.shared.array(32, RECORD)\n    own[1] = r[i]\n    own[1].b[1, 2] = -i\n"
+        "    all[i] = own[1]\n    cuda.syncthreads()\n    r[i]['a'] += r['a'][i]\n"
+        "    r[i].c.e = r[i].c.d + 2j\n    s[31 - i] = all[i]\n    s[31 - i].a = r.b[i, 0, 1]\n"
+    )
+    r, s = np.zeros(32, RECORD), np.zeros(64, RECORD)[::2]
+    r["a"], r["b"], r["c"]["d"] = np.arange(32), np.arange(192).reshape(32, 2, 3), 3
+    whole, expected = r.copy(), r.copy()
+    whole["b"][:, 1, 2], whole["a"] = -np.arange(32), r["b"][:, 0, 1]
+    expected["a"], expected["c"]["e"] = 2 * r["a"], 3 + 2j
+    assert simulate(function_of(text), 1, 32, r, s).findings == ()
+    assert (r.tobytes(), s[::-1].tobytes()) == (expected.tobytes(), whole.tobytes())
 
 
 def places(out):

@@ -22,6 +22,7 @@ from gpulab.kernels.simulation._loops import (
 )
 from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
+    Choice,
     Slice,
     View,
     cannot_be_written,
@@ -327,6 +328,14 @@ class StatementTranslator:
             parts = [self.target(part) for part in node.elts]
 
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
+                if isinstance(value, (View, Choice)) and np.all(value.shape[0] == len(parts)):
+                    indices = [(np.int64(number),) for number in range(len(parts))]
+                    value = tuple(
+                        part_of(frame.machine, value, mask, index, (False,), self.source, line)
+                        if value.ndim > 1
+                        else load(frame.machine, value, mask, index, line)
+                        for index in indices
+                    )
                 if not isinstance(value, tuple) or len(value) != len(parts):
                     raise self.fail(f"expected {plural(len(parts), 'value')} to the right", node)
                 for part, item in zip(parts, value, strict=True):
