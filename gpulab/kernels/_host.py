@@ -344,11 +344,10 @@ class InOut(Transfer):
 def kernel_argument(argument: Any) -> Any:
     """Return an argument of a launch as ``simulate`` takes it."""
     # Numba's own wrappers as well, from before the context
-    value = getattr(argument, "value", None)
-    kind = type(argument).__name__ if value is not None else ""
+    kind = type(argument).__name__
     if kind == "In":
-        return np.array(host_array(value))
-    return host_array(value if kind in ("Out", "InOut") else argument)
+        return kernel_argument(argument.value).copy()
+    return kernel_argument(argument.value) if kind in ("Out", "InOut") else host_array(argument)
 
 
 # -------------------------------------------------------------------------------------------------

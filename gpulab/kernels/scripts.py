@@ -10,8 +10,11 @@ Where numba-cuda is not installed, ``from numba import cuda`` finds modules that
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
 import contextlib
 import functools
+import inspect
 import math
 import numbers
 import runpy
@@ -255,7 +258,7 @@ class Kernel:
         self.py_func = plain_function(function)
         functools.update_wrapper(self, self.py_func)
         self.signatures, self.targetoptions = signatures, options
-        self.extensions: Sequence[Any] = options.get("extensions", ())
+        self.extensions: list[Any] = list(options.get("extensions", ()))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -322,6 +325,8 @@ class Configured:
     def __call__(self, *args: Any) -> None:
         """Launch the kernel."""
         kernel = self.dispatcher
+        if kernel.targetoptions.get("device"):
+            raise RuntimeError("Cannot compile a device function as a kernel")
         cleanup: list[Callable[[], Any]] = []
         for extension in kernel.extensions:
             args = tuple(
@@ -345,6 +350,30 @@ class Configured:
             session.add(kernel.py_func, simulation)
         for finish in cleanup:
             finish()
+        for finding in simulation.findings if kernel.targetoptions.get("debug") else ():
+            if finding.kind == "exception":
+                raise _exception(kernel.py_func, finding)
+
+
+def _exception(function: types.FunctionType, finding: Finding) -> Exception:
+    """Return the exception that a kernel raised, as Numba raises it on the host where the kernel is
+    compiled with ``debug=True``.
+    """
+    found = inspect.getclosurevars(function)
+    names = {**found.builtins, **found.globals, **found.nonlocals}
+    raised = ast.parse(finding.message.partition(" is raised here")[0], mode="eval").body
+    called = raised.func if isinstance(raised, ast.Call) else raised
+    kind = names.get(ast.unparse(called)) or getattr(builtins, ast.unparse(called), RuntimeError)
+    (thread,) = finding.threads
+    text = (
+        f"In function '{function.__name__}', file {function.__code__.co_filename}, {finding.place}"
+        f"\ntid={list(thread.thread)} ctaid={list(thread.block)}"
+    )
+    for argument in raised.args if isinstance(raised, ast.Call) else ():
+        words = argument.value if isinstance(argument, ast.Constant) else ast.unparse(argument)
+        text += f": {words}"
+    error: Exception = kind(text)
+    return error
 
 
 def _extent(name: str, value: Any) -> tuple[int, ...]:
