@@ -139,7 +139,7 @@ class _WithTexts(ast.NodeTransformer):
     def __init__(self, expressions: Translator) -> None:
         self._expressions = expressions
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return the text that a name from outside stands for, or else the name."""
         found = UNKNOWN if node.id in self._expressions.local else self._expressions.static(node)
         return ast.Constant(found) if isinstance(found, str) else node
