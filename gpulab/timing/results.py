@@ -5,7 +5,7 @@ No clock is read here; ``measure`` and ``compare`` make these objects, tables an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -221,9 +221,7 @@ class Comparison(Result):
             # one that is withheld has its reason in a note
             speedup = "not reported" if place else "baseline"
             if row.speedup is not None:
-                speedup = (
-                    f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
-                )
+                speedup = f"{format_ratio(row.speedup)} {format_interval(row.speedup_interval, format_ratio)}"
             rows.append(
                 (
                     row.name,
@@ -242,19 +240,8 @@ class Comparison(Result):
         return headers, rows + note_rows(self.notes, len(headers))
 
 
-def format_interval(interval: tuple[float, float] | None) -> str:
-    """Return an interval of seconds as text: "[1.00 ms, 1.10 ms]"."""
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
-    )
-
-
-def format_ratio_interval(interval: tuple[float, float] | None) -> str:
-    """Return an interval of ratios as text: "[2.60x, 3.20x]"."""
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
-    )
+def format_interval(
+    interval: tuple[float, float] | None, text: Callable[[float], str] = format_seconds
+) -> str:
+    """Return an interval as text: "[1.00 ms, 1.10 ms]" of seconds; "[2.60x, 3.20x]" of ratios."""
+    return "(no interval)" if interval is None else f"[{', '.join(map(text, interval))}]"

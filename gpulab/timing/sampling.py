@@ -55,7 +55,7 @@ PROGRESS_SECONDS = 0.05
 
 
 class Limits(NamedTuple):
-    """How long and how precisely to sample, who is told, and who may end it.
+    """How long and how precisely to sample, with the callbacks for progress and for a stop.
 
     Attributes
     ----------
