@@ -229,6 +229,7 @@ ELSEWHERE_TOO = {
     "transfer.memory_bandwidth_bytes_per_second",
     "units.kind_of",
     "units.plural",
+    "workloads.free_bytes",
     "workloads.register",
 }
 
