@@ -77,3 +77,7 @@ __all__ = [
     "trained",
     "write_report",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
