@@ -221,7 +221,8 @@ class Comparison(Result):
             # one that is withheld has its reason in a note
             speedup = "not reported" if place else "baseline"
             if row.speedup is not None:
-                speedup = f"{format_ratio(row.speedup)} {format_interval(row.speedup_interval, format_ratio)}"
+                interval = format_interval(row.speedup_interval, format_ratio)
+                speedup = f"{format_ratio(row.speedup)} {interval}"
             rows.append(
                 (
                     row.name,
