@@ -340,6 +340,7 @@ class Configured:
                 self.blockdim,
                 *map(_host.kernel_argument, args),
                 dynamic_shared_bytes=self.sharedmem,
+                debug=bool(kernel.targetoptions.get("debug")),
             )
         except GpulabError as error:
             for session in _sessions[-1:]:

@@ -269,6 +269,8 @@ class Launch:
     changes: int = 0
     vain_atomics: int = 0
     alone: float = 1.0  # what a statement of lanes that run alone counts
+    # of each exception its first thread, and what gives its class and its arguments
+    thrown: list[tuple[Thread, Callable[[], Any]]] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     trackers: list[Tracker] = field(default_factory=list)  # of global memory
 

@@ -360,6 +360,7 @@ def simulate(
     trace: int | None = None,
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
+    debug: bool = False,
 ) -> Simulation:
     """Run a Python kernel as warps in lockstep; count its work and memory traffic, and find its
     errors.
@@ -387,6 +388,9 @@ def simulate(
         Called regularly; an exception that it raises ends the simulation.
     progress : callable, optional
         Called as ``progress(share, words)`` after each batch of blocks, ``share`` from 0 to 1.
+    debug : bool
+        Whether an exception that a thread raises comes out here, as from a kernel that was compiled
+        with ``debug=True``.
 
     Returns
     -------
@@ -488,6 +492,11 @@ def simulate(
                 launch.notes.add(_note_of(launch, waits[-1].line, len(waits) > 1))
             if launch.printed:
                 print("\n".join(launch.printed))
+            if launch.thrown and debug:
+                thread, made = launch.thrown[0]
+                kind, words = made()
+                where = f"tid={list(thread.thread)} ctaid={list(thread.block)}"
+                raise kind(": ".join([where, *map(str, words)]))
             return _report(program, launch, extents, shared_bytes)
 
 

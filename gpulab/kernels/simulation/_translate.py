@@ -93,14 +93,18 @@ class Frame:
             f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
         )
 
-    def throw(self, error: str, mask: Mask, line: int) -> None:
-        """Raise an exception in some lanes, which ends them."""
+    def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
+        """Raise an exception in some lanes, which ends them; ``made`` gives its class and its
+        arguments.
+        """
         machine = self.machine
         self.returns += 1
         machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
         row, lane = divmod(int(mask.flat[0]), mask.batch.width)
         text = f"{error} is raised here, and the thread ends"
-        machine.found("exception", line, "", (), (machine.thread(row, lane),), mask.lanes, text)
+        thread = machine.thread(row, lane)
+        machine.found("exception", line, "", (), (thread,), mask.lanes, text)
+        machine.launch.thrown.append((thread, made))
 
     def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
         """Return from the call in some lanes."""
@@ -215,9 +219,21 @@ class StatementTranslator:
 
         def run(frame: Frame, mask: Mask) -> None:
             frame.machine.step(line, mask)
-            frame.throw(error, mask, line)
+            frame.throw(error, mask, line, lambda: self._exception(node.exc))
 
         return run
+
+    def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], tuple[Any, ...]]:
+        """Return the class and the arguments of an exception: names from outside, and constants."""
+        call = node if isinstance(node, ast.Call) else ast.Call(node or ast.Name("RuntimeError"))
+        given = getattr(call, "args", [])
+        found = [
+            one.value
+            if isinstance(one, ast.Constant)
+            else self.source.global_object(ast.unparse(one))
+            for one in (call.func, *given)
+        ]
+        return found[0], tuple(found[1:])
 
     def _assert(self, node: ast.Assert) -> Statement:
         test = self.expressions.condition(node.test)
@@ -225,7 +241,7 @@ class StatementTranslator:
         def run(frame: Frame, mask: Mask) -> Mask | None:
             yes, no = mask.split(test(frame, mask))
             if no is not None:
-                frame.throw("AssertionError", no, node.lineno)
+                frame.throw("AssertionError", no, node.lineno, lambda: (AssertionError, ()))
             return yes
 
         return run
