@@ -496,6 +496,11 @@ class Tracker:
         self.orders = orders
         return self
 
+    def begin_anew(self) -> None:
+        """Note that all accesses so far come before those that follow."""
+        self.quiet = True
+        self._owners.forget()
+
     def split(self, rows: int) -> None:
         """Keep the words of so many blocks apart from here on (shared memory whose blocks have been
         alike so far).
@@ -564,8 +569,7 @@ class Tracker:
         in_step = self.across_blocks or not isinstance(moment.epoch, np.ndarray)
         if in_step and not self.across_blocks and moment.epoch != self._epoch:
             self._epoch = moment.epoch  # a barrier of all blocks: what was before is ordered
-            self.quiet = True
-            self._owners.forget()
+            self.begin_anew()
             if self._written is not None and self._written.all():
                 self._written = None
         if in_step and self.quiet and self._owners.passes(kind, lanes, moment):

@@ -417,6 +417,8 @@ class Machine:
         if of_grid and self.launch.releases is not None:
             self.launch.event += 1
             self.launch.releases.met = self.launch.event
+            for tracker in self.launch.trackers:
+                tracker.begin_anew()
         self.launch.epoch += 1
         if arrived.all():
             self.epoch = self.launch.epoch
