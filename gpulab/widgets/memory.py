@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from IPython import get_ipython
 
 from gpulab import devices, figures, memory, networks, parallel
@@ -76,8 +77,6 @@ class _Model(NamedTuple):
 
     def batch(self, count: int, device: str) -> tuple[Any, Any]:
         """Return (inputs, targets) on a device; "meta" costs no memory."""
-        import torch
-
         shape = (count, *self.shape)
         if self.vocabulary:
             tokens = torch.randint(self.vocabulary, shape, device=device)
@@ -138,8 +137,6 @@ class _Step(NamedTuple):
 
     def run(self, device: str, progress: Progress, stop: Stop) -> Any:
         """Run ``gl.memory.trace`` on a device, or ``gl.memory.predict`` on "meta"."""
-        import torch
-
         chosen, predicts = _MODELS[self.model], device == "meta"
         with torch.device("meta" if predicts else "cpu"):
             model = chosen.make().to(device)
@@ -548,8 +545,6 @@ class _Asked(NamedTuple):
 
     def predict(self, progress: Progress, stop: Stop) -> RankMemory:
         """Follow the step of the rank that needs most."""
-        import torch
-
         x = torch.zeros(self.rows, self.positions, dtype=torch.int64, device="meta")
         shape, ranks, several = parallel.gpt_shape(self.model), self.followed, []
         for number, rank in enumerate(ranks):

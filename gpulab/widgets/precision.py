@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from gpulab import figures, precision, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.precision import Gradients, GradientWindow
@@ -232,7 +234,8 @@ class LossScaling(Instrument):
     Examples
     --------
     >>> i = LossScaling(scale=8.0)
-    >>> i.load(precision.gradients(*_linear()))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False), torch.nn.Flatten(0))
+    >>> i.load(precision.gradients(model, torch.tensor([[1.0, 2.0, 4.0]])))
     <LossScaling task='your own', steps=100, format='float16', which='all', scale=8.0>
     >>> i.window.overflowing_share
     0.0
@@ -337,8 +340,6 @@ class LossScaling(Instrument):
         StoppedError
             If it was stopped before all training steps were taken.
         """
-        from torch.nn import functional
-
         if self._loaded is not None and values["task"] == _OWN:
             return self._loaded
         task = training.task(values["task"])
@@ -359,7 +360,9 @@ class LossScaling(Instrument):
             model,
             inputs,
             targets=targets,
-            loss=lambda scores, y: functional.cross_entropy(scores.flatten(0, -2), y.flatten()),
+            loss=lambda scores, y: torch.nn.functional.cross_entropy(
+                scores.flatten(0, -2), y.flatten()
+            ),
         )
 
     # What is shown.
@@ -414,11 +417,3 @@ class LossScaling(Instrument):
             *window,
             imports="import torch\nimport gpulab as gl",
         )
-
-
-def _linear() -> tuple[Any, ...]:
-    """A model and its input for the example above; it returns its own loss."""
-    import torch
-
-    model = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False), torch.nn.Flatten(0))
-    return model, torch.tensor([[1.0, 2.0, 4.0]])
