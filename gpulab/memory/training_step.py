@@ -327,17 +327,11 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             f"torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
         )
     if isinstance(optimizer, str):
-        known = optimizer_kinds()
-        if optimizer.lower() == "sgd-momentum":
+        known, name = optimizer_kinds(), optimizer.lower()
+        _given.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
+        if name == "sgd-momentum":
             return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
-        if optimizer.lower() not in known:
-            names = ", ".join([*sorted(known), "sgd-momentum"])
-            raise InputError(
-                f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or "
-                "a factory. Pass 'adam'."
-            )
-        kind = known[optimizer.lower()]
-        return kind.__name__, functools.partial(kind, lr=1e-3)
+        return known[name].__name__, functools.partial(known[name], lr=1e-3)
     if not callable(optimizer):
         raise InputError(
             f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "

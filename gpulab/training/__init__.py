@@ -14,7 +14,6 @@ from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, ta
 from gpulab.training.ladder_recordings import (
     START,
     RecordedLadder,
-    RecordedRung,
     RecordedStep,
     RecordedSteps,
     Technique,
@@ -56,7 +55,6 @@ __all__ = [
     "Profile",
     "ProfileSpan",
     "RecordedLadder",
-    "RecordedRung",
     "RecordedStep",
     "RecordedSteps",
     "Run",

@@ -324,13 +324,10 @@ def recorded_gains(name: str) -> list[Found]:
 def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
     """Return what one recording says of a technique by itself."""
     own = recorded_ladder(recording)
-    alone = [
-        (f"alone, {row.model}", row.alone)
-        for row in own.rows
-        if row.name == name and row.alone is not None
-    ]
-    if alone:
-        return alone
+    titles = {one.name: one.title for one in techniques()}
+    alone, _, _ = own.rows.get(titles.get(name, ""), (None, None, None))
+    if alone is not None:
+        return [(f"alone, {own.model}", alone)]
     if name in _STEPS:
         steps = recorded_steps(recording, *_STEPS[name])
         return [
@@ -347,26 +344,6 @@ def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
     return []
 
 
-@dataclass(frozen=True)
-class RecordedRung(Result):
-    """One technique on a recorded machine.
-
-    Attributes
-    ----------
-    model, name, title : str
-    alone, up_to, removed : Gain or None
-        Speed-up over the script, by itself and with all techniques before it; and of all techniques
-        over all but this one. None where it was not recorded.
-    """
-
-    model: str
-    name: str
-    title: str
-    alone: Gain | None
-    up_to: Gain | None
-    removed: Gain | None
-
-
 @dataclass(frozen=True, repr=False)
 class RecordedLadder(Result):
     """The ladder that a machine recorded.
@@ -375,8 +352,11 @@ class RecordedLadder(Result):
     ----------
     recording : str
         The machine's short name.
-    rows : tuple of RecordedRung
-        Empty where it has recorded none.
+    model : str
+        That was trained; "" where no ladder was recorded.
+    rows : mapping of str to (Gain or None, Gain or None, Gain or None)
+        By the technique's title the speed-up over the script, by itself and with all techniques
+        before it; and that of all techniques over all but this one. None where it was not recorded.
     product : float or None
         The single gains of all techniques that the recorder planned, multiplied; None where one is
         missing.
@@ -387,14 +367,15 @@ class RecordedLadder(Result):
     """
 
     recording: str
-    rows: tuple[RecordedRung, ...]
+    model: str
+    rows: Mapping[str, tuple[Gain | None, Gain | None, Gain | None]]
     product: float | None
     together: Gain | None
     evidence: Evidence
 
     def __repr__(self) -> str:
         if self.together is None:
-            alone = sum(row.alone is not None for row in self.rows)
+            alone = sum(alone is not None for alone, _, _ in self.rows.values())
             return (
                 f"<ladder on {self.recording}: "
                 f"{f'{alone} alone; all together ' if self.rows else ''}not recorded yet>"
@@ -407,8 +388,8 @@ class RecordedLadder(Result):
         product = "" if self.product is None else format_ratio(self.product)
         rows = [
             *(
-                (row.title, *(str(gain or "") for gain in (row.up_to, row.alone, row.removed)))
-                for row in self.rows
+                (title, *(str(gain or "") for gain in (up_to, alone, removed)))
+                for title, (alone, up_to, removed) in self.rows.items()
             ),
             *([("all together vs script", str(self.together), "", "")] if self.together else []),
             *([("product of the single gains (MODELLED)", "", product, "")] if product else []),
@@ -442,7 +423,7 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     _check("recorded_ladder", recording)
     script = next(iter(recording.select(EXPERIMENT, form=SCRIPT)), None)
     if script is None:
-        return RecordedLadder(recording.name, (), None, None, recording.evidence())
+        return RecordedLadder(recording.name, "", {}, None, None, recording.evidence())
     forms = {(e.params["form"], e.params["technique"]): e for e in recording.select(EXPERIMENT)}
     # What failed or was not reached is among the entries too: the last form that was recorded may
     # lack techniques, and is not the whole.
@@ -454,21 +435,19 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     planned = [one.name for one in techniques() if {(ALONE, one.name), (UP_TO, one.name)} & asked]
     climbed = [name for name in planned if (UP_TO, name) in asked]
     whole = forms.get((UP_TO, climbed[-1])) if climbed else None
-    rows = tuple(
-        RecordedRung(
-            str(script.params.get("model", "")),
-            one.name,
-            one.title,
+    rows = {
+        one.title: (
             _over(script, forms.get((ALONE, one.name))),
             _over(script, forms.get((UP_TO, one.name))),
             _over(forms.get((WITHOUT, one.name)), whole),
         )
         for one in techniques()
         if (ALONE, one.name) in forms or (UP_TO, one.name) in forms
-    )
-    singles = [row.alone.ratio for row in rows if row.alone is not None]
+    }
+    singles = [alone.ratio for alone, _, _ in rows.values() if alone is not None]
     product = math.prod(singles) if rows and len(singles) == len(planned) else None
-    return RecordedLadder(recording.name, rows, product, _over(script, whole), recording.evidence())
+    model, together = str(script.params.get("model", "")), _over(script, whole)
+    return RecordedLadder(recording.name, model, rows, product, together, recording.evidence())
 
 
 def _over(first: Entry | None, second: Entry | None) -> Gain | None:

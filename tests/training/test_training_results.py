@@ -172,7 +172,7 @@ def recorded(*rows: tuple[str, str, int, float]) -> Any:
 def test_a_recorded_ladder_by_hand(approved: Any) -> None:
     """Alone, upon the one before and removed; without all forms there is no whole or no product."""
     found = training.recorded_ladder(recorded(*CLIMBED))
-    ratios = [gain.ratio for row in found.rows for gain in (row.alone, row.up_to, row.removed)]
+    ratios = [gain.ratio for row in found.rows.values() for gain in row]
     assert ratios == pytest.approx([4, 4, 2.5, 2, 5, 1.25])
     assert found.together.interval == pytest.approx((5 * 0.9 / 1.1, 5 * 1.1 / 0.9))
     assert (found.product, found.evidence.badge) == (pytest.approx(8), "RECORDED")
