@@ -116,7 +116,7 @@ class Snapshot(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the parts, then the largest tensors."""
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}")
             for name, nbytes in self.parts.items()
         ]

@@ -480,7 +480,7 @@ class HiddenWaits(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
-        rows = [(line, what, str(count)) for line, what, count in self.sites]
+        rows: list[tuple[str, ...]] = [(line, what, str(count)) for line, what, count in self.sites]
         rows = rows or [("nowhere", "the host never waits", "0")]
         if self.warned is not None:
             rows.append(("CUDA's debug mode counted", "", str(self.warned)))

@@ -186,6 +186,7 @@ class FitResult(Result):
         """
         whole, loss, peak = sum(self.phase_seconds.values()), self.final_loss, self.peak_bytes
         rate, span = self.samples_per_second, self.samples_per_second_interval
+        right = self.accuracy
         scaled = self.options.loss_scale == "dynamic" and self.final_scale is not None
         skipped = (
             f"{self.final_scale or 0:,.6g}, {self.skipped_steps} of {self.steps} steps skipped"
@@ -193,7 +194,7 @@ class FitResult(Result):
         rows = [
             ("ended", f"{self.ended} after {self.steps} of {self.options.steps} steps"),
             ("loss (last tenth)", None if loss is None else f"{loss:.4g}"),
-            ("accuracy on the test", self.accuracy and format_accuracy(self.accuracy)),
+            ("accuracy on the test", None if right is None else format_accuracy(right)),
             ("samples a second", None if rate is None else format_rate(rate, span)),
             ("a step, part by part", format_seconds(whole) if self.phase_seconds else None),
             *(
@@ -209,7 +210,7 @@ class FitResult(Result):
                 if peak is not None and self.peak_by_category.get(category)
             ),
         ]
-        there = [(name, text) for name, text in rows if text is not None]
+        there: list[tuple[str, ...]] = [(name, text) for name, text in rows if text is not None]
         heading = f"{self.task}, {self.options.precision}, {self.options.optimizer}"
         return (heading, ""), there + note_rows(self.notes, 2)
 
