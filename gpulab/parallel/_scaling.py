@@ -24,7 +24,7 @@ from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
-from gpulab.parallel import rank_steps
+from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import usual_algorithm
 from gpulab.parallel.results import (
@@ -173,11 +173,11 @@ class _Measuring:
 
     def result(self) -> ScalingResult:
         self.report(0.5, "making a model on each rank")
-        facts = self._run(rank_steps.facts)
+        facts = self._run(scaling_steps.facts)
         # written for NCCL; no machine of ours with several GPUs has run it
         if facts[0]["accelerators"]:
             self.spec = replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
-        parameter_bytes = self._run(rank_steps.begin, self.spec)[0]
+        parameter_bytes = self._run(scaling_steps.begin, self.spec)[0]
         try:
             line = self._all_reduce_line(parameter_bytes)
             self._sample()
@@ -211,7 +211,7 @@ class _Measuring:
         the next measurement lets go.
         """
         if not self.interrupted:
-            self.ranks.run(rank_steps.end)
+            self.ranks.run(scaling_steps.end)
 
     def _all_reduce_line(self, parameter_bytes: int) -> AlphaBeta | None:
         """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
@@ -244,7 +244,7 @@ class _Measuring:
             try:
                 if self.stop():
                     raise StoppedError(_NOTHING)
-                of_ranks = self._run(rank_steps.turns, rounds, _TURN)
+                of_ranks = self._run(scaling_steps.turns, rounds, _TURN)
             except StoppedError:  # in the middle of these turns: those before them count
                 if not done:
                     raise
@@ -252,7 +252,7 @@ class _Measuring:
                 self.notes.append(Note("stopped", f"{words} then. Run it again for the rest."))
                 return
             for count in self.columns:
-                self.columns[count] += rank_steps.slowest(
+                self.columns[count] += scaling_steps.slowest(
                     [each.seconds[count] for each in of_ranks[:count]]
                 )
             self.alone_seconds += of_ranks[0].alone_seconds
@@ -452,7 +452,7 @@ def sweep(
     _given.word("sweep", "operation", operation, OPERATIONS)
     end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
     several = _elements(sizes, ranks.n)
-    facts = ranks.run(rank_steps.facts)
+    facts = ranks.run(scaling_steps.facts)
     one_clock = len({each["clock"] for each in facts}) == 1
     backend, where = facts[0]["backend"], facts[0]["environment"]
     # gloo's own; NCCL chooses by size and links
@@ -470,7 +470,7 @@ def sweep(
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        counted = ranks.run(rank_steps.sent_bytes, operation, elements)
+        counted = ranks.run(scaling_steps.sent_bytes, operation, elements)
         wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
         sent = tuple(each for each, _ in counted if each is not None)
         points.append(
@@ -534,8 +534,8 @@ def _sampled_calls(
     calls = _FIRST
     while calls:
         before = time.monotonic()
-        times = ranks.run(rank_steps.timed_calls, operation, elements, calls)
-        seconds += rank_steps.call_seconds(times, one_clock)
+        times = ranks.run(scaling_steps.timed_calls, operation, elements, calls)
+        seconds += scaling_steps.call_seconds(times, one_clock)
         now = time.monotonic()
         if len(seconds) >= FEWEST_SAMPLES and (
             now >= until or is_precise(np.array(seconds), _CALLS_WIDTH)

@@ -31,7 +31,7 @@ from gpulab._files import TemporaryFolder
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.parallel import rank_steps
+from gpulab.parallel import scaling_steps
 from gpulab.parallel.scaling_steps import MODELS, StepSpec
 from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case
 from gpulab.timing import Measurement
@@ -299,15 +299,15 @@ def _step_case(
     def time_step(deadline_seconds: float) -> Measurement:
         spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
         with _SESSION.ranks(world, backend) as group:
-            group.run(rank_steps.begin, spec)
-            first = group.run(rank_steps.first_seconds)[0]
+            group.run(scaling_steps.begin, spec)
+            first = group.run(scaling_steps.first_seconds)[0]
 
             def turn() -> list[float]:
-                of_ranks = group.run(rank_steps.turns, 1, _TURN)
-                return rank_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
+                of_ranks = group.run(scaling_steps.turns, 1, _TURN)
+                return scaling_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
 
             samples = _until(deadline_seconds, turn)
-            group.run(rank_steps.end)
+            group.run(scaling_steps.end)
         return _measurement(
             f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
         )
@@ -329,8 +329,8 @@ def _collective_case(
         with _SESSION.ranks(world, backend) as group:
 
             def some(repeats: int = _REPEATS) -> list[float]:
-                return rank_steps.call_seconds(
-                    group.run(rank_steps.collective_times, name, nbytes, repeats)
+                return scaling_steps.call_seconds(
+                    group.run(scaling_steps.collective_times, name, nbytes, repeats)
                 )
 
             first = some(1)[0]
