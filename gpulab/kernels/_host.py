@@ -422,7 +422,8 @@ class Device:
     name = "gpulab simulator"
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     compute_capability = COMPUTE_CAPABILITY
-    supports_float16 = supports_bfloat16 = supports_fp8 = True
+    supports_float16 = True
+    supports_bfloat16 = supports_fp8 = False  # NumPy has no such types
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -582,8 +583,8 @@ HOST_API: dict[str, Any] = {
     "is_available": lambda: True,
     "is_supported_version": lambda: True,
     "is_float16_supported": lambda: True,
-    "is_bfloat16_supported": lambda: True,
-    "is_fp8_supported": lambda: True,
+    "is_bfloat16_supported": lambda: False,  # NumPy has no such type
+    "is_fp8_supported": lambda: False,
     "cuda_error": _nothing,
     "reduce": Reduce,
     "Reduce": Reduce,
