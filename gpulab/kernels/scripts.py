@@ -10,11 +10,8 @@ Where numba-cuda is not installed, ``from numba import cuda`` finds modules that
 from __future__ import annotations
 
 import argparse
-import ast
-import builtins
 import contextlib
 import functools
-import inspect
 import math
 import numbers
 import runpy
@@ -347,34 +344,14 @@ class Configured:
                 session.refusals.append(str(error))
             # the program's own frames say where; ours say nothing to its reader
             raise error.with_traceback(None) from error.__cause__
+        except Exception as error:  # the kernel's own, with debug=True
+            for session in _sessions[-1:] if hasattr(error, "simulation") else ():
+                session.add(kernel.py_func, error.simulation)
+            raise
         for session in _sessions[-1:]:
             session.add(kernel.py_func, simulation)
         for finish in cleanup:
             finish()
-        for finding in simulation.findings if kernel.targetoptions.get("debug") else ():
-            if finding.kind == "exception":
-                raise _exception(kernel.py_func, finding)
-
-
-def _exception(function: types.FunctionType, finding: Finding) -> Exception:
-    """Return the exception that a kernel raised, as Numba raises it on the host where the kernel is
-    compiled with ``debug=True``.
-    """
-    found = inspect.getclosurevars(function)
-    names = {**found.builtins, **found.globals, **found.nonlocals}
-    raised = ast.parse(finding.message.partition(" is raised here")[0], mode="eval").body
-    called = raised.func if isinstance(raised, ast.Call) else raised
-    kind = names.get(ast.unparse(called)) or getattr(builtins, ast.unparse(called), RuntimeError)
-    (thread,) = finding.threads
-    text = (
-        f"In function '{function.__name__}', file {function.__code__.co_filename}, {finding.place}"
-        f"\ntid={list(thread.thread)} ctaid={list(thread.block)}"
-    )
-    for argument in raised.args if isinstance(raised, ast.Call) else ():
-        words = argument.value if isinstance(argument, ast.Constant) else ast.unparse(argument)
-        text += f": {words}"
-    error: Exception = kind(text)
-    return error
 
 
 def _extent(name: str, value: Any) -> tuple[int, ...]:

@@ -492,12 +492,15 @@ def simulate(
                 launch.notes.add(_note_of(launch, waits[-1].line, len(waits) > 1))
             if launch.printed:
                 print("\n".join(launch.printed))
+            simulation = _report(program, launch, extents, shared_bytes)
             if launch.thrown and debug:
                 thread, made = launch.thrown[0]
                 kind, words = made()
                 where = f"tid={list(thread.thread)} ctaid={list(thread.block)}"
-                raise kind(": ".join([where, *map(str, words)]))
-            return _report(program, launch, extents, shared_bytes)
+                raised = kind(": ".join([where, *map(str, words)]))
+                raised.simulation = simulation  # for a report of all launches
+                raise raised
+            return simulation
 
 
 def _note_of(launch: Launch, line: int, by_thread: bool) -> tuple[int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ from gpulab.kernels.simulation._memory import (
 )
 from gpulab.kernels.simulation._scalar_lanes import scalar_loop_of
 from gpulab.kernels.simulation._types import Joins, JoinTypes, Reaching
-from gpulab.kernels.simulation.source import UNKNOWN, Source
+from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -137,18 +136,6 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
 # again.
 
 
-class _WithTexts(ast.NodeTransformer):
-    """Writes the texts that names stand for into an expression."""
-
-    def __init__(self, expressions: Translator) -> None:
-        self._expressions = expressions
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the text that a name from outside stands for, or else the name."""
-        found = UNKNOWN if node.id in self._expressions.local else self._expressions.static(node)
-        return ast.Constant(found) if isinstance(found, str) else node
-
-
 class StatementTranslator:
     """Translates the statements of one function."""
 
@@ -213,9 +200,7 @@ class StatementTranslator:
         return None
 
     def _raise(self, node: ast.Raise) -> Statement:
-        line, error = node.lineno, "an exception"
-        if node.exc is not None:
-            error = ast.unparse(_WithTexts(self.expressions).visit(copy.deepcopy(node.exc)))
+        line, error = node.lineno, "an exception" if node.exc is None else ast.unparse(node.exc)
 
         def run(frame: Frame, mask: Mask) -> None:
             frame.machine.step(line, mask)
