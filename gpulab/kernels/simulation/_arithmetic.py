@@ -23,10 +23,10 @@ from gpulab.kernels.simulation._memory import (
     load,
     reshaped,
     store,
-    tuple_like,
     viewed,
 )
 from gpulab.kernels.simulation.source import dtype_of
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._expressions import Expression
@@ -271,44 +271,60 @@ def _complex_type(dtype: np.dtype) -> np.dtype:
     return dtype if dtype.kind == "c" else np.result_type(dtype, np.complex64)
 
 
+def _any_type(*types: np.dtype) -> None:
+    """Leave arguments as they are."""
+
+
+def _of_module(module: Any, *names: str) -> dict[str, Callable[..., Any]]:
+    return {name: getattr(module, name) for name in names}
+
+
+_PAIRS = ("fmod", "copysign")
+_OPERATORS = {
+    **{"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "mod": ast.Mod},
+    **{"floordiv": ast.FloorDiv, "pow": ast.Pow, "and_": ast.BitAnd, "or_": ast.BitOr},
+    **{"xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift},
+}
+
+
 def _register_arithmetic() -> None:
-    floats = {name: _BINARY[name] for name in ("fmod", "copysign")}
-    powers = dict.fromkeys(("pow", "power", "float_power"), np.power)
-    pairs = {name: f for name, f in _BINARY.items() if name not in floats | powers}
-    for prefix, module, of_one in (("math", math, _types.float_type), ("np", np, _of_numpy)):
-        for names, count, rule in (
+    pairs = {name: function for name, function in _BINARY.items() if name in _PAIRS}
+    powers = {name: function for name, function in _BINARY.items() if function is np.power}
+    others = {name: f for name, f in _BINARY.items() if name not in pairs | powers}
+    for prefix, module, of_one, of_two in (
+        ("math", math, _types.float_type, _float_of_two), ("np", np, _of_numpy, _of_numpy),
+    ):  # fmt: skip
+        table: list[tuple[dict[str, Any], int, Rule]] = [
             (_UNARY, 1, of_one),
-            (_TESTS, 1, lambda *_: None),
-            (floats, 2, lambda a, b: _types.float_pair_type(a, b, False)),
-            (powers, 2, lambda a, b: _types.float_pair_type(a, b, True)),
-            (pairs, 2, _of_numpy if prefix == "np" else _float_of_two),
-        ):
+            (_TESTS, 1, _any_type),
+            (pairs, 2, functools.partial(_types.float_pair_type, is_power=False)),
+            (powers, 2, functools.partial(_types.float_pair_type, is_power=True)),
+            (others, 2, of_two),
+        ]
+        for functions, count, rule in table:
             # math has no arcsin
-            known = {name: f for name, f in names.items() if hasattr(module, name)}
+            known = {name: f for name, f in functions.items() if hasattr(module, name)}
             _register(known, count, rule, prefix)
     _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda")
     named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)}
     _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath")
     _register({"rect": _rect}, 2, _float_of_two, "cmath")
-    _register(_TESTS, 1, lambda *_: None, "cmath")
-    names = ("add", "subtract", "multiply", "minimum", "maximum", "fmin", "fmax", "floor_divide")
-    names += ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
-    names += ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "mod")
-    _register({name: getattr(np, name) for name in names}, 2, _same_numpy_type, "np")
-    names = ("negative", "sign", "square", "conjugate", "conj", "invert", "absolute", "abs")
-    _register({name: getattr(np, name) for name in names}, 1, _same_numpy_type, "np")
-    _register({"divide": np.divide, "true_divide": np.divide}, 2, _of_numpy, "np")
-    _register({"reciprocal": np.reciprocal, "rint": np.rint}, 1, _of_numpy, "np")
-    for name in ("logical_and", "logical_or", "logical_xor"):
-        _register({name: getattr(np, name)}, 2, lambda *_: None, "np")
-    _register({"logical_not": np.logical_not, "signbit": np.signbit}, 1, lambda *_: None, "np")
-    _register({"conjugate": np.conjugate, "conj": np.conjugate}, 1, lambda *_: None, "")
-    operators = {"truediv": ast.Div, "pow": ast.Pow, "add": ast.Add, "sub": ast.Sub}
-    operators |= {"mul": ast.Mult, "floordiv": ast.FloorDiv, "mod": ast.Mod, "and_": ast.BitAnd}
-    operators |= {"or_": ast.BitOr, "xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift}
-    for name, operator in operators.items():
-        for each in (name, "i" + name.rstrip("_")):
-            _register({each: ARITHMETIC[operator]}, 2, lambda *_: None, "operator")
+    _register(_TESTS, 1, _any_type, "cmath")
+    for count, rule, names in (
+        (2, _same_numpy_type, "add subtract multiply minimum maximum fmin fmax floor_divide mod"),
+        (2, _same_numpy_type, "remainder bitwise_and bitwise_or bitwise_xor left_shift"),
+        (2, _same_numpy_type, "right_shift equal not_equal less less_equal greater greater_equal"),
+        (1, _same_numpy_type, "negative sign square conjugate conj invert absolute abs"),
+        (2, _of_numpy, "divide true_divide"),
+        (1, _of_numpy, "reciprocal rint"),
+        (2, _any_type, "logical_and logical_or logical_xor"),
+        (1, _any_type, "logical_not signbit"),
+    ):
+        _register(_of_module(np, *names.split()), count, rule, "np")
+    _register(_of_module(np, "conjugate", "conj"), 1, _any_type, "")
+    for name, operation in _OPERATORS.items():
+        both = dict.fromkeys((name, "i" + name.rstrip("_")), ARITHMETIC[operation])
+        _register(both, 2, _any_type, "operator")
 
 
 def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
@@ -428,7 +444,7 @@ def _complex(call: Call) -> Expression:
             return _types.cast(given[0], dtype)
         if any(value.dtype.kind == "c" for value in given):
             raise call.fail("complex takes two real numbers")
-        return _complex_of(*given, dtype)
+        return _complex_of(given[0], given[1], dtype)
 
     return run
 
@@ -456,7 +472,8 @@ def _selp(call: Call) -> Expression:
         x, y = a(frame, mask), b(frame, mask)
         if x.dtype != y.dtype or x.dtype.kind not in "iuf":
             raise call.fail(f"cuda.selp takes two numbers of one type, not {x.dtype} and {y.dtype}")
-        return np.where(_types.truth(test(frame, mask)), x, y)[()]
+        chosen: Any = np.where(_types.truth(test(frame, mask)), x, y)
+        return chosen[()]
 
     return run
 
@@ -659,21 +676,22 @@ def _fixed(dtype: np.dtype) -> Rule:
 
 
 def _register_halves() -> None:
-    half, names = np.dtype(np.float16), ("ceil", "floor", "trunc", "rint", "sin", "cos", "sqrt")
-    names += ("log", "log2", "log10", "exp", "exp2")
-    one = {name: getattr(np, name) for name in names} | {"abs": np.abs, "neg": np.negative}
+    one = _of_module(np, "ceil", "floor", "trunc", "rint", "sin", "cos", "sqrt", "log", "log2")
+    one |= _of_module(np, "log10", "exp", "exp2") | {"abs": np.abs, "neg": np.negative}
     one |= {"exp10": lambda x: np.float32(10) ** x, "rsqrt": _inverse_root, "rcp": np.reciprocal}
     two = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
     two |= {"max": np.fmax, "min": np.fmin}
+    three = {"fma": lambda x, y, z: x * y + z}
     tests = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
     tests |= {"gt": np.greater, "ge": np.greater_equal}
-    exact = {"fma": lambda x, y, z: x * y + z}
-    for names_of, count, wide in (
-        (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (exact, 3, _types.FLOAT),
-    ):  # fmt: skip
-        halves = {f"h{name}": _half(function) for name, function in names_of.items()}
+    table: list[tuple[dict[str, Any], int, np.dtype]] = [
+        (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (three, 3, _types.FLOAT),
+    ]  # fmt: skip
+    for functions, count, wide in table:
+        halves = {f"h{name}": _half(function) for name, function in functions.items()}
         _register(halves, count, _fixed(wide), "cuda.fp16")
-    _register({f"h{name}": test for name, test in tests.items()}, 2, _fixed(half), "cuda.fp16")
+    marked = {f"h{name}": test for name, test in tests.items()}
+    _register(marked, 2, _fixed(np.dtype(np.float16)), "cuda.fp16")
 
 
 def _inverse_root(value: Any) -> Any:
@@ -694,7 +712,20 @@ def _register_libdevice() -> None:
     _register({"sad": lambda x, y, z: abs(x - y) + z}, 3, _fixed(_INT32), "libdevice")
 
 
-def _vector(call: Call, dtype: np.dtype, kind: type[tuple[Any, ...]]) -> Expression:
+# The vector types of one to four parts, whose type they are named by.
+_VECTORS: tuple[Any, ...] = (
+    namedtuple("One", "x"), namedtuple("Two", "x y"), namedtuple("Three", "x y z"),
+    namedtuple("Four", "x y z w"),
+)  # fmt: skip
+_ALIASES = {
+    **{"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int"},
+    **{"uint32": "uint", "int64": "longlong", "uint64": "ulonglong", "float32": "float"},
+    "float64": "double",
+}
+
+
+def _vector(call: Call, dtype: np.dtype, count: int) -> Expression:
+    """Return the closure of a vector of numbers, or of other vectors' parts."""
     values = [call.translator.expression(node) for node in call.arguments(1, 4)]
 
     def run(frame: Frame, mask: Mask) -> Any:
@@ -702,21 +733,17 @@ def _vector(call: Call, dtype: np.dtype, kind: type[tuple[Any, ...]]) -> Express
         for value in values:
             found = value(frame, mask)
             parts.extend(found if isinstance(found, tuple) else [found])
-        if len(parts) != len(kind._fields):  # type: ignore[attr-defined]
-            raise call.fail(f"{call.name} takes {len(kind._fields)} numbers")  # type: ignore[attr-defined]
-        return tuple_like(tuple.__new__(kind), [_types.cast(part, dtype) for part in parts])
+        if len(parts) != count:
+            raise call.fail(f"{call.name} takes {plural(count, 'number')}")
+        return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 
     return run
 
 
 def _register_vectors() -> None:
-    short = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int"}
-    short |= {"uint32": "uint", "int64": "longlong", "uint64": "ulonglong", "float32": "float"}
-    short |= {"float64": "double"}
-    for name, alias in short.items():
+    for name, alias in _ALIASES.items():
         for count in range(1, 5):
-            kind = namedtuple(f"{name}x{count}", [*"xyzw"[:count]])
-            make = functools.partial(_vector, dtype=np.dtype(name), kind=kind)
+            make = functools.partial(_vector, dtype=np.dtype(name), count=count)
             FUNCTIONS[f"cuda.{name}x{count}"] = FUNCTIONS[f"cuda.{alias}{count}"] = make
 
 

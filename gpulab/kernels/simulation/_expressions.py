@@ -284,7 +284,7 @@ class Translator:
         """Return the closure of an expression that must be an array."""
         value = self.expression(node)
 
-        def run(frame: Frame, mask: Mask) -> View:
+        def run(frame: Frame, mask: Mask) -> View | Choice:
             found = value(frame, mask)
             if not isinstance(found, (View, Choice)):
                 raise self.fail(
@@ -336,7 +336,12 @@ class Translator:
             return run_unsure
         if join is None:
             return run
-        return lambda frame, mask: frame.types.joined(join, run(frame, mask))
+
+        def run_joined(frame: Frame, mask: Mask) -> Any:
+            value = run(frame, mask)
+            return frame.types.joined(join, value) if frame.types.mixed else value
+
+        return run_joined
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
         """Return what gives the value of one of several expressions the type that holds all of
@@ -403,7 +408,7 @@ class Translator:
                 return known[owner](frame, mask)
             if name in (getattr(getattr(owner, "dtype", None), "names", None) or ()):
                 return self._field(frame, owner, mask, name, node)
-            read = ATTRIBUTES.get(name, lambda owner: None)
+            read = ATTRIBUTES.get(name, _nothing)
             try:
                 found = read(owner)
             except TypeError as error:
@@ -638,7 +643,7 @@ class Translator:
     def _subscript(self, node: ast.Subscript) -> Expression:
         kind = self.static(node.value)
         if isinstance(kind, enum.EnumMeta) and isinstance(node.slice, ast.Constant):
-            attribute = ast.Attribute(node.value, node.slice.value, ast.Load())
+            attribute = ast.Attribute(node.value, str(node.slice.value), ast.Load())
             return self._outer(self._member(kind, attribute), node)
         value, index, line, source = (
             self.expression(node.value),
@@ -698,11 +703,15 @@ class Translator:
         from the end; of a field of a record the empty index.
         """
         array = self.array(node.value)
-        index = None if isinstance(node, ast.Attribute) else self.index(node.slice)
+        index, name = None, ""
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        else:
+            index = self.index(node.slice)
 
         def run(frame: Frame, mask: Mask) -> tuple[View, tuple[Any, ...], tuple[bool, ...]]:
             view = array(frame, mask)
-            places, from_end = ((node.attr,), (False,)) if index is None else index(frame, mask)
+            places, from_end = ((name,), (False,)) if index is None else index(frame, mask)
             if not places or not isinstance(places[0], str):
                 return view, places, from_end
             try:
@@ -873,6 +882,10 @@ class Translator:
         ):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)
+
+
+def _nothing(owner: Any) -> None:
+    """Return what a value has under a name that no value has."""
 
 
 _MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out

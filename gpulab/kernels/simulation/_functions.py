@@ -373,7 +373,7 @@ def _shape_and_type(call: Call) -> Callable[[Frame, Mask], tuple[tuple[int, ...]
             raise call.fail("the alignment of an array must be a power of two, written as a number")
     known = call.translator.literal(shape_node)
 
-    def run(frame: Frame | None, mask: Mask | None) -> tuple[tuple[int, ...], np.dtype]:
+    def run(frame: Any, mask: Any) -> tuple[tuple[int, ...], np.dtype]:
         shape = shape_value(frame, mask) if known is UNKNOWN else known
         parts = shape if isinstance(shape, tuple) else (shape,)
         if known is UNKNOWN and all(id(part) in program.literals for part in parts):
@@ -409,7 +409,7 @@ def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]
 
     given = call.arguments(2, 3, ("shape", "dtype", "alignment"))
     if call.translator.literal(given[0]) is not UNKNOWN and call.translator.is_static(given[1]):
-        note(*ask(None, None))  # type: ignore[arg-type]
+        note(*ask(None, None))
 
     def run(frame: Frame, mask: Mask) -> View:
         shape, dtype = ask(frame, mask)
@@ -454,7 +454,8 @@ def _local_array(call: Call) -> Expression:
     def make(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
         view = frame.arrays.get(key)
         if view is None:
-            view = frame.arrays[key] = local_view(name, *key[1:], frame.machine.batch)
+            _, shape, dtype = key
+            view = frame.arrays[key] = local_view(name, shape, dtype, frame.machine.batch)
         else:
             # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
             forget(view.store, mask)

@@ -72,7 +72,7 @@ class Store:
     @property
     def all_words(self) -> int:
         """Return how many words a tracker of it has."""
-        return max(1, self.word_of(np.int64(self.elements - 1)) + self.words)
+        return max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
 
     def word_of(self, where: Index) -> Index:
         """Return the first of the tracker's words at a place."""
@@ -277,7 +277,7 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
         )
         offset = np.where(chosen, value.offset, other.offset)
         return View(value.store, offset, shape, value.strides)
-    parts = [
+    parts: list[tuple[Any, View]] = [
         (here & at, view)
         for here, array in ((chosen, value), (~chosen, other))
         for at, view in getattr(array, "parts", ((np.bool_(True), array),))
@@ -344,7 +344,7 @@ def constant_view(name: str, array: np.ndarray) -> View:
     return global_view(name, np.array(array, order="C"), False, "constant")
 
 
-def _of_array(read: Callable[[View], Any]) -> Callable[[Any], Any]:
+def _of_array(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return an attribute that arrays alone have."""
     return lambda owner: read(owner) if isinstance(owner, (View, Choice)) else None
 
@@ -695,7 +695,9 @@ class Slice:
         return start, np.maximum(-((start - stop) // np.int64(step)), np.int64(0)), step
 
 
-def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> tuple[Any, ...]:
+def index_of(
+    view: View | Choice, places: tuple[Any, ...], source: Source, line: int
+) -> tuple[Any, ...]:
     """Return the indices of one element as int64."""
     if len(places) != len(view.shape):
         raise source.error(
@@ -769,7 +771,7 @@ def part_of(
     shape.extend(view.shape[len(places) :])
     strides.extend(view.strides[len(places) :])
     # lanes that are out of bounds would have the first row
-    here = np.bool_(False) if within is None else within.array if within is not mask else None
+    here: Any = np.bool_(False) if within is None else within.array if within is not mask else None
     if here is not None and shape:
         shape[0] = np.where(here, shape[0], np.int64(0))[()]
     return View(view.store, offset, tuple(shape), tuple(strides), view.within if shape else here)
@@ -798,7 +800,7 @@ def field_of(machine: Machine, view: View, mask: Mask, name: str) -> View:
     )
 
 
-def elements(view: View, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
+def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
     """Return the index of each element of an array, and the lanes whose array is as large."""
     extents = [int(np.max(mask.selected(extent))) for extent in view.shape]
     for index in np.ndindex(*extents):

@@ -275,8 +275,9 @@ class StatementTranslator:
             frame.machine.step(line, mask)
             new = value(frame, mask)
             going = mask if frame.machine.raised is None else mask.without(frame.machine.raised)
-            for target in targets if going is not None else ():
-                target(frame, going, new)
+            if going is not None:
+                for target in targets:
+                    target(frame, going, new)
             return going
 
         return run
@@ -328,7 +329,8 @@ class StatementTranslator:
                 return lambda frame, mask, value: frame.assign(name, value, mask, fail)
 
             def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
-                if is_joined:
+                kind = getattr(value, "dtype", None)
+                if is_joined and (kind is None or frame.types.seen.get(node) is not kind):
                     try:
                         frame.types.note(node, value)
                     except TypeError as error:

@@ -408,7 +408,7 @@ class JoinTypes:
         TypeError
             If it cannot meet what other definitions give.
         """
-        kind = len(value) if isinstance(value, tuple) else None
+        kind: Any = len(value) if isinstance(value, tuple) else None
         if isinstance(value, (np.ndarray, np.generic)):
             kind = value.dtype
         # a float64 is equal to None for NumPy

@@ -400,7 +400,9 @@ def compared_reads(source: Source) -> set[ast.AST]:
     """
     assigned: dict[str, list[ast.expr]] = {}
     for node in source.nodes:
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
             if isinstance(target, ast.Name):
                 assigned.setdefault(target.id, []).append(node.value)
     found: set[ast.AST] = set()
@@ -430,11 +432,15 @@ def compared_reads(source: Source) -> set[ast.AST]:
 # kernel and nothing of it runs.
 
 
-_BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
-_BUILTINS += ("divmod", "sum", "enumerate", "zip", "print")
+_BUILTINS = (
+    *("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex"),
+    *("divmod", "sum", "enumerate", "zip", "print"),
+)
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
-_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
-_TYPES += ("float32", "float64", "complex64", "complex128", "bool")
+_TYPES = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 _NUMBA_TYPES = {
     **{name: name for name in _TYPES},
     **{np.dtype(name).str[1:]: name for name in _TYPES},  # such as f4
