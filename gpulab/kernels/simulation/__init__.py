@@ -9,6 +9,8 @@ The parts, in the order in which a simulation passes through them:
 - ``_geometry`` has the lanes and masks, ``_memory`` arrays, indices, accesses and atomics,
   ``_machine`` the state of the running blocks and the counts by line.
 - ``_hazards`` keeps who touched which word, by happens-before.
+- ``_loops`` runs loops, and sees where one waits for other threads; ``_turns`` lets blocks, or each
+  thread of a block, run by themselves where they wait for each other.
 - ``_scalar_lanes`` runs a loop lane by lane when few lanes are active and the result is the same;
   ``_scalar_text`` writes it as Python for one lane.
 - ``_run`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
@@ -17,6 +19,6 @@ A value has shape (blocks or 1, threads or 1): what is equal in all blocks or al
 computed, and counted, once.
 
 Lockstep is a model. Since Volta the lanes of a warp may run apart; only ``syncwarp`` orders them.
-Hazards are found by that rule, but a lane that waits in a loop for another lane of its own warp, or
-for a block that runs beside it (a lock), hangs here though hardware since Volta lets it pass.
+Hazards are found by that rule. Where a loop waits for another block, or for another thread of its
+own block, the launch begins again with blocks, or threads, that take turns.
 """

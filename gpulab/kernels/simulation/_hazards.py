@@ -463,6 +463,14 @@ def _moment_fields(threads: Flat, moment: Moment) -> Flat:
 
 
 _NONE = np.zeros(0, dtype=np.int64)
+# What an access counts as, and the kinds before it with which it may race. A read that serves a
+# compare-and-swap ("compared") is as good as an atomic one.
+_KINDS = {
+    "load": ("load", ("store", "atomic")),
+    "store": ("store", ("store", "atomic", "load")),
+    "atomic": ("atomic", ("store", "load")),
+    "compared": ("atomic", ("store",)),
+}
 
 
 class Tracker:
@@ -516,52 +524,28 @@ class Tracker:
         if self._written is not None:
             self._written = np.tile(self._written, rows)
 
-    def read(self, lanes: Lanes, moment: Moment) -> Conflict | None:
-        """Note a read; return a conflict with a write or an atomic before it."""
-        return self._access("load", lanes, moment, ("store", "atomic"), None)
-
-    def read_compared(self, lanes: Lanes, moment: Moment) -> Conflict | None:
-        """Note a read that is as good as an atomic one; return a conflict with a write before."""
-        return self._access("atomic", lanes, moment, ("store",), None)
-
-    def write(
-        self, lanes: Lanes, moment: Moment, unchanged: Callable[[Flat], Flat]
-    ) -> Conflict | None:
-        """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells
-        where the value is already there.
-        """
-        found = self._access("store", lanes, moment, ("store", "atomic", "load"), unchanged)
-        self._now_written(lanes.words)
-        return found
-
-    def update(self, lanes: Lanes, moment: Moment) -> Conflict | None:
-        """Note an atomic; return a conflict with a plain access before it."""
-        found = self._access("atomic", lanes, moment, ("store", "load"), None)
-        self._now_written(lanes.words)
-        return found
-
-    def _access(
+    def access(
         self,
-        kind: str,
+        how: str,
         lanes: Lanes,
         moment: Moment,
-        others: tuple[str, ...],
-        unchanged: Callable[[Flat], Flat] | None,
+        unchanged: Callable[[Flat], Flat] | None = None,
     ) -> Conflict | None:
-        if self._passes(kind, lanes, moment):
-            return None
+        """Note an access; return a conflict with one before it. ``unchanged(lanes)`` tells where
+        the value that is stored is there already.
+        """
+        kind, others = _KINDS[how]
         found = None
-        for other in others:
-            found = self._conflict(
-                self._witnesses[other],
-                lanes.words,
-                lanes.threads,
-                moment,
-                unchanged if other == "store" else None,
-            )
-            if found is not None:
-                break
-        self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
+        if not self._passes(kind, lanes, moment):
+            words, threads = lanes.words, lanes.threads
+            for other in others:
+                same = unchanged if other == "store" else None
+                found = found or self._conflict(
+                    self._witnesses[other], words, threads, moment, same
+                )
+            self._record(self._witnesses[kind], words, threads, moment)
+        if self._written is not None and kind != "load" and how != "compared":
+            self._written[lanes.words] = True
         return found
 
     def _passes(self, kind: str, lanes: Lanes, moment: Moment) -> bool:
@@ -584,10 +568,6 @@ class Tracker:
             for kind, lanes, moment in self._owners.noted:
                 self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
             self._owners.forget()
-
-    def _now_written(self, words: Flat) -> None:
-        if self._written is not None:
-            self._written[words] = True
 
     def clash(self, lanes: Lanes, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to

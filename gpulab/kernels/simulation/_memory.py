@@ -920,49 +920,32 @@ def _touch(
     tracker: Tracker | None = store.tracker
     if tracker is None:
         return []
-    kind = "compared" if compared else kind
     moment = Moment(_epochs(machine, mask), machine.launch.event, line)
-    if store.pitch == store.word_bytes == store.dtype.itemsize:
-        lanes = machine.lanes_of(store, where, mask)
-        if (
-            kind != "store"
-            and tracker.may_be_unwritten
-            and len(unwritten := tracker.unwritten(lanes.words))
-        ):
+    places = [where]
+    if not store.pitch == store.word_bytes == store.dtype.itemsize:
+        first = store.word_of(where)
+        places = [first + np.int64(part) for part in range(store.words)]
+    found = [machine.lanes_of(store, place, mask) for place in places]
+    for lanes in found if kind != "store" and tracker.may_be_unwritten else ():
+        if len(unwritten := tracker.unwritten(lanes.words)):
             _report_unwritten(machine, store, lanes, unwritten, line)
-        conflict = _conflict(machine, store, where, lanes, moment, kind, value)
-        if conflict is not None:
-            _race(machine, store, lanes, conflict, line)
-        return [lanes]
-    first = store.word_of(where)
-    found = [machine.lanes_of(store, first + np.int64(part), mask) for part in range(store.words)]
-    if kind != "store":
-        for lanes in found:
-            if len(unwritten := tracker.unwritten(lanes.words)):
-                _report_unwritten(machine, store, lanes, unwritten, line)
-                break
-    for lanes, conflict in [
-        (lanes, _conflict(machine, store, where, lanes, moment, kind, value)) for lanes in found
-    ]:
+            break
+    conflicts = [
+        tracker.access(
+            "compared" if compared else kind,
+            lanes,
+            moment,
+            None
+            if kind != "store"
+            else functools.partial(_same_as_memory, machine, store, where, lanes, value=value),
+        )
+        for lanes in found
+    ]
+    for lanes, conflict in zip(found, conflicts, strict=True):
         if conflict is not None:
             _race(machine, store, lanes, conflict, line)
             break
     return found
-
-
-def _conflict(
-    machine: Machine, store: Store, where: Any, lanes: Lanes, moment: Moment, kind: str, value: Any
-) -> Conflict | None:
-    tracker: Tracker = store.tracker
-    if kind == "load":
-        return tracker.read(lanes, moment)
-    if kind == "compared":
-        return tracker.read_compared(lanes, moment)
-    if kind == "store":
-        return tracker.write(
-            lanes, moment, lambda some: _same_as_memory(machine, store, where, lanes, some, value)
-        )
-    return tracker.update(lanes, moment)
 
 
 def _epochs(machine: Machine, mask: Mask) -> Any:

@@ -413,10 +413,10 @@ def simulate(
     them: hazards are found by that rule. Where lanes wait in a loop for a block that is resident at
     the same time (a lock), blocks run in turns; where they wait for threads of their own block,
     these do, as hardware since Volta lets them, and ``.notes`` says so. Fences and atomics that
-    order blocks count for whole blocks. The lanes that the
-    mask of a shuffle or a vote names must all reach that call together, except those that have
-    returned, as the CUDA Programming Guide states. Two calls in two branches do not count as one;
-    neither does, here, one call in a function that both branches call.
+    order blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names must
+    all reach that call together, except those that have returned, as the CUDA Programming Guide
+    states. Two calls in two branches do not count as one; neither does, here, one call in a
+    function that both branches call.
 
     A variable has the type of what ran. Where one branch gives it a float32 and another a float64,
     numba-cuda computes with a float64 in both, so that last digits may differ. Where a uint64 meets
