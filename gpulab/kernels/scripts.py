@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest import mock
 
 import numpy as np
 
-from gpulab.errors import GpulabError, InputError, shown
+from gpulab.errors import GpulabError, InputError, KernelError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host
 from gpulab.kernels._language import NumberType, StandIn
@@ -481,26 +480,36 @@ _OTHER_NAMES = {
 
 
 def _put_modules(stack: contextlib.ExitStack) -> None:
-    """Put modules that stand in for numba's where there are none, and take them away at the end."""
-    numba, cuda, types_ = (types.ModuleType(f"numba{part}") for part in ("", ".cuda", ".types"))
-    names = {name: NumberType(name) for name in (*_TYPES, "void")}
-    names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
-    for module in (numba, cuda, types_):
-        vars(module).update(names)
-    vars(cuda).update(_host.HOST_API, jit=jit, types=types_, __path__=[])
-    # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
-    vars(cuda)["__getattr__"] = functools.cache(StandIn().__getattr__)
-    vars(numba).update(cuda=cuda, types=types_, prange=range, __path__=[])
-    vars(numba).update(dict.fromkeys(("jit", "njit"), _on_the_host))
+    """Put modules that stand in for Numba's where there are none, and take them away at the end."""
     from gpulab.kernels import _random
 
-    installed = sys.modules.get("numba")  # without its part for CUDA
-    if installed is not None:
-        _put(stack, installed, "cuda", cuda)
-    stack.enter_context(mock.patch.dict(sys.modules))
-    for module in (cuda,) if installed else (numba, cuda, types_):
-        sys.modules[module.__name__] = module
-    sys.modules["numba.cuda.random"] = vars(cuda)["random"] = _random
+    parts = ("", ".types", ".core", ".core.types", ".core.errors", ".cuda", ".cuda.types")
+    modules = {f"numba{part}": types.ModuleType(f"numba{part}") for part in parts}
+    modules["numba.cuda.libdevice"] = types.ModuleType("numba.cuda.libdevice")
+    modules["numba.cuda.random"] = _random
+    names = {name: NumberType(name) for name in (*_TYPES, "void")}
+    names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
+    for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
+        vars(modules[name]).update(names)
+    vars(modules["numba"]).update(jit=_on_the_host, njit=_on_the_host, prange=range)
+    vars(modules["numba.core.errors"]).update(dict.fromkeys(_WARNINGS, Warning))
+    vars(modules["numba.core.errors"]).update(dict.fromkeys(_ERRORS, KernelError))
+    # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
+    in_kernels = functools.cache(StandIn().__getattr__)
+    vars(modules["numba.cuda"]).update(_host.HOST_API, jit=jit, __getattr__=in_kernels)
+    if sys.modules.get("numba") is not None:  # Numba itself, without its part for CUDA
+        modules = {name: module for name, module in modules.items() if ".cuda" in name}
+        _put(stack, sys.modules["numba"], "cuda", modules["numba.cuda"])
+    for name, module in modules.items():
+        parent, _, part = name.rpartition(".")
+        if parent in modules:
+            vars(modules[parent]).update({part: module, "__path__": []})
+        stack.callback(sys.modules.pop, name)
+        sys.modules[name] = module
+
+
+_WARNINGS = ("NumbaWarning", "NumbaPerformanceWarning", "NumbaDeprecationWarning")
+_ERRORS = ("NumbaError", "TypingError", "LoweringError", "UnsupportedError")
 
 
 def _on_the_host(function: Any = None, **options: Any) -> Any:
