@@ -690,7 +690,7 @@ def _register_halves() -> None:
     for functions, count, wide in table:
         halves = {f"h{name}": _half(function) for name, function in functions.items()}
         _register(halves, count, _fixed(wide), "cuda.fp16")
-    marked = {f"h{name}": test for name, test in tests.items()}
+    marked: dict[str, Any] = {f"h{name}": test for name, test in tests.items()}
     _register(marked, 2, _fixed(np.dtype(np.float16)), "cuda.fp16")
 
 
@@ -718,9 +718,9 @@ _VECTORS: tuple[Any, ...] = (
     namedtuple("Four", "x y z w"),
 )  # fmt: skip
 _ALIASES = {
-    **{"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int"},
-    **{"uint32": "uint", "int64": "longlong", "uint64": "ulonglong", "float32": "float"},
-    "float64": "double",
+    **{"char": "int8", "uchar": "uint8", "short": "int16", "ushort": "uint16", "int": "int32"},
+    **{"uint": "uint32", "long": "int64", "ulong": "uint64", "longlong": "int64"},
+    **{"ulonglong": "uint64", "float": "float32", "double": "float64"},
 }
 
 
@@ -741,7 +741,7 @@ def _vector(call: Call, dtype: np.dtype, count: int) -> Expression:
 
 
 def _register_vectors() -> None:
-    for name, alias in _ALIASES.items():
+    for alias, name in _ALIASES.items():
         for count in range(1, 5):
             make = functools.partial(_vector, dtype=np.dtype(name), count=count)
             FUNCTIONS[f"cuda.{name}x{count}"] = FUNCTIONS[f"cuda.{alias}{count}"] = make

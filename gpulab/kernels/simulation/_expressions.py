@@ -408,9 +408,8 @@ class Translator:
                 return known[owner](frame, mask)
             if name in (getattr(getattr(owner, "dtype", None), "names", None) or ()):
                 return self._field(frame, owner, mask, name, node)
-            read = ATTRIBUTES.get(name, _nothing)
             try:
-                found = read(owner)
+                found = ATTRIBUTES[name](owner) if name in ATTRIBUTES else None
             except TypeError as error:
                 raise self.fail(f"`.{name}`: {error}", node) from error
             if found is None and name in getattr(owner, "_fields", ()):
@@ -882,10 +881,6 @@ class Translator:
         ):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)
-
-
-def _nothing(owner: Any) -> None:
-    """Return what a value has under a name that no value has."""
 
 
 _MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out

@@ -352,7 +352,7 @@ def _grid(call: Call) -> Expression:
 # -- arrays
 
 
-def _shape_and_type(call: Call) -> Callable[[Frame, Mask], tuple[tuple[int, ...], np.dtype]]:
+def _shape_and_type(call: Call) -> Callable[[Any, Any], tuple[tuple[int, ...], np.dtype]]:
     """Return what gives the shape and the type of a new array: constants that are known when the
     kernel is translated, or literals and types that a device function is given.
     """

@@ -277,7 +277,7 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
         )
         offset = np.where(chosen, value.offset, other.offset)
         return View(value.store, offset, shape, value.strides)
-    parts: list[tuple[Any, View]] = [
+    parts: list[tuple[Any, Any]] = [
         (here & at, view)
         for here, array in ((chosen, value), (~chosen, other))
         for at, view in getattr(array, "parts", ((np.bool_(True), array),))
