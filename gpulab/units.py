@@ -131,6 +131,16 @@ def format_ratio(ratio: float) -> str:
     return f"{_digits(ratio)}x" if words is None else words
 
 
+def format_speedup(ratio: float, interval: tuple[float, float] | None) -> str:
+    """Return a speed-up with its interval.
+
+    >>> format_speedup(3.14159, (3.0, 3.3)), format_speedup(2.0, None)
+    ('3.14x [3.00x, 3.30x]', '2.00x (no interval)')
+    """
+    span = "(no interval)" if interval is None else f"[{', '.join(map(format_ratio, interval))}]"
+    return f"{format_ratio(ratio)} {span}"
+
+
 def format_number(value: float) -> str:
     """Return a number without a unit: three significant digits, or a whole number from 1,000 on,
     where three digits would need an exponent.

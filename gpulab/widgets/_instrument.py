@@ -831,7 +831,7 @@ class FollowingInstrument(Instrument):
         """Start the action if the controls ask for something new and no work is running."""
         with self._lock:
             if not self.running and self.wanted() != self._tried and self.is_missing():
-                Instrument.run(self, self.follows)
+                Instrument.run(self, self.follows)  # a subclass may take ``run`` for a new wish
 
     def work_on_newest(self, make: Callable[[Any, Stop], Any], stop: Stop) -> Any:
         """Return ``make(wanted, stop)`` for what the controls ask for now; when they move

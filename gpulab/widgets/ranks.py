@@ -20,7 +20,14 @@ from gpulab.evidence import Badge
 from gpulab.models import ScalingCurve, StageSchedule
 from gpulab.parallel import ScalingResult, ScheduleRun
 from gpulab.parallel.scaling_steps import MODELS
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_ratio,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 from gpulab.widgets._instrument import (
     Action,
     Choice,
@@ -775,18 +782,14 @@ def _table(
         row = [f"{count:,}"]
         for points in measured:
             p = points.get(count)
-            row += [format_seconds(p.median_seconds), _speedup(p)] if p else ["", ""]
+            row.append(format_seconds(p.median_seconds) if p else "")
+            row.append(
+                format_speedup(p.speedup, p.speedup_interval)
+                if p is not None and p.speedup is not None
+                else ""
+            )
         for curve in modelled:
             q = curve.get(count)
             row.append(f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g}%)" if q else "")
         rows.append(row)
     return headers, rows
-
-
-def _speedup(p: Any) -> str:
-    if p.speedup is None:
-        return ""
-    span = "(no interval)"
-    if p.speedup_interval is not None:
-        span = f"[{', '.join(map(format_ratio, p.speedup_interval))}]"
-    return f"{format_ratio(p.speedup)} {span}"

@@ -13,7 +13,7 @@ from gpulab.evidence import Badge
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
 from gpulab.training import PipelineResult
-from gpulab.units import format_bytes, format_flops, format_number, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_flops, format_number, format_seconds, format_speedup
 from gpulab.widgets._instrument import (
     Action,
     Choice,
@@ -531,12 +531,6 @@ def _key(values: Values) -> tuple[Any, ...]:
 
 def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[str | Badge]:
     low, high = each.accuracy_interval or (0.0, 1.0)
-    ratio = each.speedup_interval
-    span = (
-        "(no interval)"
-        if ratio is None
-        else f"[{format_ratio(ratio[0])}, {format_ratio(ratio[1])}]"
-    )
     return [
         str(number),
         each.label,
@@ -544,7 +538,9 @@ def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[s
         f"{each.parameters - each.zeros:,}",
         format_flops(each.flops_per_item),
         format_seconds(each.median_seconds),
-        "reference" if each.speedup is None else f"{format_ratio(each.speedup)} {span}",
+        "reference"
+        if each.speedup is None
+        else format_speedup(each.speedup, each.speedup_interval),
         f"{100 * (each.accuracy or 0.0):.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
         "yes" if each.label in found.front else "",
     ]
