@@ -140,7 +140,7 @@ class Device(Result):
     def name(self) -> str:
         """The product name, such as "NVIDIA H200"; for the CPU its model name and core count."""
         if self.is_cpu:
-            cores = host_facts.usable_cores()
+            cores = len(host_facts.usable_core_numbers())
             return f"{host_facts.processor_name()} ({cores} core{'s' if cores != 1 else ''})"
         if self.kind == "mps":
             return f"Apple GPU ({host_facts.processor_name()})"
@@ -320,7 +320,7 @@ def environment(device: Device | str | None = None, command: str | None = None) 
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=host_facts.processor_name(),
-        cores=host_facts.usable_cores(),
+        cores=len(host_facts.usable_core_numbers()),
         memory_bytes=host_facts.memory_bytes(),
         device=where.name,
         device_kind=where.kind,

@@ -135,11 +135,6 @@ def usable_core_numbers() -> list[int]:
     )
 
 
-def usable_cores() -> int:
-    """Return how many logical CPUs this process may run on."""
-    return len(usable_core_numbers())
-
-
 @functools.cache
 def memory_bytes() -> int:
     """Return the main memory that this process may use, in bytes: the machine's, or less inside a
@@ -445,7 +440,7 @@ def _probe_apple() -> Processor:
     return Processor(
         name=processor_name(),
         architecture=platform.machine(),
-        usable_cores=usable_cores(),
+        usable_cores=len(usable_core_numbers()),
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
         caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
