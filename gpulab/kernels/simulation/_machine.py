@@ -354,7 +354,7 @@ class Machine:
                 line,
             )
         if launch.turns is not None:
-            launch.turns.look()
+            launch.turns.look(launch.stop is not None)
         elif launch.stop is not None:
             launch.stop()
         self.counters.settle_statements()

@@ -59,60 +59,13 @@ class _StopError(BaseException):
 
 
 class Strand:
-    """Lanes that run by themselves, in a thread of Python: one runs at a time."""
+    """Lanes that run by themselves. Where they pause, a thread of Python keeps their place."""
 
-    def __init__(self, machine: Machine, mask: Mask, work: Callable[[Machine, Mask], None]) -> None:
+    def __init__(self, machine: Machine, mask: Mask) -> None:
         self.machine, self.mask = machine, mask
-        self.ended = self.stopping = False
-        self.error: BaseException | None = None
-        # locks that one side acquires and the other releases
-        self._go, self._back = threading.Lock(), threading.Lock()
-        self._go.acquire()
-        self._back.acquire()
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-
-    def _run(self, work: Callable[[Machine, Mask], None]) -> None:
-        try:
-            self.pause(begin=True)
-            work(self.machine, self.mask)
-        except _StopError:
-            pass
-        except BaseException as error:  # raised again where the strands are run
-            self.error = error
-        self.ended = True
-        if not self.stopping:
-            self._back.release()
-
-    def resume(self) -> None:
-        """Run until the strand pauses or ends."""
-        self.machine.serve()
-        if self._thread.ident is None:
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                raise KernelError(
-                    f"{self.machine.launch.source.name}: too many blocks or threads wait for each "
-                    "other at once for this machine, which starts no more threads. Use fewer."
-                ) from error
-        self._go.release()
-        self._back.acquire()
-        if self.error is not None:
-            raise self.error
-
-    def pause(self, begin: bool = False) -> None:
-        """Let others run; return when it is this strand's turn again."""
-        if not begin:
-            self._back.release()
-        self._go.acquire()
-        if self.stopping:
-            raise _StopError
-
-    def stop(self) -> None:
-        """End the strand wherever it is."""
-        self.stopping = True
-        if self._thread.ident is not None:
-            self._go.release()
-            self._thread.join()
+        self.begun = self.stopping = False
+        self.go = threading.Lock()  # held while the strand pauses
+        self.go.acquire()
 
 
 @dataclass
@@ -170,20 +123,27 @@ class Turns:
         self._meetings: dict[Any, _Meeting] = {}
         self._left: dict[int, int] = {}  # strands of each block that have not ended
         self._full = ""  # why no other block can begin
+        # one thread runs at a time, and the caller while it holds this
+        self._back = threading.Lock()
+        self._back.acquire()
+        self._threads: list[threading.Thread] = []
+        self._ended: list[Machine] = []
+        self._error: BaseException | None = None
 
     # -- what the running strand asks for
 
-    def look(self) -> None:
-        """Let the caller look whether somebody wants the simulation to stop."""
+    def look(self, asks: bool) -> None:
+        """End the strand if the simulation was stopped; let the caller ask for that, if it does."""
         assert self.current is not None
-        self._ready.appendleft(self.current)
-        self.current.pause()
+        if asks or self.current.stopping:
+            self._ready.appendleft(self.current)
+            self._pause(self.current)
 
     def spin(self, line: int, mask: Mask, state: int) -> None:
         """Wait in a loop until memory is no longer in this state (-1: let others run once)."""
         assert self.current is not None
         self._spinning.append((self.current, line, mask, state))
-        self.current.pause()
+        self._pause(self.current)
 
     def meet(self, site: int, act: Callable[..., Any], values: tuple[Any, ...], block: bool) -> Any:
         """Wait for the other lanes that do this together; return what comes out for all."""
@@ -194,8 +154,16 @@ class Turns:
             (id(strand.machine), site, warp), _Meeting(strand.machine, act, warp)
         )
         meeting.arrive(strand, values)
-        strand.pause()
+        self._pause(strand)
         return meeting.result
+
+    def _pause(self, strand: Strand) -> None:
+        """Let others run; return when it is this strand's turn again."""
+        if not strand.stopping:
+            self._back.release()
+            strand.go.acquire()
+        if strand.stopping:
+            raise _StopError
 
     # -- the turns
 
@@ -215,28 +183,69 @@ class Turns:
         KernelError
             If all that is left waits.
         """
-        self._work = work
         try:
             while (strand := self._next(launch)) is not None:
-                self.current = strand
-                strand.resume()
-                if strand.ended:
-                    self._end(strand, ended)
+                self._resume(strand, work)
+                while self._ended:
+                    ended(self._ended.pop())
+                if self._error is not None:
+                    raise self._error
                 if launch.stop is not None:
                     launch.stop()
         finally:
             meetings = [one for meeting in self._meetings.values() for one in meeting.waiting]
             spinning = [strand for strand, *_ in self._spinning]
-            for strand in {self.current, *self._ready, *meetings, *spinning} - {None}:
-                strand.stop()  # type: ignore[union-attr]
+            current = [] if self.current is None else [self.current]
+            for strand in {*current, *self._ready, *meetings, *spinning}:
+                strand.stopping = True
+                if strand.go.locked():  # else it is on its way
+                    strand.go.release()
+            for thread in self._threads:
+                thread.join()
 
-    def _end(self, strand: Strand, ended: Callable[[Machine], None]) -> None:
+    def _resume(self, strand: Strand, work: Callable[[Machine, Mask], None]) -> None:
+        """Run a strand until it, or one that begins after it in its thread, pauses or ends."""
+        self.current = strand
+        strand.machine.serve()
+        if strand.begun:
+            strand.go.release()
+        else:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            thread = threading.Thread(target=self._thread, args=(strand, work), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise KernelError(
+                    f"{strand.machine.launch.source.name}: too many blocks or threads wait for "
+                    "each other at once for this machine, which starts no more threads. Use fewer."
+                ) from error
+            self._threads.append(thread)
+        self._back.acquire()
+
+    def _thread(self, strand: Strand, work: Callable[[Machine, Mask], None]) -> None:
+        """Run a strand that begins, and others that begin while none pauses."""
+        following: Strand | None = strand
+        try:
+            while following is not None:
+                self.current, following.begun = following, True
+                work(following.machine, following.mask)
+                following = self._after(following)
+        except _StopError:
+            return
+        except BaseException as error:  # raised again where the strands are run
+            self._error = error
+        self._back.release()
+
+    def _after(self, strand: Strand) -> Strand | None:
+        """Note the end of a strand; return the next one, if it is of the same block and begins."""
         machine = strand.machine
         machine.exited = union(machine.exited, strand.mask)
         self._left[id(machine)] -= 1
         if not self._left[id(machine)]:
             self._room += 1
-            ended(machine)
+            self._ended.append(machine)
+        begins = self._ready and not self._ready[0].begun and self._ready[0].machine is machine
+        return self._ready.popleft() if begins else None
 
     def _next(self, launch: Launch) -> Strand | None:
         """Return who goes on, None where all have ended."""
@@ -271,7 +280,7 @@ class Turns:
             if self.by_thread:
                 masks = [Mask(machine.batch, lane) for lane in machine.batch.lanes_apart]
             self._left[id(machine)] = len(masks)
-            self._ready.extend(Strand(machine, mask, self._work) for mask in masks)
+            self._ready.extend(Strand(machine, mask) for mask in masks)
 
     def _pass(self, keys: list[Any]) -> None:
         for key in keys:
