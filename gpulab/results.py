@@ -7,6 +7,7 @@ of its fields. Nothing in a file is ever executed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -79,11 +80,9 @@ def _mismatch(value: Any, hint: Any, where: str) -> RecordingError:
 def _decode_float(value: Any, where: str) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
+    with contextlib.suppress(OverflowError):  # a whole number beyond what a float holds
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
-        except OverflowError as error:
-            raise _mismatch(value, float, where) from error
     raise _mismatch(value, float, where)
 
 
@@ -145,15 +144,15 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
 
 def _decode_single(value: Any, kind: Any, hint: Any, where: str) -> Any:
     """Rebuild one of some words, an enum's member, text, a number or a bool."""
-    if kind is typing.Literal:
-        if any(type(value) is type(word) and value == word for word in typing.get_args(hint)):
-            return value
-    elif issubclass(kind, enum.Enum):
-        if any(type(value) is type(member.value) and value == member.value for member in kind):
-            return kind(value)
-    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    raise _mismatch(value, hint, where)
+    is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    words = [member.value for member in kind] if is_enum else typing.get_args(hint)
+    if words:
+        fits = any(type(value) is type(word) and value == word for word in words)
+    else:
+        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if not fits:
+        raise _mismatch(value, hint, where)
+    return kind(value) if is_enum else value
 
 
 def decode(value: Any, hint: Any, where: str) -> Any:
@@ -167,9 +166,8 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     # most fields of most files; a class of thirty has a hundred thousand
     if (type(value) is hint and hint in _AS_THEY_ARE) or hint is Any:
         return value
-    kind = (
-        _origin(hint) or hint
-    )  # the class of a plain hint, or of one with parts, such as a list's
+    # the class of a plain hint, or of one with parts, such as a list's
+    kind = _origin(hint) or hint
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, where)
     if kind is np.ndarray:
