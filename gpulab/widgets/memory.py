@@ -18,6 +18,7 @@ from gpulab.units import format_bytes, plural
 from gpulab.widgets._instrument import (
     Action,
     Choice,
+    Code,
     Control,
     Drawing,
     FollowingInstrument,
@@ -47,7 +48,6 @@ _PRECISIONS = ("float32", "bfloat16", "float16", "pure-bfloat16", "pure-float16"
 _OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum", "rmsprop")
 _CLASSES = 10
 _IMPORTS = "import gpulab as gl\nimport torch"
-_USUAL = (("optimizer", "adam"), ("precision", "float32"), ("checkpoint", False))
 _BEFORE = {
     "snapshot": "Press Snapshot to account for the device's bytes; the largest tensors are named.",
     "predict": "The step that the controls describe is predicted automatically; the first "
@@ -159,22 +159,20 @@ class _Step(NamedTuple):
         """Return the lines that call ``gl.memory.predict`` or ``trace`` and keep the result in
         ``p`` or ``t``.
         """
-        chosen = _MODELS[self.model]
+        chosen, traces = _MODELS[self.model], function == "trace"
         made = call(f"networks.{chosen.network}", *chosen.arguments, **chosen.named)
-        lines = [chosen.batch_code(self.batch, f", device={device}" if device else "")]
-        words = ["x", "targets=y"]
-        words += [] if chosen.vocabulary else ["loss=torch.nn.functional.cross_entropy"]
-        options = self._asdict()
-        if function == "trace":
-            lines.insert(0, f"model = {made}.to({device})")
-            words.insert(0, "model")
-            words += ['optimizer="adam"'] if self.optimizer == "adam" else []
-        else:
-            words.insert(0, f"lambda: {made}")
-        words += [
-            f"{name}={literal(options[name])}" for name, usual in _USUAL if options[name] != usual
+        options: dict[str, Any] = {"targets": Code("y")}
+        if not chosen.vocabulary:
+            options["loss"] = Code("torch.nn.functional.cross_entropy")
+        # what is not the function's own default
+        usual = {"optimizer": "" if traces else "adam", "precision": "float32", "checkpoint": False}
+        options |= {n: value for n, value in self._asdict().items() if value != usual.get(n, value)}
+        model = Code("model" if traces else f"lambda: {made}")
+        return [
+            *([f"model = {made}.to({device})"] if traces else []),
+            chosen.batch_code(self.batch, f", device={device}" if device else ""),
+            f"{function[0]} = {call(f'memory.{function}', model, Code('x'), **options)}",
         ]
-        return [*lines, f"{function[0]} = gl.memory.{function}({', '.join(words)})"]
 
 
 class MemoryInspector(FollowingInstrument):

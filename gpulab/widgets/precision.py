@@ -14,6 +14,7 @@ from gpulab.precision.gradient_windows import plain
 from gpulab.widgets._instrument import (
     Action,
     Choice,
+    Code,
     Control,
     Drawing,
     Instrument,
@@ -395,10 +396,10 @@ class LossScaling(Instrument):
 
     def code_for(self, values: Values) -> str:
         """Return the lines that train, take the gradients and lay the window over them."""
-        which = f', which="{values["which"]}"' if values["which"] != "all" else ""
+        which = {"which": values["which"]} if values["which"] != "all" else {}
+        scaled = Code("g"), values["format"], values["scale"]
         window = (
-            f'w = gl.precision.gradient_window(g, "{values["format"]}", '
-            f"{values['scale']!r}{which})",
+            f"w = {call('precision.gradient_window', *scaled, **which)}",
             "gl.figures.gradient_window(w)",
         )
         if values["task"] == _OWN:
