@@ -510,19 +510,6 @@ def shaped(result: np.ndarray, given: np.ndarray) -> np.ndarray:
     return result[()] if given.ndim == 0 else result
 
 
-def generator(function: str, seed: int | np.random.Generator) -> np.random.Generator:
-    """Return the source of chance that a seed stands for.
-
-    Raises
-    ------
-    InputError
-        If it is neither a whole number from 0 nor a generator.
-    """
-    if isinstance(seed, np.random.Generator):
-        return seed
-    return np.random.default_rng(_given.whole(function, "seed", seed, 0, 2**63 - 1))
-
-
 def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndarray:
     """Return the bits of ``x`` in a format, after one rounding.
 

@@ -14,7 +14,7 @@ from gpulab import _given, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _formats
-from gpulab.precision._formats import Format, as_float64, find, generator, rounded
+from gpulab.precision._formats import Format, as_float64, find, rounded
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -170,7 +170,7 @@ def sum_error(
             f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer "
             "values, and none that is infinite or nan."
         )
-    chance = generator("sum_error", seed)
+    chance = np.random.default_rng(_given.whole("sum_error", "seed", seed, 0, 2**63 - 1))
     exact = math.fsum(given.tolist())
     rows: list[SumRow] = []
     for one in _narrow("sum_error", formats):

@@ -351,9 +351,7 @@ def _counting(model: Any) -> Iterator[list[int]]:
         inner.__class__ = kind
 
 
-def speedup_report(
-    path: Any, *results: Result, title: str = "What made the training faster"
-) -> Path:
+def speedup_report(path: Any, *results: Result) -> Path:
     """Write one page, whole or not at all: the machine, every technique with its interval, and the
     accuracy before and after.
 
@@ -363,7 +361,6 @@ def speedup_report(
         Ends in ``.md``.
     *results : LadderResult or ScriptsResult
         In the order of the page.
-    title : str
 
     Returns
     -------
@@ -387,15 +384,11 @@ def speedup_report(
             f"speedup_report: {shown(wrong[0]) if wrong else 'no result'} was given; expected what "
             "gl.training.ladder or gl.training.compare_scripts returned. Pass one or both."
         )
-    if not isinstance(title, str) or not title.strip():
-        raise InputError(
-            f"speedup_report: title is {shown(title)}; expected a few words. Leave it out."
-        )
     machine: Environment = results[0].environment  # type: ignore[attr-defined]
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     driver = f", driver {machine.driver}" if machine.driver else ""
     parts = [
-        f"# {title.strip()}",
+        "# What made the training faster",
         f"{machine.device}{driver}; {machine.date[:10]}; {libraries}.",
         _READING,
     ]

@@ -36,7 +36,6 @@ from gpulab.errors import (
     kind_of,
     message_of,
     pip_command,
-    shown,
 )
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
@@ -55,8 +54,6 @@ CONTEXT = 64  # characters a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
 _TEST_SHARE = 0.1  # of the prose: its end
 _PROSE = Path(__file__).parent / "data" / "prose.txt"
-
-_LARGEST_SEED = 2**63
 
 
 @dataclass(frozen=True, repr=False)
@@ -268,12 +265,7 @@ def check_seed(function: str, seed: Any) -> int:
     InputError
         If it is not a whole number from 0 to 2**63 - 1.
     """
-    if not _given.is_whole(seed) or not 0 <= seed < _LARGEST_SEED:
-        raise InputError(
-            f"{function}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass "
-            "seed=0."
-        )
-    return int(seed)
+    return _given.whole(function, "seed", seed, 0, 2**63 - 1)
 
 
 _TASKS = {
