@@ -8,6 +8,7 @@ import ast
 import dis
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -490,26 +491,24 @@ def _constant_array(call: Call) -> Expression:
 
 # -- text
 
-# Lines that are kept: CUDA's own buffer has a megabyte.
+# Lines that are kept, the first ones: CUDA's own buffer has a megabyte, and keeps the last.
 _MOST_PRINTED = 10_000
 
 
 @makes("print")
 def _print(call: Call) -> Expression:
-    parts: list[Any] = [
-        node.value
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        else call.translator.expression(node)
-        for node in call.arguments(0, 32)
-    ]
+    parts = [call.translator.expression(node) for node in call.arguments(0, 32)]
 
     def run(frame: Frame, mask: Mask) -> None:
-        columns = [
-            [part] * mask.lanes if isinstance(part, str) else _texts(part(frame, mask), mask)
-            for part in parts
-        ]
+        columns = [_texts(part(frame, mask), mask) for part in parts]
         lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
-        frame.machine.launch.printed.extend(lines)
+        launch = frame.machine.launch
+        launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
+        if len(launch.printed) == _MOST_PRINTED:
+            note = (
+                f"line {call.line}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
+            )
+            launch.notes.add((call.line, note))
 
     return run
 
@@ -521,7 +520,7 @@ def _texts(value: Any, mask: Mask) -> list[str]:
         comma = "," if len(value) == 1 else ""
         return [f"({', '.join(parts)}{comma})" for parts in zip(*columns, strict=True)]
     if not isinstance(value, (np.ndarray, np.generic)):
-        return [kind_of_value(value)] * mask.lanes
+        return [value if isinstance(value, str) else kind_of_value(value)] * mask.lanes
     form = "{:f}" if value.dtype.kind == "f" else "{}"
     return [form.format(one) for one in mask.selected(value).tolist()]
 
