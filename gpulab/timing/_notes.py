@@ -24,6 +24,7 @@ from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import SHARE, Readings, Window, percent
 from gpulab.evidence import Note
 from gpulab.timing.sampling import Limits, Sampled
+from gpulab.timing.statistics import fast_count
 from gpulab.units import format_seconds, plural
 
 if TYPE_CHECKING:
@@ -371,20 +372,14 @@ def _wander(samples: np.ndarray, least: float) -> float | None:
 def _two_levels(samples: np.ndarray, least: float) -> tuple[float, float] | None:
     """Return the two levels between which the samples jump, or None where they form one cluster.
 
-    The sorted samples are cut where the two parts differ most from each other (Otsu 1979); the
-    parts must be far apart against their own spread, and each hold a tenth of the samples. Stricter
-    than in ``statistics``: there a doubt costs some more samples, here it costs a false alarm.
+    The two parts must be far apart against their own spread, and each hold a tenth of the samples.
+    Stricter than in ``statistics``: there a doubt costs some more samples, here it costs a false
+    alarm.
     """
-    n = len(samples)
-    if n < _LEAST_FOR_LEVELS:
+    if len(samples) < _LEAST_FOR_LEVELS:
         return None
     ordered = np.sort(samples)
-    counts = np.arange(1, n)
-    sums = np.cumsum(ordered)
-    low_mean, high_mean = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (n - counts)
-    between = counts * (n - counts) * (high_mean - low_mean) ** 2
-    allowed = (counts >= _LEVEL_SHARE * n) & (n - counts >= _LEVEL_SHARE * n)
-    cut = int(np.argmax(np.where(allowed, between, -1.0))) + 1
+    cut = fast_count(ordered, _LEVEL_SHARE)
     low, high = ordered[:cut], ordered[cut:]
     bottom, top = float(np.median(low)), float(np.median(high))
     spread = max(_spread(low), _spread(high))

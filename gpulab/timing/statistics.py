@@ -392,17 +392,8 @@ class _Levels(NamedTuple):
 
 
 def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: float) -> _Levels:
-    """Return the split with the largest variance between its two parts (Otsu 1979), each at least
-    ``smallest_share`` of all.
-    """
-    n = len(samples)
-    first, last = max(1, int(smallest_share * n)), min(n - 1, int((1 - smallest_share) * n))
-    edge = int(smallest_share / 2 * n)  # a rare huge sample must not decide the split
-    values = np.clip(ordered, ordered[edge], ordered[n - 1 - edge]) - ordered[n // 2]
-    sums = np.cumsum(values)
-    counts = np.arange(first, last + 1)
-    between = (sums[counts - 1] * n - counts * sums[-1]) ** 2 / (counts * (n - counts))
-    count = int(counts[np.argmax(between)])
+    """Return how the samples split into a fast and a slow part."""
+    n, count = len(samples), fast_count(ordered, smallest_share)
     fast, slow = ordered[:count], ordered[count:]
     low, distance = float(np.median(fast)), float(np.median(slow)) - float(np.median(fast))
     spread = (count * _spread(fast) + (n - count) * _spread(slow)) / n
@@ -411,6 +402,20 @@ def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: floa
     separate = distance > _APART_SPREADS * spread
     few = int(np.count_nonzero(states[1:] != states[:-1])) < _FEW_SWITCHES
     return _Levels(float(ordered[count - 1]), count / n, separate, separate and few)
+
+
+def fast_count(ordered: np.ndarray, smallest_share: float) -> int:
+    """Return how many of ascending samples are in the fast part of the split with the largest
+    variance between its two parts (Otsu 1979), each at least ``smallest_share`` of all.
+    """
+    n = len(ordered)
+    first, last = max(1, int(smallest_share * n)), min(n - 1, int((1 - smallest_share) * n))
+    edge = int(smallest_share / 2 * n)  # a rare huge sample must not decide the split
+    values = np.clip(ordered, ordered[edge], ordered[n - 1 - edge]) - ordered[n // 2]
+    sums = np.cumsum(values)
+    counts = np.arange(first, last + 1)
+    between = (sums[counts - 1] * n - counts * sums[-1]) ** 2 / (counts * (n - counts))
+    return int(counts[np.argmax(between)])
 
 
 def _spread(ordered: np.ndarray) -> float:
