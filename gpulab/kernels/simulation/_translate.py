@@ -210,13 +210,16 @@ class StatementTranslator:
 
     def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], tuple[Any, ...]]:
         """Return the class and the arguments of an exception: names from outside, and constants."""
-        call = node if isinstance(node, ast.Call) else ast.Call(node or ast.Name("RuntimeError"))
-        given = getattr(call, "args", [])
-        found = [
+        call = (
+            node
+            if isinstance(node, ast.Call)
+            else ast.Call(node or ast.Name("RuntimeError"), [], [])
+        )
+        found: list[Any] = [
             one.value
             if isinstance(one, ast.Constant)
             else self.source.global_object(ast.unparse(one))
-            for one in (call.func, *given)
+            for one in (call.func, *call.args)
         ]
         return found[0], tuple(found[1:])
 
