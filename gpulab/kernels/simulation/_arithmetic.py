@@ -106,7 +106,8 @@ def _special(name: str) -> Callable[[Any], Any]:
     def apply(value: Any) -> Any:
         from scipy import special  # imported where it is needed: it takes a fifth of a second
 
-        return getattr(special, name)(value)
+        # in float64, since of float32 SciPy loses small results
+        return getattr(special, name)(np.asarray(value, np.float64)).astype(value.dtype)[()]
 
     return apply
 

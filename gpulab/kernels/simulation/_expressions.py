@@ -676,6 +676,9 @@ class Translator:
                     f"`{ast.unparse(node.value)}` is not an array; expected one before the index",
                     node,
                 )
+            names = owner.dtype.names
+            if names and not owner.ndim and len(places) == 1 and isinstance(places[0], np.integer):
+                places = (names[int(places[0])],)  # a field by its number
             if places and isinstance(places[0], str):
                 return self._field(frame, owner, mask, places[0], node)
             if sliced or len(places) < owner.ndim or owner.dtype.names is not None:

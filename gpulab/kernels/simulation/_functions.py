@@ -369,6 +369,8 @@ def _shape_and_type(call: Call) -> Callable[[Any, Any], tuple[tuple[int, ...], n
             f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
     for node in alignment:
+        if call.translator.static(node) is None:
+            continue
         bytes_apart = call.translator.literal(node)
         if type(bytes_apart) is not int or bytes_apart < 1 or bytes_apart & (bytes_apart - 1):
             raise call.fail("the alignment of an array must be a power of two, written as a number")

@@ -140,8 +140,8 @@ class Function:
         return found
 
     def _declared(self, variables: dict[str, Any]) -> Signature | None:
-        """Return the declaration that arguments have: the one with their types, or else the first
-        to which they can be converted.
+        """Return the declaration that arguments have: the one to which they are converted with the
+        smallest loss.
         """
         if not self.signatures:
             return None
@@ -154,7 +154,7 @@ class Function:
                 "Convert the arguments, or declare it for these as well",
                 self.source.tree.lineno,
             )
-        return next((one for one in fitting if list(one.parameters) == types), fitting[0])
+        return min(fitting, key=lambda one: one.losses(types))
 
 
 def _as_declared(value: Any, wanted: Any) -> Any:

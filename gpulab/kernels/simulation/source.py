@@ -159,6 +159,17 @@ class Signature:
         """Return whether arguments of these types can be taken as the declared ones."""
         return len(types) == len(self.parameters) and all(map(_fits, types, self.parameters))
 
+    def losses(self, types: list[Any]) -> int:
+        """Return how far arguments are from the declared types: 1 for each conversion, 100 for one
+        that may change a number.
+        """
+        numbers = [
+            (found, wanted)
+            for found, wanted in zip(types, self.parameters, strict=True)
+            if isinstance(wanted, np.dtype) and found != wanted
+        ]
+        return sum(1 if np.can_cast(found, wanted) else 100 for found, wanted in numbers)
+
 
 def _fits(found: Any, wanted: Any) -> bool:
     """Return whether a number can be converted, or an array's memory taken as declared: numba does
