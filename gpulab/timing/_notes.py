@@ -14,6 +14,7 @@ own.
 
 from __future__ import annotations
 
+import functools
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -273,47 +274,39 @@ def _level_shift(samples: np.ndarray, least: float) -> float | None:
         return None
     edges = np.linspace(0, len(samples), min(_POINTS, len(samples)) + 1).astype(int)
     points = np.array([np.median(samples[start:end]) for start, end in pairwise(edges)])
-    shortest = max(
-        _LEAST_POINTS,
-        len(points) // (_SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2),
-    )
+    parts = _SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2
+    shapes = _shapes(len(points), max(_LEAST_POINTS, len(points) // parts))
     found = [
         effect
-        for effect, score in (_best_stretch(points, shortest), _best_ramp(points, shortest))
+        for effect, score in (_best_fit(points, kind) for kind in shapes)
         if effect >= least and score >= _SHIFT_SCORE
     ]
     return max(found, default=None)
 
 
-def _best_stretch(points: np.ndarray, shortest: int) -> tuple[float, float]:
-    """Return the relative effect and the score of the stretch that stands out most."""
-    m = len(points)
-    sums = np.concatenate([[0.0], np.cumsum(points)])
-    start, end = (
-        index.ravel() for index in np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij")
-    )
-    fits = (end - start >= shortest) & (m - end + start >= shortest)
-    start, end = start[fits], end[fits]
-    length = end - start
-    inside = (sums[end] - sums[start]) / length
-    outside = (sums[m] - sums[end] + sums[start]) / (m - length)
-    reach = np.sqrt(1.0 / length + 1.0 / (m - length))
-    best = int(np.argmax(np.abs(inside - outside) / reach))
-    fitted = np.full(m, outside[best])
-    fitted[start[best] : end[best]] = inside[best]
-    return _effect(float(inside[best]), float(outside[best]), points - fitted, float(reach[best]))
-
-
-def _best_ramp(points: np.ndarray, shortest: int) -> tuple[float, float]:
-    """Return the relative effect and the score of the ramp that fits best."""
-    m = len(points)
+@functools.lru_cache(maxsize=8)
+def _shapes(m: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all stretches and all ramps of ``m`` points with at least ``shortest`` points on each
+    level, as rows of values from 0 to 1.
+    """
+    index = np.arange(m)
+    start, end = (place[:, None] for place in np.triu_indices(m + 1, 1))
+    stretches = ((start <= index) & (index < end)).astype(float)
+    held = stretches.sum(axis=1)
     edges = np.unique(np.linspace(0, m - 1, _RAMP_EDGES).astype(int))
-    start, end = (index.ravel() for index in np.meshgrid(edges, edges, indexing="ij"))
-    fits = (start < end) & (start + end >= 2 * shortest) & (2 * m - start - end >= 2 * shortest)
-    start, end = start[fits, None], end[fits, None]
-    shapes = np.clip((np.arange(m) - start) / (end - start), 0.0, 1.0)
+    start, end = (edges[place][:, None] for place in np.triu_indices(len(edges), 1))
+    ramps = np.clip((index - start) / (end - start), 0.0, 1.0)
+    middle = (start + end).ravel()
+    return (
+        stretches[(held >= shortest) & (m - held >= shortest)],
+        ramps[(middle >= 2 * shortest) & (2 * m - middle >= 2 * shortest)],
+    )
+
+
+def _best_fit(points: np.ndarray, shapes: np.ndarray) -> tuple[float, float]:
+    """Return the relative effect and the score of the shape that fits best, by least squares."""
     centred = shapes - shapes.mean(axis=1, keepdims=True)
-    size = (centred**2).sum(axis=1)
+    size = np.einsum("ij,ij->i", centred, centred)
     rise = centred @ points / size
     best = int(np.argmax(rise**2 * size))
     base = float(points.mean() - rise[best] * shapes[best].mean())
