@@ -100,25 +100,28 @@ def _odd_sum(x: Value, y: Value) -> Value:
 # The arithmetic functions that a kernel may call: of math, NumPy and Python, and cuda's of bits.
 
 
-def _special(name: str) -> Callable[[Any], Any]:
-    """Return a function that NumPy lacks, in the type of its argument."""
-
-    def apply(value: Any) -> Any:
-        from scipy import special  # imported where it is needed: it takes a fifth of a second
-
-        # in float64, since of float32 SciPy loses small results
-        return getattr(special, name)(np.asarray(value, np.float64)).astype(value.dtype)[()]
-
-    return apply
-
-
-def _gamma(value: Any) -> Any:
-    """Return the gamma function, where it has no value as CUDA's ``tgamma``: nan below 0, infinity
-    with its sign at 0.
+def _special(
+    function: Callable[[float], float], at_pole: Callable[[float], float] = abs
+) -> Callable[[Any], Any]:
+    """Return a function of math that NumPy lacks, for lanes, in the type of its argument; beyond
+    the range it is infinity, and at a pole what CUDA has there.
     """
-    whole = (value < 0) & (value == np.floor(value))
-    found = np.where(whole, np.nan, _special("gamma")(value))
-    return np.where(value == 0, np.copysign(np.inf, value), found).astype(value.dtype)[()]
+
+    def of_one(value: float) -> float:
+        try:
+            return function(value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+        except ValueError:
+            return at_pole(value)
+
+    of_lanes = np.vectorize(of_one, otypes=[np.float64])
+    return lambda value: of_lanes(value).astype(value.dtype)[()]
+
+
+def _gamma_at_pole(value: float) -> float:
+    """Return infinity with the sign of 0, and nan below."""
+    return math.copysign(math.inf, value) if value == 0 else math.nan
 
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
@@ -162,10 +165,10 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "arcsinh": np.arcsinh,
     "arccosh": np.arccosh,
     "arctanh": np.arctanh,
-    "erf": _special("erf"),
-    "erfc": _special("erfc"),
-    "lgamma": _special("gammaln"),
-    "gamma": _gamma,
+    "erf": _special(math.erf),
+    "erfc": _special(math.erfc),
+    "lgamma": _special(math.lgamma, lambda _: math.inf),
+    "gamma": _special(math.gamma, _gamma_at_pole),
 }
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "atan2": np.arctan2,
