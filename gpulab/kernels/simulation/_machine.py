@@ -626,7 +626,7 @@ class Machine:
             if self.batch.blocks == resident < grid and mask.blocks.all():
                 raise WaitError(line, MORE_THAN_FIT.format(resident=resident))
             raise WaitError(line)
-        turns.spin(line, mask, self.launch.changes if settled else -1)
+        turns.spin(line, mask, self.launch.changes if settled else None)
 
     def together(
         self, site: ast.AST, mask: Mask, act: Callable[..., Any], *values: Any, block: bool = False

@@ -118,8 +118,10 @@ class Turns:
         self.current: Strand | None = None
         self._ready: deque[Strand] = deque()
         # in a loop at a line, with the lanes in it, and the state of memory in which they cannot
-        # go on (-1: they may)
-        self._spinning: deque[tuple[Strand, int, Mask, int]] = deque()
+        # go on; where the last one stood; and those that may go on in any state
+        self._spinning: list[tuple[Strand, int, Mask, int]] = []
+        self._last = 0
+        self._trying: deque[Strand] = deque()
         self._meetings: dict[Any, _Meeting] = {}
         self._left: dict[int, int] = {}  # strands of each block that have not ended
         self._full = ""  # why no other block can begin
@@ -139,10 +141,13 @@ class Turns:
             self._ready.appendleft(self.current)
             self._pause(self.current)
 
-    def spin(self, line: int, mask: Mask, state: int) -> None:
-        """Wait in a loop until memory is no longer in this state (-1: let others run once)."""
+    def spin(self, line: int, mask: Mask, state: int | None) -> None:
+        """Wait in a loop until memory is no longer in this state (None: let others run once)."""
         assert self.current is not None
-        self._spinning.append((self.current, line, mask, state))
+        if state is None:
+            self._trying.append(self.current)
+        else:
+            self._spinning.insert(self._last, (self.current, line, mask, state))
         self._pause(self.current)
 
     def meet(self, site: int, act: Callable[..., Any], values: tuple[Any, ...], block: bool) -> Any:
@@ -196,7 +201,7 @@ class Turns:
             meetings = [one for meeting in self._meetings.values() for one in meeting.waiting]
             spinning = [strand for strand, *_ in self._spinning]
             current = [] if self.current is None else [self.current]
-            for strand in {*current, *self._ready, *meetings, *spinning}:
+            for strand in {*current, *self._ready, *self._trying, *meetings, *spinning}:
                 strand.stopping = True
                 if strand.go.locked():  # else it is on its way
                     strand.go.release()
@@ -254,11 +259,8 @@ class Turns:
             self._pass(complete)
         if not self._ready:
             self._start()
-        for _ in range(0 if self._ready else len(self._spinning)):
-            strand, line, mask, state = self._spinning.popleft()
-            if state != launch.changes:
-                return strand
-            self._spinning.append((strand, line, mask, state))
+        if not self._ready:
+            self._wake(launch.changes)
         if not self._ready and self._spinning:
             raise self._stuck(launch)
         if not self._ready:
@@ -266,9 +268,28 @@ class Turns:
             self._pass(list(self._meetings)[:1])
         return self._ready.popleft() if self._ready else None
 
+    def _wake(self, changes: int) -> None:
+        """Let one go on that waits for a change of memory, if there was one: the nearest to the
+        last one, since they often follow each other. Else one that tries again in any case.
+        """
+        count = len(self._spinning)
+        for distance in range(count):
+            for place in (self._last + distance, self._last - distance - 1):
+                if 0 <= place < count and self._spinning[place][3] != changes:
+                    self._last = place
+                    self._ready.append(self._spinning.pop(place)[0])
+                    return
+        if self._trying:
+            self._last = count
+            self._ready.append(self._trying.popleft())
+
     def _start(self) -> None:
         """Let the next block begin, if there is room for it."""
-        waiting = len(self._spinning) + sum(len(m.waiting) for m in self._meetings.values())
+        waiting = (
+            len(self._spinning)
+            + len(self._trying)
+            + sum(len(m.waiting) for m in self._meetings.values())
+        )
         if not self._room:
             self._full = MORE_THAN_FIT.format(resident=self._resident)
         elif self.by_thread and waiting > _MOST_STRANDS:
@@ -276,6 +297,7 @@ class Turns:
         elif (machine := next(self._machines, None)) is not None:
             self._full = ""
             self._room -= 1
+            self._last = len(self._spinning)
             masks = [machine.batch.everyone]
             if self.by_thread:
                 masks = [Mask(machine.batch, lane) for lane in machine.batch.lanes_apart]
