@@ -341,9 +341,10 @@ def main() -> int:
     excused = tomllib.loads(HERE.with_suffix(".toml").read_text(encoding="utf-8"))["excused"]
     results = {}
     for who in (NUMBA, OURS):
-        file = (
-            arguments.out / f"{who}-{version}{'-' + arguments.part if arguments.part else ''}.json"
-        )
+        whole = arguments.out / f"{who}-{version}.json"
+        file = whole.with_stem(f"{whole.stem}-{arguments.part}") if arguments.part else whole
+        if who == NUMBA and whole.exists() and not arguments.fresh:
+            file = whole
         if who == OURS or arguments.fresh or not file.exists():
             file.write_text(json.dumps(run_suite(who, arguments.part), indent=1), encoding="utf-8")
         results[who] = json.loads(file.read_text(encoding="utf-8"))

@@ -344,8 +344,10 @@ class Configured:
             # the program's own frames say where; ours say nothing to its reader
             raise error.with_traceback(None) from error.__cause__
         except Exception as error:  # the kernel's own, with debug=True
-            for session in _sessions[-1:] if hasattr(error, "simulation") else ():
-                session.add(kernel.py_func, error.simulation)
+            done = getattr(error, "simulation", None)
+            for session in _sessions[-1:]:
+                if isinstance(done, Simulation):
+                    session.add(kernel.py_func, done)
             raise
         for session in _sessions[-1:]:
             session.add(kernel.py_func, simulation)
