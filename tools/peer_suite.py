@@ -6,7 +6,8 @@
 
 The suite is that of the installed numba-cuda; nothing of it is copied. Each test runs in a worker
 process, which is ended and replaced where a test takes longer than a minute. ``peer_suite.toml``
-beside this file names the tests that no simulator of kernels can pass, each with its reason.
+beside this file names the tests that no simulator of kernels can pass, each with its reason, and
+judges what is found in kernels of tests that pass.
 
 Not a part of the tests: what it measures is how much of the language of numba.cuda the microscope
 speaks.
@@ -338,7 +339,8 @@ def main() -> int:
         parser.error("expected --out FOLDER for the results")
     arguments.out.mkdir(parents=True, exist_ok=True)
     version = importlib.metadata.version("numba-cuda")
-    excused = tomllib.loads(HERE.with_suffix(".toml").read_text(encoding="utf-8"))["excused"]
+    texts = tomllib.loads(HERE.with_suffix(".toml").read_text(encoding="utf-8"))
+    excused = texts["excused"]
     results = {}
     for who in (NUMBA, OURS):
         whole = arguments.out / f"{who}-{version}.json"
@@ -353,6 +355,11 @@ def main() -> int:
     for group, counts in compare(results[NUMBA], results[OURS], excused).items():
         rest = ", ".join(f"{count} {how}" for how, count in counts.most_common())
         print(f"  {group} on Numba's simulator: {counts.total()} ({rest})")
+    found = [name for name, test in results[OURS].items() if test["findings"]]
+    unjudged = [name for name in found if reason_for(name, {**texts["judged"], **excused}) is None]
+    print(f"  findings on {len(found)} tests, {len(found) - len(unjudged)} of them judged")
+    for name in unjudged:
+        print(f"    {name}: {results[OURS][name]['findings'][0]}")
     return 0
 
 
