@@ -467,7 +467,7 @@ class _Climb:
                 Rung(
                     one.name,
                     one.title,
-                    one.mends,
+                    one.improves,
                     self._described(rung),
                     self._gain(rung, rung[:-1]),
                     self._gain((one.name,)),

@@ -41,7 +41,7 @@ from gpulab.training.data_tasks import (
 )
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options, SeedsResult
 
-# of this call: the second, so that the optimizer's state is there from its start
+# the second, so that the optimizer's state is there from its start
 _FOLLOWED_STEP = 1
 # on an accelerator one stretch of so many is timed part by part, the first among them
 _PARTED_EVERY = 4
@@ -524,7 +524,7 @@ def diverged_note(
     if not began_finite:
         cause = (
             "The model had weights that are infinite or nan from the start. Pass "
-            "task.make_model(seed), or a model from a good checkpoint."
+            "task.make_model(seed), or a model with finite weights."
         )
     elif non_finite:
         cause = (

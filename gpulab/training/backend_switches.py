@@ -14,12 +14,12 @@ import torch
 from gpulab.devices import Device
 
 _POLL_SECONDS = 0.001
-# who is in an ``alone`` block or waits for one, as they came; the first is inside
+# who is in an ``exclusive`` block or waits for one, as they came; the first is inside
 _line: list[threading.Thread] = []
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def exclusive() -> Iterator[None]:
     """Within the block no other thread is in one: switches and generators are the process's, and
     two would put back each other's.
 
@@ -55,7 +55,7 @@ class Generators:
         self._generators: list[Any] = [torch.default_generator]
         if not device.is_cpu:
             self._generators.append(_generator_of(device))
-        with alone():
+        with exclusive():
             callers = self._now()
             try:
                 # Not torch.manual_seed, which seeds every accelerator of the caller's too.
@@ -192,7 +192,7 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get
     another one. One thread at a time.
     """
-    with alone(), put_back():
+    with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
         places = _float32_places()
         _matmul_precision(places, "high" if wanted == "tf32" else "highest")

@@ -238,7 +238,7 @@ class Task:
             If the seed is not a whole number from 0 to 2**63 - 1.
         """
         seed = check_seed("make_model", seed)
-        with backend_switches.alone(), torch.random.fork_rng(devices=[]):
+        with backend_switches.exclusive(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build()
 
@@ -633,7 +633,8 @@ class Order:
     (batch_size,).
 
     Each epoch is another permutation; its last items that fill no batch wait for another epoch.
-    Batch k depends on the seed and k alone, so a run that is resumed sees what it would have seen.
+    Batch k depends on the seed and k alone, so a run whose loading was cut off goes on with the
+    batches that it would have seen.
     """
 
     def __init__(self, items: int, batch_size: int, seed: int, first: int, last: int) -> None:

@@ -44,7 +44,7 @@ class Technique:
     ----------
     name, title : str
         The short word, and what tables call it.
-    mends : str
+    improves : str
         The part of a step that it improves.
     options : mapping
         Of ``training.fit``.
@@ -56,13 +56,17 @@ class Technique:
 
     name: str
     title: str
-    mends: str = "the step"
+    improves: str = "the step"
     options: Mapping[str, Any] = field(default_factory=dict)
     model: Callable[[], Any] | None = None
     lacks: Lacks = _never
 
     def __post_init__(self) -> None:
-        for name, value in (("name", self.name), ("title", self.title), ("mends", self.mends)):
+        for name, value in (
+            ("name", self.name),
+            ("title", self.title),
+            ("improves", self.improves),
+        ):
             if not isinstance(value, str) or not value:
                 raise InputError(
                     f"Technique: {name} is {shown(value)}; expected a few words. Pass a text."

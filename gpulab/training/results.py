@@ -105,7 +105,7 @@ class FitResult(Result):
     ended : str
         "finished", "stopped", "interrupted" or "diverged".
     losses : ndarray, shape (steps,)
-        The loss of every step, from the first of the run (of a resumed one: of its beginning).
+        The loss of every step.
     first_bad_step : int or None
         The first step (from 0) whose loss was not finite.
     accuracy : Accuracy or None
@@ -118,7 +118,7 @@ class FitResult(Result):
     samples_per_second_interval : (float, float) or None
         A 95 % interval; None when none can be given (a note says why).
     first_step_seconds : float or None
-        The first step of this call, with compilation and allocation.
+        The first step, with compilation and allocation.
     phase_seconds : mapping of str to float
         Seconds a step by ``PHASES``, mean over the steps that were timed part by part; the device
         had finished each part.
@@ -132,7 +132,7 @@ class FitResult(Result):
     final_scale : float or None
         The loss scale at the end.
     total_seconds : float
-        Of this call, without the test.
+        Without the test.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment

@@ -125,7 +125,7 @@ def test_each_technique_is_what_its_title_says(approved: Any) -> None:
     cpu, text = Device("cpu"), f"{dict(training.START)}\n"
     for each in training.techniques():
         model = each.model and repr(each.model()).partition("\n")[0]
-        text += f"{each.name}: {each.title}; {each.mends}; {dict(each.options)}; {model} "
+        text += f"{each.name}: {each.title}; {each.improves}; {dict(each.options)}; {model} "
         text += (each.lacks(cpu) or "-").replace(cpu.name, "A CPU") + "\n"
     assert text == approved
 
