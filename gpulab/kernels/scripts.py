@@ -342,7 +342,7 @@ class Configured:
             for session in _sessions[-1:]:
                 session.refusals.append(str(error))
             # the program's own frames say where; ours say nothing to its reader
-            raise error.with_traceback(None) from error.__cause__
+            raise _as_numba_raises(error).with_traceback(None) from error.__cause__
         except Exception as error:  # the kernel's own, with debug=True
             done = getattr(error, "simulation", None)
             for session in _sessions[-1:]:
@@ -353,6 +353,20 @@ class Configured:
             session.add(kernel.py_func, simulation)
         for finish in cleanup:
             finish()
+
+
+def _as_numba_raises(error: GpulabError) -> GpulabError:
+    """Return the refusal of a kernel as an error that is Numba's TypingError as well, since a
+    script may catch that; any other error as it is.
+    """
+    errors = sys.modules.get("numba.cuda.core.errors")
+    if errors is None or type(error) is not KernelError:
+        return error
+    kinds = KernelError, errors.TypingError
+    refused: KernelError = type("KernelError", kinds, {"__module__": KernelError.__module__})(
+        str(error), error.line
+    )
+    return refused
 
 
 def _extent(name: str, value: Any) -> tuple[int, ...]:
