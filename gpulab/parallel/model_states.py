@@ -26,7 +26,7 @@ from gpulab.units import format_bytes, plural
 
 
 @dataclass(frozen=True)
-class GptShape(Result):
+class GptShape:
     """One size of the transformer.
 
     Attributes
