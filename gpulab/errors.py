@@ -217,9 +217,7 @@ class RecordingError(GpulabError, ValueError):
 
 
 class CheckpointError(GpulabError, ValueError):
-    """A checkpoint of a training run or a model's file is missing, damaged, or is not the expected
-    file.
-    """
+    """A file of a compressed model is damaged, or is not the expected file."""
 
 
 class KernelError(GpulabError, ValueError):

@@ -745,38 +745,32 @@ def _driven(
     interrupt: _interrupts.Interrupted,
 ) -> FitResult:
     """Drive a run to its end, or to where the learner ends it; return what was reached."""
-    options, notes = run.options, list[Note]()
-    stretch = 1 if run.device.is_cpu else _STRETCH
-    an_epoch = len(run.task.train) // options.batch_size
-    ended = None
+    steps, ended = run.options.steps, None
     while not run.is_over:
         if interrupt.asked or (stop is not None and stop()):
             ended = "interrupted" if interrupt.asked else "stopped"
             break
-        reached = len(run.losses)
         try:
-            run.advance(min(stretch, an_epoch - reached % an_epoch))
+            run.advance(1 if run.device.is_cpu else _STRETCH)
         except KeyboardInterrupt:
             # a second one, in the middle of a step: the weights may be half updated
             ended = "interrupted"
             break
         now = len(run.losses)
         if report is not None:
-            report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
-    if ended is not None:
-        if not run.losses:
-            if ended == "interrupted":
-                raise KeyboardInterrupt
-            raise StoppedError(
-                "fit: stopped before the first step; expected it to run. Call it again."
-            )
-        sentence = (
-            f"the run was {ended} after {len(run.losses)} of {options.steps} steps; the result "
-            "covers these steps. Run it again for all of them."
-        )
-        notes.append(Note(ended, sentence))
+            report(now / steps, f"step {now} of {steps}: loss {run.losses[-1]:.4g}")
+    if ended is None:
+        return run.result()
+    if not run.losses:
+        if ended == "interrupted":
+            raise KeyboardInterrupt
+        raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")
+    sentence = (
+        f"the run was {ended} after {len(run.losses)} of {steps} steps; the result covers these "
+        "steps. Run it again for all of them."
+    )
     result = run.result(ended)
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    return dataclasses.replace(result, notes=(*result.notes, Note(ended, sentence)))
 
 
 def over_seeds(
