@@ -258,28 +258,15 @@ def profile(
         _given.whole(name, "steps", steps, 1, 100),
         _given.whole(name, "warmup", warmup, 0, 100),
     )
-    run = _Run(step, args, devices.find(device))
-    run.repeat(warmup, "warm-up step {} of {}")
-    events = run.profiled(steps)
-    plain = run.repeat(steps, "step without the profiler {} of {}")
-    label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
-    # A mean, as all figures of a step here: its rows in the table add up to it.
-    return _result(label, run.device, events, steps, sum(plain) / steps)
+    where = devices.find(device)
 
-
-class _Run:
-    """The steps of one profile."""
-
-    def __init__(self, step: Callable[..., Any], args: Any, device: devices.Device) -> None:
-        self.step, self.args, self.device = step, args, device
-
-    def once(self, what: str) -> float:
+    def once(what: str) -> float:
         """Make a step and wait for the device; return how long both took."""
         begin = time.perf_counter()
         try:
             with devices.guard(f"profile: {what}"):
-                self.step(*self.args)
-                self.device.synchronize()
+                step(*args)
+                where.synchronize()
         except GpulabError:
             raise
         except Exception as error:
@@ -289,34 +276,34 @@ class _Run:
             ) from error
         return time.perf_counter() - begin
 
-    def repeat(
-        self, count: int, what: str, around: Callable[[int], Any] = contextlib.nullcontext
-    ) -> list[float]:
-        """Make steps, each within a context; return what they took."""
-        taken = []
-        for number in range(count):
-            with around(number):
-                taken.append(self.once(what.format(number + 1, count)))
-        return taken
+    for number in range(warmup):
+        once(f"warm-up step {number + 1} of {warmup}")
+    with _profiling(where) as profiler:
+        for number in range(steps):
+            with record_function(f"{_MARK}{number}"):
+                once(f"step {number + 1} of {steps} under the profiler")
+    plain = [once(f"step without the profiler {number + 1} of {steps}") for number in range(steps)]
+    label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
+    # A mean, as all figures of a step here: its rows in the table add up to it.
+    return _result(label, where, profiler.events(), steps, sum(plain) / steps)
 
-    def profiled(self, count: int) -> Any:
-        """Make steps under the profiler; return its events."""
-        # its library writes two lines of its own into the notebook otherwise
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        activities = [ProfilerActivity.CPU]
-        if self.device.torch_type in ("cuda", "xpu"):
-            activities.append(getattr(ProfilerActivity, self.device.torch_type.upper()))
-        profiler: Any = torch.profiler.profile(activities=activities, acc_events=True)
+
+@contextlib.contextmanager
+def _profiling(device: devices.Device) -> Iterator[Any]:
+    """Run the block under PyTorch's profiler, of the host and of what the device has."""
+    # its library writes two lines of its own into the notebook otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [ProfilerActivity.CPU]
+    if device.torch_type in ("cuda", "xpu"):
+        activities.append(getattr(ProfilerActivity, device.torch_type.upper()))
+    profiler: Any = torch.profiler.profile(activities=activities, acc_events=True)
+    with _silent():
+        profiler.start()
+    try:
+        yield profiler
+    finally:
         with _silent():
-            profiler.start()
-        try:
-            self.repeat(
-                count, "step {} of {} under the profiler", lambda k: record_function(f"{_MARK}{k}")
-            )
-        finally:
-            with _silent():
-                profiler.stop()
-        return profiler.events()
+            profiler.stop()
 
 
 @contextlib.contextmanager
