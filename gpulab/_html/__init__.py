@@ -59,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.units import plural
 
     # a shell expands ~ only at the beginning of a word, and not in --out=~/pages
-    out, source, executed = (
+    source, executed = (
         None if path is None else expanded("html", path)
-        for path in (arguments.out, arguments.notebooks, arguments.executed)
+        for path in (arguments.notebooks, arguments.executed)
     )
     index, pages, nbytes, seconds = write_course(
         source or find_originals(),
-        out,
+        expanded("html", arguments.out),
         only=tuple(arguments.only),
         executed=executed,
         solutions=arguments.solutions,

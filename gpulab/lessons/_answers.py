@@ -237,20 +237,18 @@ def _decode_array(kept: Kept, depth: int) -> Any:
     return array if kept["t"] == "array" else array[()]
 
 
+def _reader(kind: type) -> Callable[[Kept, int], Any]:
+    """Return what reads the values of a type."""
+    if kind in _TEXTS:
+        return lambda kept, depth: _TEXTS[kind][1](kept["v"])
+    return lambda kept, depth: kind(decode(item, depth) for item in kept["v"])
+
+
 # Tag -> what reads the value behind it.
 _READERS: dict[str, Callable[[Kept, int], Any]] = {
-    **{
-        kind.__name__: (
-            lambda kept, depth, kind=kind: kind(decode(item, depth) for item in kept["v"])
-        )
-        for kind in (tuple, list, set, frozenset)
-    },
+    **{kind.__name__: _reader(kind) for kind in (*_TEXTS, tuple, list, set, frozenset)},
     "dict": lambda kept, depth: {
         decode(key, depth): decode(item, depth) for key, item in kept["v"]
-    },
-    **{
-        kind.__name__: (lambda kept, depth, read=read: read(kept["v"]))
-        for kind, (_, read) in _TEXTS.items()
     },
     "array": _decode_array,
     "scalar": _decode_array,
@@ -285,7 +283,7 @@ def restore_result(kept: Any) -> Any:
     name, package = str(kept.get("class")), ".".join(kept["module"].split(".")[:2])
     try:
         # what a package offers may be in another of its files than in the version that kept it
-        found = getattr(importlib.import_module(package), name, None)
+        found: Any = getattr(importlib.import_module(package), name, None)
         found = found or getattr(importlib.import_module(kept["module"]), name, None)
         is_own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{package}.")
         if not is_own or not issubclass(found, Result):

@@ -798,14 +798,13 @@ def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     """The first recorded GPU that has ceilings and tells its multiprocessors."""
     for recording, roofs in _roofs():
         gpu = accelerator_told(recording)
-        several, capability = gpu.get("multiprocessors"), gpu.get("compute_capability")
-        told = isinstance(several, int) and several > 0 and isinstance(capability, str)
+        several, capability = gpu.get("multiprocessors"), str(gpu.get("compute_capability") or "")
         with contextlib.suppress(InputError):  # a recording without these ceilings
             rates = (
                 roofs.memory_roof().bytes_per_second,
                 roofs.arithmetic_roof("float32").flops_per_second,
             )
-            if told and capability:
+            if isinstance(several, int) and several > 0 and capability:
                 figures = _figures(capability, several, gpu.get("l2_bytes"), *rates)
                 return roofs.device, figures, roofs.evidence, ()
     raise RecordingError(

@@ -190,7 +190,7 @@ def _is_ours(content: Any) -> bool:
     stamp = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
     if not isinstance(content, dict) or not stamp.items() <= content.items():
         return False
-    parts = [content.get("predictions"), content.get("exercises")]
+    parts: list[Any] = [content.get("predictions"), content.get("exercises")]
     if not all(isinstance(part, dict) for part in parts):
         return False
     entries = [entry for part in parts for entry in part.values()]

@@ -560,7 +560,7 @@ def _date_fault(date: str) -> str:
 def _fault(report: StudentReport) -> str:
     """Return what has the right type and cannot be true, or is too much to show; "" for nothing."""
     checks, machine, predictions = report.checks, report.machine, report.predictions
-    entries = {"predictions": predictions, "checks": checks}
+    entries: dict[str, Sequence[Any]] = {"predictions": predictions, "checks": checks}
     twice = (
         (what, next((id for id, n in Counter(e.id for e in several).items() if n > 1), None))
         for what, several in entries.items()
@@ -698,7 +698,9 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
     names in each folder.
     """
     places = {one.folder for one in group}
-    ids = [entry.id for one in group for entry in (*one.report.checks, *one.report.predictions)]
+    reports = [one.report for one in group]
+    ids = [check.id for report in reports for check in report.checks]
+    ids += [prediction.id for report in reports for prediction in report.predictions]
     uploaded = places != {"."} and all(names[place] == 1 for place in places)
     return len(places) > 1 or (len(set(ids)) < len(ids) and not uploaded)
 
