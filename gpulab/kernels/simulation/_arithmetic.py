@@ -7,13 +7,20 @@ import cmath
 import functools
 import math
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._functions import ARITHMETIC, FUNCTIONS, Call, Maker, makes
+from gpulab.kernels.simulation._functions import (
+    ARITHMETIC,
+    FUNCTIONS,
+    Call,
+    Maker,
+    makes,
+    not_numeric,
+)
 from gpulab.kernels.simulation._geometry import Mask
 from gpulab.kernels.simulation._memory import (
     Choice,
@@ -183,7 +190,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "float_power": np.power,
 }
 _FLOATS = (_types.SINGLE, _types.FLOAT)
-_INT32, _COMPLEX = np.dtype(np.int32), np.dtype(np.complex128)
+_INT32 = np.dtype(np.int32)
 _TESTS: dict[str, Callable[[Any], Any]] = {
     "isnan": np.isnan,
     "isinf": np.isinf,
@@ -234,13 +241,15 @@ def _elementwise(call: Call, function: Callable[..., Any], count: int, rule: Rul
     call.translator.program.writes[id(call.node)] = nodes[count:]
 
     def of_numbers(*given: Any) -> Any:
-        if not all(isinstance(value, (np.ndarray, np.generic)) for value in given):
+        if any(map(not_numeric, given)):
             raise call.fail(f"{call.name} takes numbers")
         types = [_INT32 if place else v.dtype for v, place in zip(given, places, strict=False)]
         if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
             raise call.fail(f"{call.name} takes real numbers")
         dtype = rule(*types)
-        return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
+        return _called(
+            call, function, (v if dtype is None else _types.cast(v, dtype) for v in given)
+        )
 
     def run(frame: Frame, mask: Mask) -> Any:
         *given, last = [value(frame, mask) for value in values]
@@ -254,6 +263,14 @@ def _elementwise(call: Call, function: Callable[..., Any], count: int, rule: Rul
         return last
 
     return run
+
+
+def _called(call: Call, function: Callable[..., Any], given: Iterable[Any]) -> Any:
+    """Return what a function gives, or name the line where it does not take the arguments."""
+    try:
+        return function(*given)
+    except (TypeError, AttributeError) as error:
+        raise call.fail(f"{call.name} does not take numbers of these types") from error
 
 
 def _register(names: dict[str, Callable[..., Any]], count: int, rule: Rule, prefix: str) -> None:
@@ -381,7 +398,9 @@ def _extreme(call: Call) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         given = [value(frame, mask) for value in values]
         given = [*given[0]] if len(given) == 1 and isinstance(given[0], tuple) else given
-        if any(getattr(value, "dtype", _COMPLEX).kind not in "biuf" for value in given):
+        if not given or any(
+            not_numeric(value) or value.dtype.kind not in "biuf" for value in given
+        ):
             raise call.fail(f"{call.name} takes real numbers, or a tuple of them")
         best, of_two = given[0], len(given) == 2
         for other in given[1:]:
@@ -561,7 +580,7 @@ FUNCTIONS["cuda.brev"] = _bit_function(_reversed_bits)
 
 def _several(call: Call, function: Callable[..., Any]) -> Expression:
     values = call.numbers(2 if function is _divmod else 1)
-    return lambda frame, mask: function(*(value(frame, mask) for value in values))
+    return lambda frame, mask: _called(call, function, (value(frame, mask) for value in values))
 
 
 def _divmod(left: Any, right: Any) -> Any:
@@ -619,20 +638,20 @@ _REDUCTIONS = (
 
 
 def _reduction(call: Call) -> Expression:
+    """Return the closure of a sum, a largest element and the like, of an array or a tuple."""
     name = call.name.rpartition(".")[2]
     value, reduce = call.translator.expression(call.arguments(1)[0]), getattr(np, name)
 
     def run(frame: Frame, mask: Mask) -> Any:
         found = value(frame, mask)
-        if isinstance(found, (View, Choice)):
-            indices = [index for index, some in elements(found, mask) if some is mask]
-            parts = [load(frame.machine, found, mask, index, call.line) for index in indices]
-        elif isinstance(found, tuple):
-            parts = functools.reduce(
-                lambda a, b: [*a[:-1], *_types.alike(a[-1], b)], found[1:], [*found[:1]]
-            )
-        else:
-            raise call.fail(f"{call.name} takes an array")
+        parts = found if isinstance(found, tuple) else ()
+        if isinstance(found, (View, Choice)) and found.dtype.kind in "biufc":
+            each = [*elements(found, mask)]
+            if any(some is not mask for _, some in each):
+                raise call.fail(f"{call.name} takes an array that is as long in all threads")
+            parts = tuple(load(frame.machine, found, mask, at, call.line) for at, _ in each)
+        if not parts or any(map(not_numeric, parts)):
+            raise call.fail(f"{call.name} takes an array or a tuple of numbers")
         stacked = np.array(np.broadcast_arrays(*parts))
         if name.endswith(("mean", "var", "std")):
             stacked = _types.cast(stacked, _types.FLOAT)
@@ -657,13 +676,13 @@ def _of_memory(call: Call) -> Expression:
             raise call.fail(f"`{call.name}` is not supported in a kernel")
         try:
             if kind == "view":
-                dtype = dtype_of(given[0])
+                dtype = dtype_of(given[0]) if given else None
                 return viewed(view, view.dtype if dtype is None else dtype)
             shape = given[0] if given and isinstance(given[0], tuple) else tuple(given)
             if kind == "item":
                 return load(frame.machine, reshaped(view, ()), mask, (), call.line)
             return reshaped(view, shape if kind == "reshape" else (-1,))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise call.fail(f"`{call.name}`: {error}") from error
 
     return run
@@ -737,7 +756,7 @@ def _vector(call: Call, dtype: np.dtype, count: int) -> Expression:
         for value in values:
             found = value(frame, mask)
             parts.extend(found if isinstance(found, tuple) else [found])
-        if len(parts) != count:
+        if len(parts) != count or any(map(not_numeric, parts)):
             raise call.fail(f"{call.name} takes {plural(count, 'number')}")
         return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 

@@ -80,11 +80,14 @@ def item_of(
         If there is no such element, or the tuple has several types, of which a compiler could not
         tell the one that comes out.
     """
-    index = places[0]
-    if len(places) == 1 and isinstance(index, Slice):
-        return tuple(items[index.of_tuple()])
+    index = places[0] if len(places) == 1 else None
+    if isinstance(index, Slice) and all(
+        limit is None or isinstance(limit, np.integer)
+        for limit in (index.start, index.stop, index.step)
+    ):
+        return tuple(items[slice(index.start, index.stop, index.step)])
     if (
-        len(places) != 1
+        index is None
         or not isinstance(index, (np.ndarray, np.generic))
         or index.dtype.kind not in "iu"
     ):
@@ -356,9 +359,13 @@ class Translator:
         def run(frame: Frame, number: int, value: Any) -> Any:
             for part, compute in plain.items():
                 if part not in frame.types.seen and part is not parts[number]:
-                    with contextlib.suppress(KernelError):  # which belongs to its own lanes
+                    # what is wrong with it belongs to its own lanes
+                    with contextlib.suppress(KernelError, TypeError):
                         frame.types.note(part, compute(frame, frame.machine.batch.everyone))
-            frame.types.note(parts[number], value)
+            try:
+                frame.types.note(parts[number], value)
+            except TypeError as error:
+                raise self.fail(f"values of several types meet: {error}", parts[number]) from error
             return frame.types.joined(join, value)
 
         return run
@@ -756,6 +763,8 @@ class Translator:
                 if found not in made:
                     made[found] = self._call_of_function(found.function, node)
                 return made[found](frame, mask, found.variables)
+            if not isinstance(found, (Intrinsic, Callee, np.dtype)):
+                found = None  # which is no function
             if found not in made:
                 made[found] = self._call_of(found, node, unused, assigned_to)
                 # what the function needs must be known before a launch begins

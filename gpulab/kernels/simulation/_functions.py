@@ -518,7 +518,7 @@ def _print(call: Call) -> Expression:
 def _texts(value: Any, mask: Mask) -> list[str]:
     """Return a value in each lane as CUDA prints it."""
     if isinstance(value, tuple):
-        columns = [_texts(part, mask) for part in value]
+        columns = [_texts(part, mask) for part in value] or [[""] * mask.lanes]
         comma = "," if len(value) == 1 else ""
         return [f"({', '.join(parts)}{comma})" for parts in zip(*columns, strict=True)]
     if not isinstance(value, (np.ndarray, np.generic)):

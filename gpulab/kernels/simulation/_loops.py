@@ -212,7 +212,7 @@ def items_of(value: Any, source: Source, line: int) -> Items:
                 line,
             )
         return Items(len(value), lambda frame, mask, turn: value[turn])
-    if not isinstance(value, View):
+    if not isinstance(value, View) or not value.ndim:
         raise source.error("expected a range, an array or a tuple to loop over", line)
     view = value
 

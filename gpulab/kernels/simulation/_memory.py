@@ -672,11 +672,6 @@ class Slice:
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
         self.start, self.stop, self.step = start, stop, step
 
-    def of_tuple(self) -> slice:
-        """Return it as Python's, of limits that are the same in all lanes."""
-        limits = (self.start, self.stop, self.step)
-        return slice(*(None if limit is None else int(limit) for limit in limits))
-
     def of_axis(self, extent: Any, integer: Callable[[Any], Any]) -> tuple[Any, Any, int]:
         """Return the first index on an axis, how many there are, and the step between them."""
         step = 1 if self.step is None else int(integer(self.step).item())
@@ -752,6 +747,8 @@ def part_of(
     for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, Slice):
+            if np.size(place.step) != 1:
+                raise source.error("the step of a slice differs between threads", line)
             start, count, step = place.of_axis(extent, lambda limit: integer(limit, source, line))
             offset = offset + start * np.int64(stride)
             shape.append(count)

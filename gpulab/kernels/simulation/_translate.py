@@ -349,7 +349,8 @@ class StatementTranslator:
             parts = [self.target(part) for part in node.elts]
 
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
-                if isinstance(value, (View, Choice)) and np.all(value.shape[0] == len(parts)):
+                is_array = isinstance(value, (View, Choice)) and value.ndim > 0
+                if is_array and np.all(value.shape[0] == len(parts)):
                     indices = [(np.int64(number),) for number in range(len(parts))]
                     value = tuple(
                         part_of(frame.machine, value, mask, index, (False,), self.source, line)
