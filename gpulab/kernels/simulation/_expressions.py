@@ -759,6 +759,8 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = callee(frame, mask)
+            if isinstance(found, (np.ndarray, np.generic, tuple)):
+                raise self.fail(f"`{ast.unparse(node.func)}` is no function; expected one", node)
             if isinstance(found, Closure):
                 if found not in made:
                     made[found] = self._call_of_function(found.function, node)
