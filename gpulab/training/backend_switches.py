@@ -149,7 +149,7 @@ def put_back() -> Iterator[None]:
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        (_deterministic, lambda state: torch.use_deterministic_algorithms(*state)),
+        (_deterministic, _set_deterministic),
     ]
     before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
     older = _matmul_precision(places)
@@ -169,6 +169,10 @@ def put_back() -> Iterator[None]:
 def _deterministic() -> tuple[bool, bool]:
     enabled = torch.are_deterministic_algorithms_enabled()
     return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(state: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(state[0], warn_only=state[1])
 
 
 def _float32_places() -> list[Any]:
