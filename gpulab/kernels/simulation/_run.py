@@ -580,8 +580,9 @@ def _value(name: str, argument: Any) -> Any:
     try:
         return _types.constant(found)
     except TypeError as error:
+        kind = kind_of(argument) if isinstance(found, types.SimpleNamespace) else error
         raise InputError(
-            f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. "
+            f"simulate: {name}={shown(argument)} is {kind}; expected a NumPy array or a number. "
             "Convert it before the call."
         ) from error
 

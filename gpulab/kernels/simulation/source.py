@@ -285,24 +285,15 @@ def read_source(kernel: Any) -> Source:
             "function itself, not its call."
         )
     name = function.__name__
-    if function.__code__.co_name == "<lambda>":
-        raise KernelError(
-            "simulate: the kernel is a lambda, which holds no statements; expected a plain "
-            "function. Write it as `def name(...)`."
-        )
     try:
-        text, first = _executed_lines(function.__code__) or inspect.getsourcelines(function)
+        tree, lines = (_lambda if function.__code__.co_name == "<lambda>" else _definition)(
+            function
+        )
     except (OSError, TypeError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
             "in a file or a notebook cell. Write it into one."
         ) from error
-    # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
-    # left
-    inner = text[0][0].isspace()
-    try:
-        tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
-        tree = tree.body[0] if inner else tree
     except SyntaxError as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be read: {error.msg}. Define it with a plain "
@@ -313,14 +304,12 @@ def read_source(kernel: Any) -> Source:
             f"simulate: {name} is not a plain function; expected one defined with `def`. Write it "
             f"as `def {name}(...)`."
         )
-    nodes = list(ast.walk(tree))
-    _shift(nodes, first - 1 - inner)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(
         name,
         tree,
-        nodes,
-        {first + i: line.rstrip() for i, line in enumerate(text)},
+        list(ast.walk(tree)),
+        lines,
         function.__code__.co_filename,
         function.__code__,
         function.__globals__,
@@ -334,6 +323,43 @@ def read_source(kernel: Any) -> Source:
             tree.lineno,
         )
     return source
+
+
+def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
+    """Return the syntax tree of a function, with the line numbers of its file, and its lines."""
+    text, first = _executed_lines(function.__code__) or inspect.getsourcelines(function)
+    # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
+    # left
+    inner = text[0][0].isspace()
+    tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
+    tree = tree.body[0] if inner else tree
+    _shift(list(ast.walk(tree)), first - 1 - inner)
+    return tree, {first + i: line.rstrip() for i, line in enumerate(text)}
+
+
+def _lambda(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
+    """Return a lambda as the function that returns its value, and its lines.
+
+    Raises
+    ------
+    OSError
+        If it is not the only one at its place in the text.
+    """
+    text, _ = inspect.findsource(function)
+    places = {(line, column) for line, _, column, _ in function.__code__.co_positions()}
+    found = [
+        node
+        for node in ast.walk(ast.parse("".join(text)))
+        if isinstance(node, ast.Lambda) and (node.body.lineno, node.body.col_offset) in places
+    ]
+    if len(found) != 1:
+        raise OSError
+    tree = ast.parse(f"def {function.__name__.strip('<>')}_(): return").body[0]
+    for node in ast.walk(tree):
+        ast.copy_location(node, found[0])
+    tree.args, tree.body[0].value = found[0].args, found[0].body  # type: ignore[attr-defined]
+    numbers = range(found[0].lineno, (found[0].end_lineno or 0) + 1)
+    return tree, {number: text[number - 1].rstrip() for number in numbers}
 
 
 def _shift(nodes: list[ast.AST], lines: int) -> None:
