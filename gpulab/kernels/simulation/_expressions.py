@@ -673,9 +673,11 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             owner = value(frame, mask)
-            if isinstance(owner, _types.Items):
-                return owner.at(frame, mask, index(frame, mask)[0][0])
             places, from_end = index(frame, mask)
+            if isinstance(owner, _types.Items):
+                if len(places) != 1:
+                    raise self.fail("a range takes one index", node)
+                return owner.at(frame, mask, places[0])
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, (View, Choice)):
@@ -685,7 +687,8 @@ class Translator:
                 )
             names = owner.dtype.names
             if names and not owner.ndim and len(places) == 1 and isinstance(places[0], np.integer):
-                places = (names[int(places[0])],)  # a field by its number
+                # a field by its number
+                places = (dict(enumerate(names)).get(int(places[0]), str(places[0])),)
             if places and isinstance(places[0], str):
                 return self._field(frame, owner, mask, places[0], node)
             if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
