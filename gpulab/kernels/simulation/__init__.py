@@ -2,12 +2,12 @@
 
 The parts, in the order in which a simulation passes through them:
 
-- ``_source`` finds the kernel's text and what its names mean; ``_types`` holds numba's typing
-  rules, also for variables where control flow joins.
+- ``source`` finds the kernel's text, what its names mean and the types that it is declared with;
+  ``_types`` holds numba's typing rules, also for variables where control flow joins.
 - ``_translate`` (statements), ``_expressions``, ``_functions`` and ``_arithmetic`` (what can be
   called) turn the syntax tree into closures once, and refuse what cannot run.
-- ``_geometry`` has the lanes and masks, ``_memory`` arrays, indices, accesses and atomics,
-  ``_machine`` the state of the running blocks and the counts by line.
+- ``_geometry`` has the lanes and masks, ``_memory`` arrays in any layout, records, indices,
+  accesses and atomics, ``_machine`` the state of the running blocks and the counts by line.
 - ``_hazards`` keeps who touched which word, by happens-before.
 - ``_loops`` runs loops, and sees where one waits for other threads; ``_turns`` lets blocks, or each
   thread of a block, run by themselves where they wait for each other.
@@ -15,8 +15,13 @@ The parts, in the order in which a simulation passes through them:
   ``_scalar_text`` writes it as Python for one lane.
 - ``_run`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
 
-A value has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is
-computed, and counted, once.
+A number has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is
+computed, and counted, once. All else is one value for all lanes: arrays (``View``), tuples,
+functions, types, ``None``; ``Choice`` is an array that differs between lanes. ``merge`` is the one
+place where lanes that part bring values together.
+
+What a launch must know beforehand (the type of a variable, the size of an array, a function that is
+given) and finds out on its way lets it begin again (``RelaunchError``) and is kept.
 
 Lockstep is a model. Since Volta the lanes of a warp may run apart; only ``syncwarp`` orders them.
 Hazards are found by that rule. Where a loop waits for another block, or for another thread of its

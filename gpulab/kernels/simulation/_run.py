@@ -371,9 +371,9 @@ def simulate(
         Written as for numba.cuda; plain, or wrapped by ``cuda.jit``. It is read, not called.
     grid, block : int or tuple of up to 3 int
         Blocks of the grid and threads of a block, x first. A block has at most 1,024 threads.
-    *args : ndarray or number
-        The kernel's arguments. Arrays are NumPy's (or CPU tensors), contiguous in C order, and
-        change in place, as on a GPU.
+    *args : ndarray, number, tuple, None, function or type
+        The kernel's arguments. Arrays are NumPy's (or CPU tensors) of numbers, records or dates, in
+        any layout, and change in place, as on a GPU. Tuples, also named ones, may hold these.
     dynamic_shared_bytes : int
         Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
     max_steps : int, optional
@@ -418,9 +418,11 @@ def simulate(
     states. Two calls in two branches do not count as one; neither does, here, one call in a
     function that both branches call.
 
-    A variable has the type of what ran. Where one branch gives it a float32 and another a float64,
-    numba-cuda computes with a float64 in both, so that last digits may differ. Where a uint64 meets
-    a signed integer, numba-cuda makes a float64 of both; ``.notes`` says so.
+    A variable has one type where assignments of several types meet, as numba-cuda gives it; of an
+    assignment that no thread comes to its type is known only where it is a number that is written
+    there. Where a uint64 meets a signed integer that type is float64; ``.notes`` says so. What
+    ``cuda.jit`` returns is read once for each list of argument types, with the globals of that
+    moment; a plain function is read again where something that it names has changed.
 
     Examples
     --------
