@@ -5,8 +5,9 @@ promises is more: blocks that are resident at the same time go on, and since Vol
 thread. ``simulate`` therefore starts anew where a loop was found to wait, with one strand for each
 block and, where the threads of one block wait for each other, with one for each thread.
 
-Source: CUDA C++ Programming Guide, "SIMT Architecture" (independent thread scheduling: "guarantees
-progress of threads"), and "Grid synchronization" (all blocks must be resident).
+Source: CUDA C++ Programming Guide, "SIMT Architecture", on independent thread scheduling: it lets
+one thread wait for data that another one of its warp produces, where locks within a warp could
+deadlock before Volta; and "Grid Synchronization", on blocks that are resident together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +69,17 @@ class Strand:
         self.go.acquire()
 
 
+class _Waiting(NamedTuple):
+    """A strand that waits in a loop: the loop's line, the lanes in it, and the state of memory in
+    which they cannot go on.
+    """
+
+    strand: Strand
+    line: int
+    mask: Mask
+    state: int
+
+
 @dataclass
 class _Meeting:
     """Lanes of a block, or of a warp, that have come to something that they do together."""
@@ -117,11 +129,9 @@ class Turns:
         self._resident = self._room = resident
         self.current: Strand | None = None
         self._ready: deque[Strand] = deque()
-        # in a loop at a line, with the lanes in it, and the state of memory in which they cannot
-        # go on; where the last one stood; and those that may go on in any state
-        self._spinning: list[tuple[Strand, int, Mask, int]] = []
-        self._last = 0
-        self._trying: deque[Strand] = deque()
+        self._spinning: list[_Waiting] = []
+        self._last = 0  # where the last one that went on stood there
+        self._trying: deque[Strand] = deque()  # those in loops that may go on in any case
         self._meetings: dict[Any, _Meeting] = {}
         self._left: dict[int, int] = {}  # strands of each block that have not ended
         self._full = ""  # why no other block can begin
@@ -147,7 +157,7 @@ class Turns:
         if state is None:
             self._trying.append(self.current)
         else:
-            self._spinning.insert(self._last, (self.current, line, mask, state))
+            self._spinning.insert(self._last, _Waiting(self.current, line, mask, state))
         self._pause(self.current)
 
     def meet(self, site: int, act: Callable[..., Any], values: tuple[Any, ...], block: bool) -> Any:
@@ -199,7 +209,7 @@ class Turns:
                     launch.stop()
         finally:
             meetings = [one for meeting in self._meetings.values() for one in meeting.waiting]
-            spinning = [strand for strand, *_ in self._spinning]
+            spinning = [waiting.strand for waiting in self._spinning]
             current = [] if self.current is None else [self.current]
             for strand in {*current, *self._ready, *self._trying, *meetings, *spinning}:
                 strand.stopping = True
@@ -275,9 +285,9 @@ class Turns:
         count = len(self._spinning)
         for distance in range(count):
             for place in (self._last + distance, self._last - distance - 1):
-                if 0 <= place < count and self._spinning[place][3] != changes:
+                if 0 <= place < count and self._spinning[place].state != changes:
                     self._last = place
-                    self._ready.append(self._spinning.pop(place)[0])
+                    self._ready.append(self._spinning.pop(place).strand)
                     return
         if self._trying:
             self._last = count
@@ -313,8 +323,8 @@ class Turns:
 
     def _stuck(self, launch: Launch) -> Exception:
         """Return what to raise where all that is left waits in loops."""
-        _, line, _, _ = self._spinning[0]
-        others = [one.machine.alive.without(mask) for one, _, mask, _ in self._spinning]
+        line = self._spinning[0].line
+        others = [one.strand.machine.alive.without(one.mask) for one in self._spinning]
         why = self._why
         if not why and self._full and next(self._machines, None):
             why = self._full

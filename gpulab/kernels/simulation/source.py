@@ -434,6 +434,9 @@ def written_names(
 def compared_reads(source: Source) -> set[ast.AST]:
     """Return the reads of elements whose value goes, through variables, into a compare-and-swap of
     the same element as the old one: it fails where that is no longer the value.
+
+    Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
+    begin with such a read.
     """
     assigned: dict[str, list[ast.expr]] = {}
     for node in source.nodes:
