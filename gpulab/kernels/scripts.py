@@ -391,6 +391,20 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     return lambda function: Kernel(function, signatures, options)
 
 
+def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands for ``numba.vectorize``: with ``target="cuda"`` the function runs on the
+    host, element by element and without counts; all else goes to the other ``vectorize``.
+    """
+
+    @functools.wraps(other)
+    def vectorize(*signatures: Any, target: str = "cpu", **options: Any) -> Any:
+        if target == "cuda":
+            return np.vectorize
+        return other(*signatures, target=target, **options)
+
+    return vectorize
+
+
 # -------------------------------------------------------------------------------------------------
 # The context
 
@@ -434,6 +448,7 @@ def _replaced() -> Iterator[None]:
     """Put the simulated device into Numba's modules, or modules of ours where there are none."""
     with contextlib.ExitStack() as stack:
         try:
+            import numba
             from numba import cuda
         except ImportError:
             _put_modules(stack)
@@ -441,6 +456,7 @@ def _replaced() -> Iterator[None]:
             return
         for name, value in {**_host.HOST_API, "jit": jit}.items():
             _put(stack, cuda, name, value)
+        _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
         from numba.cuda.cudadrv import devices
 
         for name in ("gpus", "require_context"):
@@ -508,6 +524,7 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
         vars(modules[name]).update(names)
     vars(modules["numba"]).update(jit=_on_the_host, njit=_on_the_host, prange=range)
+    vars(modules["numba"])["vectorize"] = vectorize_with(lambda *given, target: np.vectorize)
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_WARNINGS, Warning))
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_ERRORS, KernelError))
     # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time

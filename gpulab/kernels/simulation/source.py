@@ -285,10 +285,9 @@ def read_source(kernel: Any) -> Source:
             "function itself, not its call."
         )
     name = function.__name__
+    read = _lambda if function.__code__.co_name == "<lambda>" else _definition
     try:
-        tree, lines = (_lambda if function.__code__.co_name == "<lambda>" else _definition)(
-            function
-        )
+        tree, lines = read(function)
     except (OSError, TypeError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
