@@ -608,7 +608,7 @@ def _complex_log(call: Call) -> Expression:
         for each in (value, *base):
             found = each(frame, mask)
             logs.append(np.log(_types.cast(found, _complex_type(found.dtype))))
-        return logs[0] if not base else _types.divide(*logs)
+        return logs[0] if not base else ARITHMETIC[ast.Div](*logs)
 
     return run
 

@@ -128,15 +128,15 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: _types.arithmetic(np.add),
     ast.Sub: _types.arithmetic(np.subtract),
     ast.Mult: _types.arithmetic(np.multiply),
-    ast.Div: _types.divide,
+    ast.Div: _types.arithmetic(np.true_divide, _types.quotient_type),
     ast.FloorDiv: _types.arithmetic(np.floor_divide),
     ast.Mod: _types.arithmetic(np.remainder),
     ast.Pow: _types.power,
-    ast.BitAnd: _types.bitwise(np.bitwise_and),
-    ast.BitOr: _types.bitwise(np.bitwise_or),
-    ast.BitXor: _types.bitwise(np.bitwise_xor),
-    ast.LShift: _types.shift(np.left_shift),
-    ast.RShift: _types.shift(np.right_shift),
+    ast.BitAnd: _types.arithmetic(np.bitwise_and, _types.bits_type),
+    ast.BitOr: _types.arithmetic(np.bitwise_or, _types.bits_type),
+    ast.BitXor: _types.arithmetic(np.bitwise_xor, _types.bits_type),
+    ast.LShift: _types.arithmetic(np.left_shift, _types.shift_type),
+    ast.RShift: _types.arithmetic(np.right_shift, _types.shift_type),
 }
 
 

@@ -142,54 +142,46 @@ def alike(value: Value, other: Value) -> tuple[Value, Value]:
     return cast(value, dtype), cast(other, dtype)
 
 
-def arithmetic(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a ufunc of two values with numba's result type."""
+def arithmetic(
+    ufunc: Callable[[Value, Value], Value],
+    rule: Callable[[np.dtype, np.dtype], np.dtype] = arithmetic_type,
+) -> Callable[[Value, Value], Value]:
+    """Return a ufunc of two values in the type that a rule gives for theirs."""
+    keeps = rule is arithmetic_type  # whether a 64-bit integer and a float stay what they are
 
     def apply(left: Value, right: Value) -> Value:
         a, b = left.dtype, right.dtype
-        if a is b and (a is INT or a is FLOAT or a is SINGLE):
+        if keeps and a is b and (a is INT or a is FLOAT or a is SINGLE):
             return ufunc(left, right)
         if a.kind in "mM" or b.kind in "mM":  # dates and times between them
             return ufunc(left, right)
-        dtype = arithmetic_type(a, b)
+        dtype = rule(a, b)
         return ufunc(cast(left, dtype), cast(right, dtype))
 
     return apply
 
 
-def divide(left: Value, right: Value) -> Value:
-    """Return ``left / right``: a float."""
-    if left.dtype.kind == "m":
-        return np.true_divide(left, right)
-    dtype = arithmetic_type(left.dtype, right.dtype)
-    dtype = dtype if dtype.kind in "fc" else FLOAT
-    return np.true_divide(cast(left, dtype), cast(right, dtype))
+@cache
+def quotient_type(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type of ``left / right``: a float."""
+    dtype = arithmetic_type(left, right)
+    return dtype if dtype.kind in "fc" else FLOAT
 
 
-def bitwise(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a ufunc of two integers, or of two truth values."""
-
-    def apply(left: Value, right: Value) -> Value:
-        if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
-            raise TypeError(f"a bitwise operation of {left.dtype} and {right.dtype}")
-        if left.dtype == right.dtype == BOOL:
-            return ufunc(left, right)
-        dtype = arithmetic_type(left.dtype, right.dtype)
-        return ufunc(cast(left, dtype), cast(right, dtype))
-
-    return apply
+@cache
+def bits_type(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type of & | ^ of two integers, or of two truth values."""
+    if left.kind not in "iub" or right.kind not in "iub":
+        raise TypeError(f"a bitwise operation of {left} and {right}")
+    return BOOL if left == right == BOOL else arithmetic_type(left, right)
 
 
-def shift(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a shift of an integer; the left one's sign decides the type."""
-
-    def apply(left: Value, right: Value) -> Value:
-        if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
-            raise TypeError(f"a shift of {left.dtype} by {right.dtype}")
-        dtype = UINT if left.dtype.kind == "u" else INT
-        return ufunc(cast(left, dtype), cast(right, dtype))
-
-    return apply
+@cache
+def shift_type(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type of << >> of integers, which the left one's sign decides."""
+    if left.kind not in "iub" or right.kind not in "iub":
+        raise TypeError(f"a shift of {left} by {right}")
+    return UINT if left.kind == "u" else INT
 
 
 @cache
