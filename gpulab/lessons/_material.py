@@ -17,17 +17,16 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpulab import (
     _given,
-    compression,
     devices,
     hierarchy,
     models,
+    parallel,
     recordings,
     timing,
-    training,
     workloads,
 )
 from gpulab.devices import Device, datasheets
@@ -37,13 +36,11 @@ from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Bandwidth, Latency
 from gpulab.lessons.content import KEPT
 from gpulab.models import Roofline
-from gpulab.parallel.results import RankSpan, RankTimeline
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings.schema import accelerator_told
 from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import measurement
-from gpulab.training import PipelineResult
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -52,6 +49,9 @@ from gpulab.units import (
     format_seconds,
     plural,
 )
+
+if TYPE_CHECKING:
+    from gpulab import training
 
 Curve = TypeVar("Curve")
 NOT_YET = "not recorded yet"
@@ -935,6 +935,8 @@ def trained(task: str = "digits-cnn") -> Any:
     ----------
     task : str
     """
+    from gpulab import compression  # loads torch, which reading reports does without
+
     recipe = compression.Recipe()
     return copy.deepcopy(
         _kept(
@@ -1016,7 +1018,7 @@ def three_cases() -> Listing:
     )
 
 
-def timeline(letter: str) -> PipelineResult:
+def timeline(letter: str) -> training.PipelineResult:
     """Return one of three pipelines, "A" to "C", whose bottleneck the exercise asks for.
 
     They are made up for the exercise by ``training.model_pipeline``, so they are the same on every
@@ -1027,6 +1029,8 @@ def timeline(letter: str) -> PipelineResult:
     InputError
         If there is no such letter.
     """
+    from gpulab import training
+
     loading, copy, compute, workers, cores = _TIMELINES[
         _given.word("timeline", "letter", letter, _TIMELINES)
     ]
@@ -1077,7 +1081,7 @@ HANGS = _hangs()
 NAMES = (*map(collective, _LAYERS), "barrier", "slow")
 
 
-def hang(letter: str) -> RankTimeline:
+def hang(letter: str) -> parallel.RankTimeline:
     """Return one of three timelines, "A" to "C", for the exercise on hangs.
 
     Raises
@@ -1090,18 +1094,22 @@ def hang(letter: str) -> RankTimeline:
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
     steps = dict.fromkeys(span.name for span in ordered if span.name.startswith("forward "))
     starts = [min(span.begin_seconds for span in ordered if span.name == step) for step in steps]
-    return RankTimeline(f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE)
+    return parallel.RankTimeline(
+        f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE
+    )
 
 
-def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
+def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[parallel.RankSpan], float]:
     """Let every rank work until all are done, or until all that are left wait for each other."""
     at, now = [0] * len(programs), [0.0] * len(programs)
-    spans: list[RankSpan] = []
+    spans: list[parallel.RankSpan] = []
     while True:
         for rank, program in enumerate(programs):
             while at[rank] < len(program) and program[at[rank]][0] == "compute":
                 _, name, seconds = program[at[rank]]
-                spans.append(RankSpan(rank, "compute", name, now[rank], now[rank] + seconds))
+                spans.append(
+                    parallel.RankSpan(rank, "compute", name, now[rank], now[rank] + seconds)
+                )
                 now[rank] += seconds
                 at[rank] += 1
         waiting = [
@@ -1115,10 +1123,12 @@ def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
         until = begin if together else begin + TIMEOUT_SECONDS
         for rank, item in enumerate(waiting):
             if item is not None and until > now[rank]:
-                spans.append(RankSpan(rank, "idle", item[1], now[rank], until))
+                spans.append(parallel.RankSpan(rank, "idle", item[1], now[rank], until))
             if item is not None and together:
                 spans.append(
-                    RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES)
+                    parallel.RankSpan(
+                        rank, "communication", item[1], begin, begin + item[2], _BYTES
+                    )
                 )
                 now[rank] = begin + item[2]
                 at[rank] += 1

@@ -17,7 +17,6 @@ from typing import Any
 
 from gpulab import parallel
 from gpulab.errors import RankError, message_of, shown
-from gpulab.parallel.engines import ending
 
 # What ends a check is raised in its thread between two steps, so waiting is done in slices.
 _POLL_SECONDS = 0.05
@@ -184,6 +183,8 @@ def _last_words(output: str) -> str:
     cause = _root_cause(output)
     if cause is None:
         return message_of(lines[-1] if lines else "nothing was printed")
+    from gpulab.parallel.engines import ending  # loads torch, which reading reports does without
+
     # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
     own = [line for line in _AGENT.split(output)[0].splitlines() if line.strip()]
     after = f" after printing {shown(own[-1].strip(), 100)}" if own else ""
