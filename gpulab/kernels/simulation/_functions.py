@@ -912,9 +912,9 @@ def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> Non
         uninvited="the first of the two threads named here calls syncwarp with a mask that does "
         "not name it",
     )
-    together = np.where(
-        arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)
-    ).astype(np.uint32)
+    # one that is named and has returned did so before the others go on
+    named_here = np.uint32(named) & (arrived | ~machine.alive.bits)
+    together = np.where(arrived != 0, named_here, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
     machine.launch.event += 1

@@ -495,12 +495,13 @@ class Tracker:
         # Which words of shared memory have a value; None once all have, and for global memory.
         self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
-    def serve(self, orders: Orders) -> Tracker:
-        """Look up what orders these blocks from here on."""
-        if orders.first != self.orders.first and orders.warps is not None:
-            for witnesses in self._witnesses.values():
-                if witnesses.forgotten is not None:
-                    witnesses.forgotten.clear()  # none of these blocks' warps
+    def serve(self, orders: Orders, others_ended: bool = True) -> Tracker:
+        """Look up what orders these blocks from here on; ``others_ended`` where no warp of another
+        block will access anything more.
+        """
+        for witnesses in self._witnesses.values() if others_ended else ():
+            if witnesses.forgotten is not None:
+                witnesses.forgotten.clear()
         self.orders = orders
         return self
 

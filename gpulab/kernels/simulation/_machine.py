@@ -612,7 +612,7 @@ class Machine:
     def serve(self) -> None:
         """Let the hazards of global memory be judged by what orders these blocks."""
         for tracker in self.launch.trackers:
-            tracker.serve(self.orders)
+            tracker.serve(self.orders, self.launch.turns is None)
 
     # -- blocks or threads that wait for each other
 

@@ -87,6 +87,7 @@ class _Meeting:
     machine: Machine
     act: Callable[..., Any]
     warp: int | None  # None: all threads of the block come
+    named: int  # the lanes of the warp that come, as bits
     mask: Mask | None = None
     values: list[Any] = field(default_factory=list)
     waiting: list[Strand] = field(default_factory=list)
@@ -108,12 +109,7 @@ class _Meeting:
         missing = self.machine.alive.without(self.mask)
         if self.warp is None or missing is None:
             return missing is None
-        lanes = self.values[0] if self.values else 0xFFFFFFFF
-        own = self.mask.flat[self.mask.flat // WARP == self.warp]
-        named = np.bitwise_or.reduce(
-            np.broadcast_to(lanes, (1, self.machine.batch.width))[0, own].astype(np.int64)
-        )
-        return not int(missing.bits[0, self.warp]) & int(named)
+        return not int(missing.bits[0, self.warp]) & self.named
 
 
 class Turns:
@@ -164,9 +160,14 @@ class Turns:
         """Wait for the other lanes that do this together; return what comes out for all."""
         strand = self.current
         assert strand is not None
-        warp = None if block else int(strand.mask.flat[0]) // WARP
+        warp, named = None, 0
+        if not block:
+            lane = int(strand.mask.flat[0])
+            warp = lane // WARP
+            named = int(np.broadcast_to(values[0], (1, strand.machine.batch.width))[0, lane])
         meeting = self._meetings.setdefault(
-            (id(strand.machine), site, warp), _Meeting(strand.machine, act, warp)
+            (id(strand.machine), site, warp, named),
+            _Meeting(strand.machine, act, warp, named & 0xFFFFFFFF),
         )
         meeting.arrive(strand, values)
         self._pause(strand)
