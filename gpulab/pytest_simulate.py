@@ -43,13 +43,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test with findings, where that is asked for."""
-    launched = len(_sessions[-1].simulations)
-    result = yield
-    if item.config.getoption("--fail-on-findings"):
-        launches = _sessions[-1].simulations[launched:]
-        findings = [str(found) for simulation in launches for found in simulation.findings]
-        if findings:
-            pytest.fail("\n".join(findings), pytrace=False)
+    with simulated() as session:
+        result = yield
+    findings = session.report().findings
+    if findings and item.config.getoption("--fail-on-findings"):
+        pytest.fail("\n".join(map(str, findings)), pytrace=False)
     return result
 
 

@@ -34,7 +34,9 @@ import traceback
 import types
 import unittest
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,22 +60,13 @@ NOT_NEEDED = {
 # The worker: reads the name of a test from each line of its input, and answers with a line of JSON.
 
 
+@dataclass
 class Launches:
-    """The launches since the last test, on whichever simulator runs them."""
+    """The launches of one test: how many, why some were refused, and what was found."""
 
-    def __init__(self) -> None:
-        self.on_numba = 0
-        self.session: Any = None  # of gpulab.kernels.simulated
-
-    def taken(self) -> tuple[int, list[str], list[str]]:
-        """Return the number of launches, the refusals and the findings, and begin again."""
-        if self.session is None:
-            count, self.on_numba = self.on_numba, 0
-            return count, [], []
-        simulations, refusals = self.session.simulations[:], self.session.refusals[:]
-        self.session.clear()
-        findings = [str(found) for each in simulations for found in each.findings]
-        return len(simulations) + len(refusals), refusals, findings
+    count: int = 0
+    refusals: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
 
 
 def stand_in_for_missing_modules() -> None:
@@ -90,18 +83,50 @@ def stand_in_for_missing_modules() -> None:
                 setattr(module, member, type(member, (), {}))
 
 
-def count_on_numba(launches: Launches) -> None:
+@contextlib.contextmanager
+def on_numba() -> Iterator[Launches]:
     """Count the launches on Numba's simulator."""
     from numba.cuda.simulator import kernel as simulator
 
     numba_call = simulator.FakeCUDAKernel.__call__
+    launches = Launches()
 
     @functools.wraps(numba_call)
     def call(self: Any, *args: Any) -> Any:
-        launches.on_numba += not (self._device or simulator._get_kernel_context())
+        launches.count += not (self._device or simulator._get_kernel_context())
         return numba_call(self, *args)
 
     simulator.FakeCUDAKernel.__call__ = call
+    try:
+        yield launches
+    finally:
+        simulator.FakeCUDAKernel.__call__ = numba_call
+
+
+@contextlib.contextmanager
+def on_the_microscope() -> Iterator[Launches]:
+    """Send the launches to the microscope."""
+    from gpulab.kernels import simulated
+
+    launches = Launches()
+    with simulated() as session:
+        yield launches
+    report = session.report()
+    launches.count = sum(kernel.launches for kernel in report.kernels) + len(session.refusals)
+    launches.refusals, launches.findings = session.refusals, list(map(str, report.findings))
+
+
+def prepare_for_the_microscope() -> None:
+    """Let the suite run what Numba's simulator cannot, and count no allocations of the compiler's
+    runtime, which has none here.
+    """
+    from numba.cuda import testing
+    from numba.cuda.memory_management import nrt
+
+    testing.skip_on_cudasim = lambda reason: lambda test: test
+    nothing = collections.namedtuple("Stats", "alloc free mi_alloc mi_free")(0, 0, 0, 0)
+    nrt.RTSys.get_allocation_stats = lambda self: nothing
+    nrt.RTSys.memsys_disable_stats = nrt.RTSys.memsys_enable_stats
 
 
 def module_names() -> list[str]:
@@ -158,27 +183,14 @@ def work(who: str) -> None:
     # on the microscope as well: the suite then asks no driver
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     stand_in_for_missing_modules()
-    launches = Launches()
-    with contextlib.ExitStack() as stack:
-        if who == NUMBA:
-            count_on_numba(launches)
-        else:
-            from numba.cuda import testing
-            from numba.cuda.memory_management import nrt
-
-            from gpulab.kernels import simulated
-
-            testing.skip_on_cudasim = lambda reason: lambda test: test
-            # no runtime of the compiler's counts allocations
-            nothing = collections.namedtuple("Stats", "alloc free mi_alloc mi_free")(0, 0, 0, 0)
-            nrt.RTSys.get_allocation_stats = lambda self: nothing
-            nrt.RTSys.memsys_disable_stats = nrt.RTSys.memsys_enable_stats
-            launches.session = stack.enter_context(simulated())
-        with quiet():
-            tests = tests_of_suite()
-        print(json.dumps(sorted(tests)), file=answers, flush=True)
-        for line in sys.stdin:
-            print(json.dumps(answer(tests[line.strip()], launches, who)), file=answers, flush=True)
+    watched = on_numba if who == NUMBA else on_the_microscope
+    if who == OURS:
+        prepare_for_the_microscope()
+    with watched(), quiet():  # kernels are made where a module is imported
+        tests = tests_of_suite()
+    print(json.dumps(sorted(tests)), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(tests[line.strip()], watched, who)), file=answers, flush=True)
 
 
 @contextlib.contextmanager
@@ -188,23 +200,23 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def answer(test: unittest.TestCase, launches: Launches, who: str) -> dict[str, Any]:
+def answer(
+    test: unittest.TestCase, watched: Callable[[], AbstractContextManager[Launches]], who: str
+) -> dict[str, Any]:
     """Run one test and return how it ended."""
     result = unittest.TestResult()
-    launches.taken()
     started = time.perf_counter()
-    with quiet():
+    with watched() as launches, quiet():
         try:
             unittest.TestSuite([test])(result)
         except BaseException:  # a test's SystemExit counts as its error
             result.errors.append((test, traceback.format_exc()))
-    count, refusals, findings = launches.taken()
-    how, why = outcome(result, refusals, who)
+    how, why = outcome(result, launches.refusals, who)
     return {
         "outcome": how,
         "why": why[:400],
-        "launches": count,
-        "findings": findings[:8],
+        "launches": launches.count,
+        "findings": launches.findings[:8],
         "seconds": round(time.perf_counter() - started, 3),
     }
 

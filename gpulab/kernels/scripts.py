@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import math
 import numbers
@@ -19,8 +20,8 @@ import sys
 import traceback
 import types
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +39,7 @@ from gpulab.results import Result
 from gpulab.units import plural
 
 _THREADS_OF_FORALL = 128
+_MOST_KEPT = 1000  # simulations of a session: one may have millions of launches
 _NO_CONFIGURATION = """
 Kernel launch configuration was not specified. Use the syntax:
 
@@ -80,6 +82,23 @@ class SimulatedKernel(Result):
         return (
             f"<SimulatedKernel {self.place}: {plural(self.launches, 'launch', 'launches')}, "
             f"{plural(len(self.findings), 'finding')}; MODELLED>"
+        )
+
+    def and_launch(self, simulation: Simulation) -> SimulatedKernel:
+        """Return this with one more launch."""
+        findings = {(f.kind, f.line, f.other_line, f.array): f for f in self.findings}
+        for finding in simulation.findings:
+            key = finding.kind, finding.line, finding.other_line, finding.array
+            known = findings.get(key)
+            findings[key] = known.again(finding.count) if known else finding
+        # counts by line are not shown here
+        notes = [note for note in simulation.notes if not note.startswith(OF_OTHER_FILES)]
+        return dataclasses.replace(
+            self,
+            launches=self.launches + 1,
+            totals=self.totals + simulation.totals,
+            findings=tuple(findings.values()),
+            remarks=tuple(dict.fromkeys([*self.remarks, *notes])),
         )
 
     @property
@@ -172,63 +191,39 @@ class Session:
 
     Attributes
     ----------
-    simulations : list of Simulation
-        The result of each launch, in order.
+    simulations : deque of Simulation
+        The results of the last 1,000 launches, in order.
     refusals : list of str
         Why launches could not be simulated, in order.
     """
 
     def __init__(self) -> None:
-        self.simulations: list[Simulation] = []
+        self.simulations: deque[Simulation] = deque(maxlen=_MOST_KEPT)
         self.refusals: list[str] = []
-        self._functions: list[types.FunctionType] = []  # of each simulation
+        self._kernels: dict[types.CodeType, SimulatedKernel] = {}
 
     def add(self, function: types.FunctionType, simulation: Simulation) -> None:
-        """Keep the result of a launch."""
+        """Take the result of a launch into the report."""
+        code = function.__code__
+        path = Path(code.co_filename)
+        known = self._kernels.get(code) or SimulatedKernel(
+            simulation.kernel,
+            path.name if path.suffix == ".py" and path.exists() else "cell",
+            code.co_firstlineno,
+            0,
+            Counts(),
+            (),
+        )
+        self._kernels[code] = known.and_launch(simulation)
         self.simulations.append(simulation)
-        self._functions.append(function)
-
-    def clear(self) -> None:
-        """Forget the launches until now."""
-        for kept in (self.simulations, self.refusals, self._functions):
-            kept.clear()
 
     def report(self) -> ScriptReport:
         """Return what the kernels did until now."""
-        launches: dict[types.CodeType, list[Simulation]] = {}
-        for function, simulation in zip(self._functions, self.simulations, strict=True):
-            launches.setdefault(function.__code__, []).append(simulation)
         return ScriptReport(
-            tuple(_summary(code, each) for code, each in launches.items()),
+            tuple(self._kernels.values()),
             tuple(dict.fromkeys(self.refusals)),
             self.simulations[-1].evidence if self.simulations else None,
         )
-
-
-def _summary(code: types.CodeType, simulations: Sequence[Simulation]) -> SimulatedKernel:
-    """Return the launches of one kernel as one."""
-    findings: dict[Any, Finding] = {}
-    for finding in (found for simulation in simulations for found in simulation.findings):
-        key = (finding.kind, finding.line, finding.other_line, finding.array)
-        known = findings.get(key)
-        findings[key] = known.again(finding.count) if known else finding
-    path = Path(code.co_filename)
-    return SimulatedKernel(
-        simulations[0].kernel,
-        path.name if path.suffix == ".py" and path.exists() else "cell",
-        code.co_firstlineno,
-        len(simulations),
-        sum((simulation.totals for simulation in simulations), Counts()),
-        tuple(findings.values()),
-        tuple(
-            dict.fromkeys(
-                note
-                for simulation in simulations
-                for note in simulation.notes
-                if not note.startswith(OF_OTHER_FILES)  # counts by line are not shown here
-            )
-        ),
-    )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -339,17 +334,17 @@ class Configured:
                 debug=bool(kernel.targetoptions.get("debug")),
             )
         except GpulabError as error:
-            for session in _sessions[-1:]:
+            for session in _sessions:
                 session.refusals.append(str(error))
             # the program's own frames say where; ours say nothing to its reader
             raise _as_numba_raises(error).with_traceback(None) from error.__cause__
         except Exception as error:  # the kernel's own, with debug=True
             done = getattr(error, "simulation", None)
-            for session in _sessions[-1:]:
+            for session in _sessions:
                 if isinstance(done, Simulation):
                     session.add(kernel.py_func, done)
             raise
-        for session in _sessions[-1:]:
+        for session in _sessions:
             session.add(kernel.py_func, simulation)
         for finish in cleanup:
             finish()
