@@ -30,7 +30,7 @@ import numpy as np
 
 from gpulab.errors import GpulabError, InputError, KernelError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.kernels import _host
+from gpulab.kernels import _host, _random
 from gpulab.kernels._language import NumberType, StandIn
 from gpulab.kernels.simulation._run import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
@@ -392,10 +392,10 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(other)
-    def vectorize(*signatures: Any, target: str = "cpu", **options: Any) -> Any:
-        if target == "cuda":
+    def vectorize(*signatures: Any, **options: Any) -> Any:
+        if options.get("target") == "cuda":
             return np.vectorize
-        return other(*signatures, target=target, **options)
+        return other(*signatures, **options)
 
     return vectorize
 
@@ -452,8 +452,11 @@ def _replaced() -> Iterator[None]:
         for name, value in {**_host.HOST_API, "jit": jit}.items():
             _put(stack, cuda, name, value)
         _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
+        from numba.cuda import random
         from numba.cuda.cudadrv import devices
 
+        for name in ("create_xoroshiro128p_states", "init_xoroshiro128p_states"):
+            _put(stack, random, name, getattr(_random, name))  # the same numbers, faster
         for name in ("gpus", "require_context"):
             _put(stack, devices, name, _host.HOST_API[name])
         _put(stack, devices, "get_context", _host.HOST_API["current_context"])
@@ -508,8 +511,6 @@ _OTHER_NAMES = {
 
 def _put_modules(stack: contextlib.ExitStack) -> None:
     """Put modules that stand in for Numba's where there are none, and take them away at the end."""
-    from gpulab.kernels import _random
-
     parts = ("", ".types", ".core", ".core.types", ".core.errors", ".cuda", ".cuda.types")
     modules = {f"numba{part}": types.ModuleType(f"numba{part}") for part in parts}
     modules["numba.cuda.libdevice"] = types.ModuleType("numba.cuda.libdevice")
@@ -519,7 +520,7 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
         vars(modules[name]).update(names)
     vars(modules["numba"]).update(jit=_on_the_host, njit=_on_the_host, prange=range)
-    vars(modules["numba"])["vectorize"] = vectorize_with(lambda *given, target: np.vectorize)
+    vars(modules["numba"])["vectorize"] = vectorize_with(_element_by_element)
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_WARNINGS, Warning))
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_ERRORS, KernelError))
     # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
@@ -538,6 +539,11 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
 
 _WARNINGS = ("NumbaWarning", "NumbaPerformanceWarning", "NumbaDeprecationWarning")
 _ERRORS = ("NumbaError", "TypingError", "LoweringError", "UnsupportedError")
+
+
+def _element_by_element(function: Any = None, **options: Any) -> Any:
+    """Stand for ``numba.vectorize``: NumPy calls the function for each element."""
+    return np.vectorize(function) if callable(function) else np.vectorize
 
 
 def _on_the_host(function: Any = None, **options: Any) -> Any:
