@@ -160,6 +160,14 @@ class Closure:
     variables: dict[str, Any] = field(compare=False)
 
 
+def _only_computes(called: Any) -> bool:
+    """Return whether a function is a type, or one of math or Python that computes a number."""
+    names = ("abs", "min", "max", "round", "pow")
+    return isinstance(called, np.dtype) or (
+        isinstance(called, Intrinsic) and (called.name.startswith("math.") or called.name in names)
+    )
+
+
 class Translator:
     """Translates the expressions of one function."""
 
@@ -353,7 +361,6 @@ class Translator:
         join = "", frozenset(parts)
         for part in parts:
             self._joins.of[part].add(join)
-            self._joins.note_number(part, self.number(part))
         plain = {part: self.expression(part) for part in parts if self._is_plain(part)}
 
         def run(frame: Frame, number: int, value: Any) -> Any:
@@ -370,9 +377,35 @@ class Translator:
 
         return run
 
-    def _is_plain(self, node: ast.expr) -> bool:
-        """Return whether nobody sees which lanes compute an expression."""
-        return is_plain(node) and not any(part in self.unsure for part in ast.walk(node))
+    def keep_computed(self, definition: ast.expr, node: ast.expr, compute: Expression) -> None:
+        """Keep what a definition of a join gives, from the value of an expression: a number that is
+        written there, or a conversion; or what computes it, if nobody sees which lanes do so.
+        """
+        if definition not in self._joins.of:
+            return
+        called = self.called(node) if isinstance(node, ast.Call) else None
+        number = self.number(node)
+        if isinstance(called, np.dtype) and ast.unparse(node).startswith(called.name):
+            self._joins.numbers[definition] = called.type(0)  # whatever is converted
+        elif type(number) in (bool, int, float, complex):
+            self._joins.numbers[definition] = _types.constant(number)
+        elif self._is_plain(node, calls=True):
+            self._joins.computed[definition] = compute
+
+    def _is_plain(self, node: ast.expr, calls: bool = False) -> bool:
+        """Return whether nobody sees which lanes compute an expression; with ``calls`` of functions
+        that only compute as well.
+        """
+        pure = [
+            part
+            for part in ast.walk(node)
+            if calls
+            and (
+                isinstance(part, ast.IfExp)
+                or (isinstance(part, ast.Call) and _only_computes(self.called(part)))
+            )
+        ]
+        return is_plain(node, pure) and not any(part in self.unsure for part in ast.walk(node))
 
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""

@@ -10,7 +10,7 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -284,12 +284,12 @@ _PLAIN_PARTS = (
 )
 
 
-def is_plain(node: ast.expr) -> bool:
-    """Return whether an expression only computes: no access, no call, nothing that depends on which
-    lanes are here.
+def is_plain(node: ast.expr, pure: Collection[ast.AST] = ()) -> bool:
+    """Return whether an expression only computes: no access, no call but the ``pure`` ones, nothing
+    that depends on which lanes are here.
     """
     parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
-    return all(isinstance(part, _PLAIN_PARTS) for part in parts)
+    return all(isinstance(part, _PLAIN_PARTS) or part in pure for part in parts)
 
 
 # -------------------------------------------------------------------------------------------------

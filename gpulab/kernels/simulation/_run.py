@@ -116,6 +116,8 @@ class Function:
         frame = Frame(machine, variables, mask, is_kernel, self._types_of(variables))
         machine.launch.notes |= frame.types.notes
         left = self.body(frame, mask)
+        if not frame.types.is_complete:
+            self._look_at_the_rest(frame)
         if frame.result is not None and (left is not None or frame.gave_nothing):
             name = self.source.name
             raise self.source.error(
@@ -126,6 +128,18 @@ class Function:
         if declared is not None and isinstance(declared.returns, np.dtype):
             return _types.cast(frame.result, declared.returns)
         return frame.result
+
+    def _look_at_the_rest(self, frame: Frame) -> None:
+        """Look at the types of what no thread came to, as far as that only computes."""
+        types, frame.types = frame.types, JoinTypes(self._joins)
+        types.is_complete = True
+        for node, compute in self._joins.computed.items():
+            if node not in types.seen:
+                try:
+                    value = compute(frame, frame.machine.batch.everyone)
+                except (KernelError, TypeError, AttributeError, _types.RelaunchError):
+                    continue  # what is wrong with it belongs to its own lanes
+                types.note(node, value)
 
     def _types_of(self, variables: dict[str, Any]) -> JoinTypes:
         """Return the types of the joins for what the function is given."""

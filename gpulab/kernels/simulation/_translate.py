@@ -272,7 +272,7 @@ class StatementTranslator:
         value = self.expressions.expression(node.value, assigned_to=name)
         targets = [self.target(target) for target in node.targets]
         for target in node.targets:
-            self._joins.note_number(target, self.expressions.number(node.value))
+            self.expressions.keep_computed(target, node.value, value)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             frame.machine.step(line, mask)

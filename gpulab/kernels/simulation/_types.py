@@ -317,8 +317,9 @@ def constant(value: Any) -> Value:
 # Where one of several assignments may have given a variable its value, numba has one type for all
 # of them, from there on: a join. What the assignments give is seen when the kernel runs; where the
 # types differ, the launch begins again with the type that holds all of them. Of assignments that no
-# thread comes to nothing is known, unless they give a number that is written there. Assignments
-# that follow each other without a branch or a loop do not meet; numba keeps them apart as well.
+# thread comes to the type is known where it is written there, or where they only compute.
+# Assignments that follow each other without a branch or a loop do not meet; numba keeps them apart
+# as well.
 #
 # Whether a read is really reached without a value is known only when the kernel runs and its lanes
 # take a path.
@@ -366,17 +367,13 @@ class RelaunchError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Joins:
-    """The joins that each definition of a function is in, and the numbers that some are written
-    as, whose types are known though no thread comes to them.
+    """The joins that each definition of a function is in; the numbers that some are written as, and
+    what computes others, so that their types are known though no thread comes to them.
     """
 
     of: dict[Definition, set[Join]] = field(default_factory=lambda: defaultdict(set))
-    numbers: dict[Definition, Any] = field(default_factory=dict)
-
-    def note_number(self, node: Definition, number: Any) -> None:
-        """Keep what a definition is written as, if that is a number of a join."""
-        if node in self.of and type(number) in (bool, int, float, complex):
-            self.numbers[node] = number
+    numbers: dict[Definition, Value] = field(default_factory=dict)
+    computed: dict[Definition, Callable[..., Value]] = field(default_factory=dict)
 
 
 class JoinTypes:
@@ -384,11 +381,12 @@ class JoinTypes:
 
     def __init__(self, joins: Joins) -> None:
         self._joins = joins
-        self.seen: dict[Definition, Any] = {
-            node: constant(number).dtype for node, number in joins.numbers.items()
-        }
+        self.seen: dict[Definition, Any] = {n: value.dtype for n, value in joins.numbers.items()}
         self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the one that holds all
         self.notes: set[tuple[int, str]] = set()
+        self.is_complete = False  # whether what no thread came to was looked at
+        for node in self.seen:
+            self._unify(node)
 
     def note(self, node: Definition, value: Value) -> None:
         """Look at what a definition gives.
@@ -408,6 +406,12 @@ class JoinTypes:
             return
         self.seen[node] = kind
         before = dict(self.mixed)
+        self._unify(node)
+        if self.mixed != before:
+            raise RelaunchError
+
+    def _unify(self, node: Definition) -> None:
+        """Give the joins of a definition the types that hold what is known of them."""
         for join in self._joins.of.get(node, ()):
             seen = {each: self.seen[each] for each in join[1] if each in self.seen}
             kinds = sorted(set(seen.values()), key=str)
@@ -417,8 +421,6 @@ class JoinTypes:
                 self.mixed[join] = reduce(unified, kinds)
                 if join[0] and "f" not in {each.kind for each in kinds}:
                     self._note_integers(join[0], seen)
-        if self.mixed != before:
-            raise RelaunchError
 
     def _note_integers(self, name: str, seen: dict[Definition, Any]) -> None:
         """Note where a signed integer and a uint64 meet, which no integer holds both."""
