@@ -254,8 +254,10 @@ def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:
 
 def _check_contiguous(array: np.ndarray) -> None:
     """Refuse what cannot be copied in one piece; repeated elements of a broadcast are one."""
+    if not array.size:
+        return
     core = array[tuple(slice(None) if stride else 0 for stride in array.strides)]
-    if array.size and not (core.flags.c_contiguous or core.flags.f_contiguous):
+    if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(
             "Array contains non-contiguous buffer and cannot be transferred as a single memory "
             "region. Please ensure contiguous buffer with numpy .ascontiguousarray()"

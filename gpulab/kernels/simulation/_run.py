@@ -175,7 +175,8 @@ def _as_declared(value: Any, wanted: Any) -> Any:
     """Return an argument in the type that it is declared with."""
     if isinstance(wanted, np.dtype):
         return _types.cast(value, wanted)
-    if wanted is not None and isinstance(value, View) and value.dtype != wanted[0]:
+    known = wanted is not None and isinstance(value, View) and wanted[0] is not None
+    if known and value.dtype != wanted[0]:
         return viewed(value, wanted[0])
     return value
 

@@ -179,7 +179,8 @@ def _fits(found: Any, wanted: Any) -> bool:
         return wanted is None or isinstance(found, np.dtype)
     if not isinstance(found, tuple) or not found or not isinstance(found[0], np.dtype):
         return bool(found == wanted)
-    return bool(found[1:] == wanted[1:] and found[0].itemsize == wanted[0].itemsize)
+    of_a_size = wanted[0] is None or found[0].itemsize == wanted[0].itemsize
+    return bool(found[1:] == wanted[1:] and of_a_size)
 
 
 @dataclass(frozen=True)
