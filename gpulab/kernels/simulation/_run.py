@@ -318,7 +318,10 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
         return Program(kernel)  # which says what is wrong
     is_frozen = not isinstance(kernel, types.FunctionType)
     key = tuple((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
-    programs = _programs.setdefault(kernel if is_frozen else function, {})
+    try:
+        programs = _programs.setdefault(kernel if is_frozen else function, {})
+    except TypeError:  # a wrapper of one's own that cannot be known weakly
+        programs = _programs.setdefault(function, {})
     known = programs.get(key if is_frozen else None)
     if (
         known is None
