@@ -38,6 +38,7 @@ from gpulab.kernels.simulation._memory import (
     constant_view,
     field_of,
     index_of,
+    integer,
     load,
     merge,
     part_of,
@@ -710,7 +711,7 @@ class Translator:
             if isinstance(owner, _types.Items):
                 if len(places) != 1:
                     raise self.fail("a range takes one index", node)
-                return owner.at(frame, mask, places[0])
+                return owner.at(frame, mask, self._item_number(owner, places[0], mask, node))
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, (View, Choice)):
@@ -730,6 +731,13 @@ class Translator:
             return load(frame.machine, owner, mask, indices, line, from_end, compared)
 
         return run
+
+    def _item_number(self, items: _types.Items, place: Any, mask: Mask, node: ast.expr) -> Any:
+        """Return which item of a range an index means; refuse one that it does not have."""
+        place = integer(place, self.source, node.lineno)
+        if mask.split((place < -items.count) | (place >= items.count))[0] is not None:
+            raise self.fail("the range has no such item; expected an index below its length", node)
+        return np.where(place < 0, place + items.count, place)
 
     def _field(self, frame: Frame, owner: Any, mask: Mask, name: str, node: ast.expr) -> Any:
         """Return a field of a record: a number, or again a record or an array."""
