@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import enum
 import functools
 import operator
@@ -23,6 +24,7 @@ from gpulab.kernels.simulation._functions import (
     INTRINSICS,
     UNARY,
     Call,
+    Maker,
     is_plain,
     kind_of_value,
     not_numbers,
@@ -843,7 +845,9 @@ class Translator:
             if found.name.startswith("cuda.atomic."):
                 self.program.writes[id(node)] = node.args[:1]
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
-            return make(Call(node, self, found.name, unused, assigned_to, [*owner, *node.args]))
+            one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
+            starred = any(isinstance(part, ast.Starred) for part in node.args)
+            return self._spread(one, make) if starred else make(one)
         if isinstance(found, np.dtype):
             return self._conversion(found, node, words)
         if isinstance(found, Callee):
@@ -857,6 +861,25 @@ class Translator:
             "Python function of yours",
             node,
         )
+
+    def _spread(self, call: Call, make: Maker) -> Expression:
+        """Return the closure of a call with stars, translated for as many arguments as come."""
+        items = self.expression(ast.copy_location(ast.Tuple(call.given, ast.Load()), call.node))
+        made: dict[int, Expression] = {}
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            values = items(frame, mask)
+            names = [f"*{number}" for number in range(len(values))]
+            if len(values) not in made:
+                self.local.update(names)
+                given: list[ast.expr] = [
+                    ast.copy_location(ast.Name(name, ast.Load()), call.node) for name in names
+                ]
+                made[len(values)] = make(dataclasses.replace(call, given=given))
+            frame.variables.update(zip(names, values, strict=True))
+            return made[len(values)](frame, mask)
+
+        return run
 
     def _conversion(self, dtype: np.dtype, node: ast.Call, words: str) -> Expression:
         if len(node.args) != 1 or node.keywords:
