@@ -543,6 +543,11 @@ class ContestRow(Result):
     notes: str = ""
     accelerator_notes: str = ""
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether the CPU's time may be too long because something else used the CPU."""
+        return not set(_DISTURBANCES).isdisjoint(self.notes.split(", "))
+
 
 @dataclass(frozen=True)
 class Contest(Result):
