@@ -476,7 +476,15 @@ class Translator:
                 for part in node.elts
             ]
             sums = functools.reduce(lambda a, b: ast.BinOp(a, ast.Add(), b), parts)
-            return self.expression(ast.fix_missing_locations(ast.copy_location(sums, node)))
+            spread = self.expression(ast.fix_missing_locations(ast.copy_location(sums, node)))
+
+            def run(frame: Frame, mask: Mask) -> tuple[Any, ...]:
+                found = spread(frame, mask)
+                if not isinstance(found, tuple):
+                    raise self.fail("only a tuple can be spread by * in a kernel", node)
+                return found
+
+            return run
         items = [self.expression(part) for part in node.elts]
         return lambda frame, mask: tuple([item(frame, mask) for item in items])
 
