@@ -416,7 +416,7 @@ def simulated() -> Iterator[Session]:
     ------
     Session
         ``.report()`` has the kernels, launches, counts, findings and refusals until then,
-        ``.simulations`` the result of each launch.
+        ``.simulations`` the results of the last 1,000 launches.
 
     Notes
     -----
@@ -451,12 +451,14 @@ def _replaced() -> Iterator[None]:
             return
         for name, value in {**_host.HOST_API, "jit": jit}.items():
             _put(stack, cuda, name, value)
-        _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
-        from numba.cuda import random
+        if hasattr(numba, "vectorize"):  # not in numba-cuda alone
+            from numba.cuda import random
+
+            _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
+            for name in ("create_xoroshiro128p_states", "init_xoroshiro128p_states"):
+                _put(stack, random, name, getattr(_random, name))  # the same numbers, faster
         from numba.cuda.cudadrv import devices
 
-        for name in ("create_xoroshiro128p_states", "init_xoroshiro128p_states"):
-            _put(stack, random, name, getattr(_random, name))  # the same numbers, faster
         for name in ("gpus", "require_context"):
             _put(stack, devices, name, _host.HOST_API[name])
         _put(stack, devices, "get_context", _host.HOST_API["current_context"])
@@ -489,8 +491,13 @@ def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
         kernel = _kernels.get(dispatcher)
         if kernel is None:
-            types_ = getattr(dispatcher, "signatures", None) or None
-            kernel = _kernels[dispatcher] = Kernel(dispatcher, types_, {})
+            # the types that it is declared with, not those that it was compiled for until now
+            is_declared = not getattr(dispatcher, "_can_compile", True)
+            kernel = _kernels[dispatcher] = Kernel(
+                dispatcher,
+                dispatcher.signatures if is_declared else None,
+                getattr(dispatcher, "targetoptions", {}),
+            )
         return method(kernel, *args, **kwargs)
 
     return call
