@@ -15,8 +15,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gpulab.kernels import _executed  # noqa: F401 - it keeps texts from now on
-
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {
     "simulate": "gpulab.kernels.simulation._run",

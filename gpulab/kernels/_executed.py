@@ -1,10 +1,9 @@
-"""Keep the last texts that were compiled from strings: no file has those of kernels that ``exec``
-makes.
-"""
+"""Keep the texts of kernels that ``exec`` makes, which no file has, while scripts are simulated."""
 
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 from typing import Any
 
@@ -23,4 +22,7 @@ def _keep(event: str, arguments: tuple[Any, ...]) -> None:
         executed_texts.append((text, arguments[1]))
 
 
-sys.addaudithook(_keep)
+@functools.cache  # a hook cannot be taken back, so one is put where the first script begins
+def keep_texts() -> None:
+    """Keep, from now on, the last texts that are compiled from strings."""
+    sys.addaudithook(_keep)
