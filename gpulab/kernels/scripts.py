@@ -21,7 +21,7 @@ import traceback
 import types
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from gpulab.kernels._executed import keep_texts
 from gpulab.kernels._language import NumberType, StandIn
 from gpulab.kernels.simulation._run import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
-from gpulab.kernels.simulation.source import plain_function
+from gpulab.kernels.simulation.source import plain_function, signatures_of
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -393,12 +393,30 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(other)
-    def vectorize(*signatures: Any, **options: Any) -> Any:
-        if options.get("target") == "cuda":
-            return np.vectorize
-        return other(*signatures, **options)
+    def vectorize(declared: Any = (), **options: Any) -> Any:
+        if options.get("target") != "cuda":
+            return other(declared, **options)
+        if callable(declared):
+            return np.vectorize(declared)
+        declared = [*declared] if isinstance(declared, list | tuple) else [declared]
+        loops = signatures_of(types.SimpleNamespace(signatures=declared))
+        return lambda function: functools.wraps(function)(_of_types(function, loops))
 
     return vectorize
+
+
+def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function that takes and gives the types of the first loop that loses nothing."""
+
+    def of_arrays(*given: Any) -> Any:
+        found = [np.asarray(each).dtype for each in given]
+        for loop in loops:
+            if all(map(np.can_cast, found, loop.parameters)):
+                arrays = map(np.asarray, given, loop.parameters)
+                return np.vectorize(function, otypes=[loop.returns])(*arrays)
+        return np.vectorize(function)(*given)
+
+    return of_arrays
 
 
 # -------------------------------------------------------------------------------------------------
