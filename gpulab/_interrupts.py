@@ -90,8 +90,19 @@ class _AfterImport:
             again.start()
 
     def _again(self) -> None:
-        self.asked = False
-        _thread.interrupt_main()
+        if self.asked:
+            self.asked = False
+            _thread.interrupt_main()
+
+
+def raise_waiting() -> None:
+    """Raise the interrupt that waits for an import, where one does: a command ends by it, and not
+    Python as it ends.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _AfterImport) and handler.asked:
+        handler.asked = False
+        raise KeyboardInterrupt
 
 
 sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # a finder that finds nothing

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gpulab import _interrupts
 from gpulab.errors import GpulabError, InputError, install_extra
 
 # The command's name, the module that has its add_parser, and the line that the help shows.
@@ -154,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(command).parse_args(words)
         _refuse_lost_folder()
         code = int(arguments.run(arguments))
+        _interrupts.raise_waiting()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
