@@ -16,7 +16,7 @@ from typing import Any
 
 from gpulab import lab, lessons
 from gpulab._files import write_atomically
-from gpulab._given import expanded, within
+from gpulab._validate import expanded, within
 from gpulab.errors import InputError
 from gpulab.units import plural
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, _given
+from gpulab import _backends, _validate
 from gpulab.devices import Device, available, find, guard, of_name
 from gpulab.errors import CopyRequiredError, DeviceError, InputError, OutOfMemoryError, kind_of
 from gpulab.units import format_bytes
@@ -141,7 +141,7 @@ def to_device(
     >>> a
     array([7., 0., 0.])
     """
-    owner, pinned = _owner(a, "to_device"), _given.flag("to_device", "pinned", pinned)
+    owner, pinned = _owner(a, "to_device"), _validate.flag("to_device", "pinned", pinned)
     target = _backends.backend(library)
     where = _destination(device, library)
     if pinned and len(available()) == 1:

@@ -37,13 +37,16 @@ _COMMANDS = {
         "list the common wrong predictions and wrong answers of the course",
     ),
     "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),
-    "claims": ("gpulab.claims._command", "compare published claims with recorded machines"),
-    "recordings": ("gpulab.recordings._command", "list, show, compare and merge recordings"),
+    "claims": ("gpulab.claims._claims_command", "compare published claims with recorded machines"),
+    "recordings": (
+        "gpulab.recordings._recordings_command",
+        "list, show, compare and merge recordings",
+    ),
     "simulate": (
         "gpulab.kernels.scripts",
         "run a program that uses numba.cuda without a GPU, and report what its kernels do",
     ),
-    "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
+    "record": ("gpulab.recorder._record_command", "measure this machine and write a recording"),
 }
 # What the extra ``lab`` brings, by the names of its modules.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")

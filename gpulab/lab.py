@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import working_copy
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.errors import GpulabError, InputError, set_up_command, shown
 
 _FIRST_NOTEBOOK = "00_start_here.ipynb"

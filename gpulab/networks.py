@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab._given import is_finite, whole
+from gpulab._validate import is_finite, whole
 from gpulab.errors import InputError
 
 _MOST = 2**31  # of a size: more than any memory holds

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any
 
-from gpulab._given import is_finite, is_whole
+from gpulab._validate import is_finite, is_whole
 from gpulab.errors import InputError, kind_of
 
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))

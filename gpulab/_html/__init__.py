@@ -53,8 +53,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab html``; return the exit code."""
-    from gpulab._given import expanded
     from gpulab._html._pages import write_course
+    from gpulab._validate import expanded
     from gpulab.lab import find_originals
     from gpulab.units import plural
 

@@ -6,7 +6,7 @@ timed here, and no verdict is written by hand.
 """
 
 from gpulab.claims._judge import claims, judge, ledger
-from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
+from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
 
 __all__ = [
     "Claim",

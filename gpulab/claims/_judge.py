@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpulab import recordings
-from gpulab._given import items as given_items
-from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
+from gpulab._validate import items as given_items
+from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
 from gpulab.errors import InputError, shown
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings.schema import Parameter

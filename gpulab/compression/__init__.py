@@ -10,7 +10,7 @@ from gpulab.compression._quantize import quantize, quantize_aware, share_weights
 from gpulab.compression._storage import load, save, size_on_disk
 from gpulab.compression._weigh import count, weigh
 from gpulab.compression.compressed_layers import finish
-from gpulab.compression.results import Cost, WeighedModel, Weighing
+from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 
 __all__ = [
     "Cost",

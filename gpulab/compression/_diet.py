@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from gpulab import _given, devices, networks, training
+from gpulab import _validate, devices, networks, training
 from gpulab.compression import compressed_layers
 from gpulab.compression._prune import prune, to_sparse
 from gpulab.compression._quantize import quantize, quantize_aware, share_weights
 from gpulab.compression._weigh import Progress, part, weigh
-from gpulab.compression.results import Weighing
+from gpulab.compression.weighed_models import Weighing
 from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -80,20 +80,20 @@ class Recipe:
     fine_tune: float = 0.5
 
     def __post_init__(self) -> None:
-        _given.word("Recipe", "network", self.network, NETWORKS)
-        _given.word("Recipe", "compute", self.compute, COMPUTE)
+        _validate.word("Recipe", "network", self.network, NETWORKS)
+        _validate.word("Recipe", "compute", self.compute, COMPUTE)
         for name in ("channels", "zeros"):
             compressed_layers.share("Recipe", name, getattr(self, name))
-        if not _given.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
+        if not _validate.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
             raise InputError(
                 f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's "
                 "epochs, 0 to 10. Pass 0.5."
             )
         for name, left, low, high in (("values", 0, 2, 256), ("bits", 32, 2, 8)):
             given = getattr(self, name)
-            as_it_is = _given.is_whole(given) and given == left
+            as_it_is = _validate.is_whole(given) and given == left
             object.__setattr__(
-                self, name, left if as_it_is else _given.whole("Recipe", name, given, low, high)
+                self, name, left if as_it_is else _validate.whole("Recipe", name, given, low, high)
             )
         contradictions = (
             (
@@ -179,21 +179,21 @@ def diet(
         If ``stop`` returned True before there was a model to weigh.
     """
     job = training.task(task)
-    wanted = [Recipe(), *_given.items("diet", "recipes", recipes)]
+    wanted = [Recipe(), *_validate.items("diet", "recipes", recipes)]
     wrong = [each for each in wanted if not isinstance(each, Recipe)]
     if wrong or len(wanted) < 2:
         raise InputError(
             f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
             "expected at least one. Pass for example [compression.Recipe(zeros=0.9)]."
         )
-    numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
+    numbers = [check_seed("diet", seed) for seed in _validate.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
     # one that is there twice is no second seed
     wanted = list({each.label: each for each in wanted}.values())
     report, asked = (
-        _given.callback("diet", "progress", progress) or (lambda fraction, text: None),
-        _given.callback("diet", "stop", stop) or (lambda: False),
+        _validate.callback("diet", "progress", progress) or (lambda fraction, text: None),
+        _validate.callback("diet", "stop", stop) or (lambda: False),
     )
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
@@ -373,7 +373,7 @@ class Support(Result):
         InputError
             If there is none.
         """
-        return self.abilities[_given.word("Support", "name", name, self.abilities)]
+        return self.abilities[_validate.word("Support", "name", name, self.abilities)]
 
     def __repr__(self) -> str:
         there = ", ".join(name for name, (works, _) in self.abilities.items() if works)

@@ -25,7 +25,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.compression import compressed_layers
 from gpulab.compression.compressed_layers import Codebook, Mask, Sparse, finish
 from gpulab.errors import DeviceError, InputError
@@ -87,7 +87,7 @@ def prune(
     """
     copied = compressed_layers.duplicate("prune", model)
     amount = compressed_layers.share("prune", "amount", amount)
-    if _given.flag("prune", "structured", structured):
+    if _validate.flag("prune", "structured", structured):
         if pattern is not None:
             raise InputError(
                 f"prune: pattern={pattern!r} with structured=True; expected one of the two. Leave "
@@ -102,7 +102,7 @@ def prune(
                 "model. Train it again."
             )
     if pattern is not None:
-        _given.word("prune", "pattern", pattern, ("2:4",))
+        _validate.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
             raise InputError(
                 f"prune: pattern='2:4' with amount={amount}; expected 0.5, since the pattern keeps "
@@ -399,7 +399,7 @@ def to_sparse(
     DeviceError
         If the device has no kernels for the format; the message says what to use instead.
     """
-    _given.word("to_sparse", "format", format, ("csr", "2:4"))
+    _validate.word("to_sparse", "format", format, ("csr", "2:4"))
     done = finish(model)
     found = compressed_layers.chosen("to_sparse", done, skip)
     if format == "2:4":

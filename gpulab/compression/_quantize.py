@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.compression import compressed_layers
 from gpulab.compression.compressed_layers import (
     Aware,
@@ -106,7 +106,7 @@ def quantize(
     torch.int8
     """
     scheme = _scheme("quantize", weights, activations, bits)
-    _given.word("quantize", "arithmetic", arithmetic, ARITHMETIC)
+    _validate.word("quantize", "arithmetic", arithmetic, ARITHMETIC)
     if (calibration is not None) != (activations == "static"):
         raise InputError(
             f"quantize: calibration={'given' if calibration is not None else None} with "
@@ -162,10 +162,10 @@ def quantize_aware(
 
 
 def _scheme(function: str, weights: Any, activations: Any, bits: Any) -> Scheme:
-    _given.word(function, "weights", weights, WEIGHTS)
+    _validate.word(function, "weights", weights, WEIGHTS)
     if activations is not None:
-        _given.word(function, "activations", activations, ("dynamic", "static"))
-    return Scheme(weights, _given.whole(function, "bits", bits, 2, 8), activations, 8)
+        _validate.word(function, "activations", activations, ("dynamic", "static"))
+    return Scheme(weights, _validate.whole(function, "bits", bits, 2, 8), activations, 8)
 
 
 def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
@@ -203,7 +203,7 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
     batches = (
         [calibration]
         if isinstance(calibration, torch.Tensor)
-        else _given.items("quantize", "calibration", calibration)
+        else _validate.items("quantize", "calibration", calibration)
     )
     if not batches or not all(isinstance(each, torch.Tensor) and each.numel() for each in batches):
         raise InputError(
@@ -278,7 +278,7 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
     4
     """
     copied = compressed_layers.duplicate("share_weights", model)
-    clusters = _given.whole("share_weights", "clusters", clusters, 2, 256)
+    clusters = _validate.whole("share_weights", "clusters", clusters, 2, 256)
     for layer in compressed_layers.chosen("share_weights", copied, skip).values():
         _share(layer, clusters)
     return copied

@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from gpulab import _given, devices, memory, timing, training
+from gpulab import _validate, devices, memory, timing, training
 from gpulab.compression import _storage, compressed_layers
 from gpulab.compression.compressed_layers import Shipped, Sparse, finish
-from gpulab.compression.results import Cost, WeighedModel, Weighing
+from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
@@ -461,7 +461,7 @@ def _inputs(job: Any, inputs: Any, batch_size: Any) -> Any:
             "weigh: neither a task nor inputs; expected one of them. Pass on='digits-cnn', or "
             "inputs=x."
         )
-    return job.test[slice(0, _given.whole("weigh", "batch_size", batch_size, 1, 1 << 20))][0]
+    return job.test[slice(0, _validate.whole("weigh", "batch_size", batch_size, 1, 1 << 20))][0]
 
 
 def _runner(model: Any) -> Callable[[Any], None]:

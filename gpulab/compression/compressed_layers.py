@@ -42,7 +42,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, shown
 
 
@@ -127,7 +127,7 @@ def chosen(function: str, model: Any, skip: Iterable[str] = ()) -> dict[str, Any
         If there are none, or a name is not among them.
     """
     there = layers(model)
-    left_out = _given.items(function, "skip", skip)
+    left_out = _validate.items(function, "skip", skip)
     unknown = [name for name in left_out if not isinstance(name, str) or name not in there]
     if unknown:
         raise InputError(
@@ -162,7 +162,7 @@ def share(function: str, name: str, value: Any) -> float:
     InputError
         If it is none.
     """
-    if not _given.is_finite(value) or not 0 <= value < 1:
+    if not _validate.is_finite(value) or not 0 <= value < 1:
         raise InputError(
             f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass "
             f"for example {name}=0.5."

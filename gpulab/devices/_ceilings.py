@@ -17,7 +17,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.devices import conditions, host_facts, stream_rates
 from gpulab.devices._device import Device, environment, find, guard, translate
 from gpulab.devices.host_facts import Processor
@@ -187,7 +187,7 @@ def ceilings(
         If it was stopped.
     """
     where = find(device)
-    asked = _given.callback("ceilings", "stop", stop)
+    asked = _validate.callback("ceilings", "stop", stop)
 
     def clock() -> float:
         """Raise once a stop is asked for: the clock is read before and after each run."""

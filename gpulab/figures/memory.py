@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpulab.devices import Machine
     from gpulab.memory import MemoryTrace, Prediction, Snapshot, Timeline
     from gpulab.parallel.model_states import RankStates
-    from gpulab.parallel.results import RankMemory
+    from gpulab.parallel.rank_results import RankMemory
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500

@@ -27,7 +27,7 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.models import ScalingCurve, ScalingPoint, StagePass, StageSchedule
-    from gpulab.parallel.results import (
+    from gpulab.parallel.rank_results import (
         RankSpan,
         RankTimeline,
         ScalingMeasurement,

@@ -29,7 +29,7 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 if TYPE_CHECKING:
     from gpulab.compression import WeighedModel, Weighing
     from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
-    from gpulab.training.results import Gain, LadderResult
+    from gpulab.training.run_results import Gain, LadderResult
 
 _LANE = 34  # pixels of a lane
 _LETTER = 0.0085  # of the picture's width: a letter of a bar's name

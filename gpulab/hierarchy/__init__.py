@@ -21,7 +21,7 @@ from gpulab.hierarchy._measure import (
     recorded_bandwidth,
     recorded_latency,
 )
-from gpulab.hierarchy.results import (
+from gpulab.hierarchy.curves import (
     Bandwidth,
     BandwidthPoint,
     Latency,

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices, timing
+from gpulab import _validate, devices, timing
 from gpulab.devices import Device, diagnosis, host_facts, stream_rates
 from gpulab.errors import InputError, OutOfMemoryError, kind_of, shown
 from gpulab.hierarchy import _chains
 from gpulab.hierarchy._chains import HOPS_PER_CALL, LINE_BYTES, METHOD_WORDS, Chain, methods
-from gpulab.hierarchy.results import (
+from gpulab.hierarchy.curves import (
     Bandwidth,
     BandwidthPoint,
     Latency,
@@ -71,7 +71,9 @@ def _method(function: str, method: str | None, device: Device) -> str:
     known = methods() if device.is_cpu else ("cupy",)
     if method is None:
         return known[0]
-    return _given.word(function, "method", method, ("numba", "python") if device.is_cpu else known)
+    return _validate.word(
+        function, "method", method, ("numba", "python") if device.is_cpu else known
+    )
 
 
 def _sizes(
@@ -100,9 +102,9 @@ def _sizes(
         doublings = range(_FIRST.bit_length() - 1, _LARGEST.bit_length())
         halves = (n for k in doublings for n in (2**k, 2**k + 2 ** (k - 1)) if n <= end)
         return tuple(n for n in halves if n <= _FINE_TO or n.bit_count() == 1) or (_FIRST,)
-    chosen = _given.items(function, "sizes", sizes)
+    chosen = _validate.items(function, "sizes", sizes)
     for n in chosen:
-        if not _given.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
+        if not _validate.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
             raise InputError(
                 f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to "
                 "16 GiB. Pass for example sizes=[2**k for k in range(12, 27)]."
@@ -212,7 +214,7 @@ def latency(
     where = _device("latency", device)
     how = _method("latency", method, where)
     wanted = _sizes("latency", sizes, where, how)
-    rounds = _given.whole("latency", "chases", chases, 1, 100)
+    rounds = _validate.whole("latency", "chases", chases, 1, 100)
     run = Series("latency", rounds * len(wanted) + 1, deadline, progress, stop, clock)
     taken: dict[int, list[Measurement]] = {}
     floor: float | None = None
@@ -349,9 +351,9 @@ def parallel(
     """
     where = devices.find("cpu")
     how = _method("parallel", method, where)
-    counts = _given.items("parallel", "chains", chains)
+    counts = _validate.items("parallel", "chains", chains)
     for count in counts:
-        if not _given.is_whole(count) or count not in _POSSIBLE:
+        if not _validate.is_whole(count) or count not in _POSSIBLE:
             raise InputError(
                 f"parallel: chains holds {shown(count)}; expected powers of two from 1 to 32. Pass "
                 "for example chains=[1, 4, 16]."
@@ -445,7 +447,7 @@ def bandwidth(
     [16384, 1048576]
     """
     where = _device("bandwidth", device)
-    what = _given.word("bandwidth", "operation", operation, OPERATIONS)
+    what = _validate.word("bandwidth", "operation", operation, OPERATIONS)
     how = "numpy" if where.is_cpu else "cupy"
     if not where.is_cpu and what != "read":
         raise InputError(
@@ -557,7 +559,7 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     where = _device("measure_chase", device)
     method = chase_method(where)
     size = _sizes("measure_chase", [nbytes], where, method)[0]
-    return _timed_chase(where, method, size, 0, _given.deadline("measure_chase", deadline))
+    return _timed_chase(where, method, size, 0, _validate.deadline("measure_chase", deadline))
 
 
 def measure_stream(
@@ -594,7 +596,7 @@ def measure_stream(
             "operation out."
         )
     size = _sizes("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _timed_stream(where, operation, size, _given.deadline("measure_stream", deadline))
+    return _timed_stream(where, operation, size, _validate.deadline("measure_stream", deadline))
 
 
 def recorded_latency(recording: Recording) -> Latency | None:
@@ -712,5 +714,7 @@ def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:
     else:
         sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
     return tuple(
-        Reported(name, float(size)) for name, size in sizes if _given.is_finite(size) and size > 0
+        Reported(name, float(size))
+        for name, size in sizes
+        if _validate.is_finite(size) and size > 0
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {
-    "simulate": "gpulab.kernels.simulation._run",
+    "simulate": "gpulab.kernels.simulation._simulate",
     "Simulation": "gpulab.kernels.simulation.report",
     "Finding": "gpulab.kernels.simulation.report",
     "simulated": "gpulab.kernels.scripts",

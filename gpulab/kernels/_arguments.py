@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import InputError, message_of, shown
 from gpulab.units import plural
 

@@ -27,7 +27,7 @@ from gpulab.kernels._arguments import (
     same_memory,
 )
 from gpulab.kernels._compile import _python
-from gpulab.kernels.simulation._run import program_of
+from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)

@@ -33,7 +33,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host, _random
 from gpulab.kernels._executed import keep_texts
 from gpulab.kernels._language import NumberType, StandIn
-from gpulab.kernels.simulation._run import OF_OTHER_FILES, resident_blocks, simulate
+from gpulab.kernels.simulation._simulate import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function, signatures_of
 from gpulab.results import Result

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
@@ -223,8 +223,8 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     every: list[Any] = [*whole, *(ladder.CUDA_RUNGS if family == "matmul" else ())]
     short = {one.name.removeprefix(f"{family}-"): one for one in every}
     chosen = [
-        short[_given.word("climb", "rungs", name, list(short))]
-        for name in _given.items("climb", "rungs", rungs) or short
+        short[_validate.word("climb", "rungs", name, list(short))]
+        for name in _validate.items("climb", "rungs", rungs) or short
     ]
     first = whole[0]
     size = first.sizes[0] if n is None else n

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
@@ -283,7 +283,7 @@ class Grades(Result):
         InputError
             If nothing can be written there.
         """
-        file = _given.expanded("write_csv", path)
+        file = _validate.expanded("write_csv", path)
         try:
             # so that spreadsheets read names with accents
             write_atomically(file, self.csv().encode("utf-8-sig"))
@@ -358,11 +358,11 @@ def grade(
             "Rubric. Pass these."
         )
     if seconds is not None:
-        _given.positive("grade", "seconds", seconds)
-    _given.positive("grade", "student_seconds", student_seconds)
-    _given.whole("grade", "memory_bytes", memory_bytes, 2**20, 2**50)
-    _given.flag("grade", "run_code", run_code)
-    _given.flag("grade", "trust_code", trust_code)
+        _validate.positive("grade", "seconds", seconds)
+    _validate.positive("grade", "student_seconds", student_seconds)
+    _validate.whole("grade", "memory_bytes", memory_bytes, 2**20, 2**50)
+    _validate.flag("grade", "run_code", run_code)
+    _validate.flag("grade", "trust_code", trust_code)
     rules = rubric if rubric is not None else Rubric()
     lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
     exercises = {
@@ -531,15 +531,15 @@ class Rubric(Result):
             )
         amounts = {"exercise_points": self.exercise_points, **self.points}
         for name, value in {**amounts, "prediction_points": self.prediction_points}.items():
-            _given.within("Rubric", name, value)
+            _validate.within("Rubric", name, value)
         if self.open_share is not None:
-            _given.within("Rubric", "open_share", self.open_share, 0, 1)
+            _validate.within("Rubric", "open_share", self.open_share, 0, 1)
         if self.notebooks or self.points:  # else the lessons need not load
             numbers = [lesson.notebook[:2] for lesson in content.lessons()]
-            for notebook in _given.items("Rubric", "notebooks", self.notebooks):
-                _given.word("Rubric", "notebooks", notebook, numbers)
+            for notebook in _validate.items("Rubric", "notebooks", self.notebooks):
+                _validate.word("Rubric", "notebooks", notebook, numbers)
             for id in self.points:
-                _given.word("Rubric", "points", id, content.exercises())
+                _validate.word("Rubric", "points", id, content.exercises())
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
@@ -559,7 +559,7 @@ class Rubric(Result):
         InputError
             If it cannot be read, or is not a valid rubric.
         """
-        file = _given.expanded("Rubric.read", path)
+        file = _validate.expanded("Rubric.read", path)
         try:
             # which knows by its first bytes how Windows' own tools wrote it
             content = json.loads(read_regular(file))

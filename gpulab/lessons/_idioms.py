@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import gpulab
-from gpulab import _backends, _given, devices
+from gpulab import _backends, _validate, devices
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import content
@@ -322,7 +322,7 @@ def _all() -> dict[str, tuple[Idiom, ...]]:
 
 
 def _of(language: str) -> tuple[Idiom, ...]:
-    return _all()[_given.word("rosetta", "language", language, _all())]
+    return _all()[_validate.word("rosetta", "language", language, _all())]
 
 
 def rosetta(language: str) -> Rosetta:

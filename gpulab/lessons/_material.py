@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpulab import (
-    _given,
+    _validate,
     devices,
     hierarchy,
     models,
@@ -281,7 +281,7 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     InputError
         If one is not a workload.
     """
-    wanted = _given.items("recorded_under_roof", "works", works)
+    wanted = _validate.items("recorded_under_roof", "works", works)
     wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
     if wrong is not None:
         raise InputError(
@@ -627,7 +627,7 @@ def contest(workload: str = "matmul", again: bool = False) -> Contest:
     InputError
         If the contest has no such workload.
     """
-    sizes = _CONTEST_SIZES[_given.word("contest", "workload", workload, _CONTEST_SIZES)]
+    sizes = _CONTEST_SIZES[_validate.word("contest", "workload", workload, _CONTEST_SIZES)]
     return _kept(f"contest {workload}", lambda: _contest(workload, sizes), again)
 
 
@@ -1037,7 +1037,7 @@ def timeline(letter: str) -> training.PipelineResult:
     from gpulab import training
 
     loading, copy, compute, workers, cores = _TIMELINES[
-        _given.word("timeline", "letter", letter, _TIMELINES)
+        _validate.word("timeline", "letter", letter, _TIMELINES)
     ]
     return training.model_pipeline(
         loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24
@@ -1094,7 +1094,7 @@ def hang(letter: str) -> parallel.RankTimeline:
     InputError
         If there is no such letter.
     """
-    programs = HANGS[_given.word("hang", "letter", letter, HANGS)][0]
+    programs = HANGS[_validate.word("hang", "letter", letter, HANGS)][0]
     spans, end = _run(programs)
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
     steps = dict.fromkeys(span.name for span in ordered if span.name.startswith("forward "))

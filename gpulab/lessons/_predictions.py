@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _progress, content
@@ -275,7 +275,7 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
         )
     given = tuple(
         choice if isinstance(choice, str) else shown(choice)
-        for choice in _given.items(f"predict {id}", "choices", choices)
+        for choice in _validate.items(f"predict {id}", "choices", choices)
     )
     if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
         raise InputError(
@@ -314,7 +314,7 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
     """Return the choice with that number, text or a similar spelling; InputError if there is
     none.
     """
-    if _given.is_whole(value) and 1 <= value <= len(choices):
+    if _validate.is_whole(value) and 1 <= value <= len(choices):
         return choices[int(value) - 1]
     if isinstance(value, str):
         folded = {choice.casefold().strip(): choice for choice in choices}
@@ -704,7 +704,7 @@ def _with_doubt(
         warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
     if interval is None:
         return text, warning
-    ends = _given.items(f"reveal {asked.id}", "interval", interval)
+    ends = _validate.items(f"reveal {asked.id}", "interval", interval)
     if len(ends) != len(("low", "high")):
         raise InputError(
             f"reveal {asked.id}: interval is {shown(interval)}; expected its two ends. Pass "

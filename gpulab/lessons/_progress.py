@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
 from gpulab.results import Result, html_table

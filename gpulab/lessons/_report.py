@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import gpulab
 from gpulab import devices
 from gpulab._files import write_atomically
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.lessons import _progress, content

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab._files import read_regular, refuse_unwritable
 from gpulab.errors import InputError, RecordingError, message_of, shown
 from gpulab.lessons import content
@@ -391,7 +391,7 @@ def classroom(
     InputError
         If there is no such folder, or ``same_name`` is none of these.
     """
-    _given.word("classroom", "same_name", same_name, SAME_NAME)
+    _validate.word("classroom", "same_name", same_name, SAME_NAME)
     try:
         root = Path(folder).expanduser()
         found = root.is_dir()
@@ -819,7 +819,7 @@ def run(arguments: argparse.Namespace) -> int:
     rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
     if graded:
         try:
-            refuse_unwritable(_given.expanded("class", out))
+            refuse_unwritable(_validate.expanded("class", out))
         except OSError as error:
             raise InputError(
                 f"class: {shown(out)} cannot be written ({error.strerror or error}); expected a "

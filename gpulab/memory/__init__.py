@@ -11,8 +11,8 @@ from gpulab.memory._snapshot import (
 )
 from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
 from gpulab.memory.predictions import largest_batch, predict, trace
-from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
 from gpulab.memory.shares import Limit, limit
+from gpulab.memory.step_memory import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
 
 __all__ = [
     "CATEGORIES",

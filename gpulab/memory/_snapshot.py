@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
@@ -650,7 +650,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     >>> memory.release("cpu").device
     'cpu'
     """
-    outputs = _given.flag("release", "outputs", outputs)
+    outputs = _validate.flag("release", "outputs", outputs)
     where = devices.find(device)
     if not where.is_cpu:
         where.synchronize()  # work in flight still holds its tensors

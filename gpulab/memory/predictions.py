@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import (
     DeviceError,
     GpulabError,
@@ -29,7 +29,7 @@ from gpulab.errors import (
 )
 from gpulab.evidence import Evidence, Note
 from gpulab.memory import kernel_memory, training_step
-from gpulab.memory.results import (
+from gpulab.memory.step_memory import (
     CATEGORIES,
     MemoryTrace,
     Prediction,
@@ -145,9 +145,9 @@ def predict(
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    progress = _given.callback("predict", "progress", progress)
-    stop = _given.callback("predict", "stop", stop)
-    checkpoint = _given.flag("predict", "checkpoint", checkpoint)
+    progress = _validate.callback("predict", "progress", progress)
+    stop = _validate.callback("predict", "stop", stop)
+    checkpoint = _validate.flag("predict", "checkpoint", checkpoint)
     training_step.check_precision("predict", precision)
     name, factory = training_step.optimizer_factory("predict", optimizer)
     kind = _device_type(model, device)
@@ -301,7 +301,7 @@ def largest_batch(
     >>> memory.largest_batch(layer, lambda n: torch.zeros(n, 1000), memory=5 * 10**8, **options)
     21646
     """
-    make = _given.callback("largest_batch", "make_batch", make_batch)
+    make = _validate.callback("largest_batch", "make_batch", make_batch)
     if make is None:
         raise InputError(
             "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
@@ -408,10 +408,10 @@ def trace(
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    progress = _given.callback("trace", "progress", progress)
-    stop = _given.callback("trace", "stop", stop)
-    checkpoint = _given.flag("trace", "checkpoint", checkpoint)
-    steps = _given.whole("trace", "steps", steps, 1, _MOST_STEPS)
+    progress = _validate.callback("trace", "progress", progress)
+    stop = _validate.callback("trace", "stop", stop)
+    checkpoint = _validate.flag("trace", "checkpoint", checkpoint)
+    steps = _validate.whole("trace", "steps", steps, 1, _MOST_STEPS)
     training_step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):

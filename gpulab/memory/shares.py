@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gpulab import _backends, _given, devices
+from gpulab import _backends, _validate, devices
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.memory.tracker import Cap
 from gpulab.units import format_bytes, parse_bytes
@@ -172,7 +172,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     ...     print(str(error)[:45])
     CPU out of memory. Tried to allocate 4.00 MiB
     """
-    size, on_top = parse_bytes(nbytes), _given.flag("limit", "on_top", on_top)
+    size, on_top = parse_bytes(nbytes), _validate.flag("limit", "on_top", on_top)
     if size < 1:
         raise InputError(
             f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "

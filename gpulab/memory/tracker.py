@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
+from gpulab.memory.step_memory import CATEGORIES, LiveTensor, Timeline
 from gpulab.units import format_bytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"

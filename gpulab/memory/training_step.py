@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
 from gpulab.memory.tracker import Stopped
@@ -294,7 +294,7 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
 
 def check_precision(function: str, precision: str) -> tuple[str | None, str | None, bool]:
     """Return what a precision means, or refuse an unknown one."""
-    return PRECISIONS[_given.word(function, "precision", precision, PRECISIONS)]
+    return PRECISIONS[_validate.word(function, "precision", precision, PRECISIONS)]
 
 
 def optimizer_kinds() -> dict[str, Any]:
@@ -328,7 +328,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         )
     if isinstance(optimizer, str):
         known, name = optimizer_kinds(), optimizer.lower()
-        _given.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
+        _validate.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
         if name == "sgd-momentum":
             return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
         return known[name].__name__, functools.partial(known[name], lr=1e-3)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._given import is_whole, items, whole, word
+from gpulab._validate import is_whole, items, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.models.requests import (

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._given import whole, word
+from gpulab._validate import whole, word
 from gpulab.errors import InputError, LaunchError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result

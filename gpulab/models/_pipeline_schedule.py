@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import is_finite, whole, within, word
+from gpulab._validate import is_finite, whole, within, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from gpulab import devices, recordings
-from gpulab._given import callback, flag, is_whole, items, whole, within, word
+from gpulab._validate import callback, flag, is_whole, items, whole, within, word
 from gpulab.devices import datasheets, specs
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes

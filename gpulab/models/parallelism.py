@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gpulab._given import is_whole, items, whole, within, word
+from gpulab._validate import is_whole, items, whole, within, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result

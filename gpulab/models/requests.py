@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 
 WARP_LANES = 32

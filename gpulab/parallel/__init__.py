@@ -26,7 +26,7 @@ _NAMES = {
         "rank_states",
     ),
     "scaling_steps": ("recorded_scaling",),
-    "results": (
+    "rank_results": (
         "KINDS",
         "RANK_CATEGORIES",
         "CollectiveCall",

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import cloudpickle
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.devices import host_facts
 from gpulab.errors import (
     CollectiveTimeoutError,
@@ -39,7 +39,7 @@ from gpulab.errors import (
 )
 from gpulab.parallel import _rank
 from gpulab.parallel.engines import Engines, LocalEngines, ProfileEngines, Progress
-from gpulab.parallel.results import CollectiveCall, Outcome, Sight
+from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 from gpulab.parallel.script import export_script, pack
 from gpulab.units import format_bytes, plural
 
@@ -122,22 +122,25 @@ def cluster(
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
                                                 rank order
     """
-    n = _given.whole("cluster", "n", n, 1, _MOST_RANKS)
+    n = _validate.whole("cluster", "n", n, 1, _MOST_RANKS)
     if profile is not None and (not isinstance(profile, str) or not profile):
         raise InputError(
             f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
             "one, or leave it out."
         )
-    if not _given.is_finite(timeout_seconds) or not 0 < timeout_seconds <= _LONGEST_TIMEOUT_SECONDS:
+    if (
+        not _validate.is_finite(timeout_seconds)
+        or not 0 < timeout_seconds <= _LONGEST_TIMEOUT_SECONDS
+    ):
         raise InputError(
             f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day "
             "at most. Pass for example 20."
         )
-    threads = _given.whole("cluster", "threads", threads, 1, _MOST_THREADS)
+    threads = _validate.whole("cluster", "threads", threads, 1, _MOST_THREADS)
     if backend is not None:
-        _given.word("cluster", "backend", backend, _BACKENDS)
-    port = _given.whole("cluster", "port", port, 0, 65_535)
-    progress = _given.callback("cluster", "progress", progress) or _print
+        _validate.word("cluster", "backend", backend, _BACKENDS)
+    port = _validate.whole("cluster", "port", port, 0, 65_535)
+    progress = _validate.callback("cluster", "progress", progress) or _print
     return Ranks(n, profile, float(timeout_seconds), threads, backend, port, progress)
 
 
@@ -287,7 +290,7 @@ class Ranks:
             On an interrupt, after the ranks were interrupted too.
         """
         if timeout_seconds is not None and (
-            not _given.is_finite(timeout_seconds) or timeout_seconds <= 0
+            not _validate.is_finite(timeout_seconds) or timeout_seconds <= 0
         ):
             raise InputError(
                 f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass a "

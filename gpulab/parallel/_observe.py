@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from gpulab import models
 from gpulab.errors import message_of
 from gpulab.evidence import Evidence
-from gpulab.parallel.results import CollectiveCall, RankSpan, RankTimeline
+from gpulab.parallel.rank_results import CollectiveCall, RankSpan, RankTimeline
 
 # Operator to the name that the course uses. Source: the operators registered by torch 2.13 under
 # c10d and _c10d_functional.

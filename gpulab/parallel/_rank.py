@@ -38,7 +38,7 @@ from torch.distributed import distributed_c10d
 
 from gpulab.errors import message_of
 from gpulab.parallel._observe import observe
-from gpulab.parallel.results import CollectiveCall, Outcome, Sight, State
+from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight, State
 
 _TICK_SECONDS = 0.25
 _STEADY_SECONDS = 1.0  # a rank that is in no collective reports this often

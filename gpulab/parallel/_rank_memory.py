@@ -42,13 +42,13 @@ from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.devices import memory_sizes
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import kernel_memory, training_step
 from gpulab.memory.predictions import fake_errors_unlogged, model_made_by
-from gpulab.memory.results import free_bytes_of, largest_that_fits
+from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import autocast_off, generators_kept
 from gpulab.parallel import _strategies
@@ -60,7 +60,7 @@ from gpulab.parallel._strategies import (
     strategy_named,
 )
 from gpulab.parallel.model_states import MOST_RANKS, gpt_shape, whole_number
-from gpulab.parallel.results import RANK_CATEGORIES, RankMemory
+from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
 PRECISIONS = ("float32", "bfloat16")
 _SOURCE = "the strategies' own code on PyTorch's fake process group and fake tensors"
@@ -163,16 +163,16 @@ def predict_ranks(
     (8, True)
     """
     name = "predict_ranks"
-    report = _given.callback(name, "progress", progress) or (lambda fraction, text: None)
-    stop = _given.callback(name, "stop", stop)
-    strategy = _given.word(name, "strategy", strategy, strategies())
+    report = _validate.callback(name, "progress", progress) or (lambda fraction, text: None)
+    stop = _validate.callback(name, "stop", stop)
+    strategy = _validate.word(name, "strategy", strategy, strategies())
     ranks = whole_number(name, "ranks", ranks, 1, MOST_RANKS)
     rank = whole_number(name, "rank", rank, 0, ranks - 1)
-    precision = _given.word(name, "precision", precision, PRECISIONS)
+    precision = _validate.word(name, "precision", precision, PRECISIONS)
     if microbatches is None:
         microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
     parts = whole_number(name, "microbatches", microbatches, 1, 2**20)
-    checkpoint = _given.flag(name, "checkpoint", checkpoint)
+    checkpoint = _validate.flag(name, "checkpoint", checkpoint)
     optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
     if make_optimizer is None:
         raise InputError(
@@ -277,7 +277,7 @@ def largest_batch(
     ... )
     64
     """
-    make = _given.callback("largest_batch", "make_batch", make_batch)
+    make = _validate.callback("largest_batch", "make_batch", make_batch)
     if make is None:
         raise InputError(
             "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.tracker import StorageTracker
@@ -27,7 +27,7 @@ from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import clocks_ahead
 from gpulab.parallel._strategies import OneAfterAnother, Pipeline, Setting, Stages
-from gpulab.parallel.results import ScheduleRun
+from gpulab.parallel.rank_results import ScheduleRun
 
 # A pass shorter than this is lost in what sleeping and sending take; a step longer than that
 # outlasts patience and timeouts.
@@ -85,15 +85,17 @@ def run_schedule(
     RankError
         If a rank failed.
     """
-    stop = _given.callback("run_schedule", "stop", stop)
-    report = _given.callback("run_schedule", "progress", progress) or (lambda fraction, text: None)
+    stop = _validate.callback("run_schedule", "stop", stop)
+    report = _validate.callback("run_schedule", "progress", progress) or (
+        lambda fraction, text: None
+    )
     if not isinstance(ranks, Ranks):
         raise InputError(
             f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
             "more. Use `with gl.parallel.cluster(n=4) as ranks:`."
         )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
-    steps = _given.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
+    steps = _validate.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
     report(0.0, "each rank builds its stage")
     held = ranks.run(_set_up, plan)
     taken: list[tuple[StagePass, ...]] = []
@@ -120,9 +122,9 @@ def _plan(
     """Return the timetable of what was asked for; what cannot be run is refused here, before a rank
     hears of it.
     """
-    name = _given.word("run_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
+    name = _validate.word("run_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
     for words, value in (("forward_seconds", forward), ("backward_seconds", backward)):
-        if not _given.is_finite(value) or value < _SHORTEST_SECONDS:
+        if not _validate.is_finite(value) or value < _SHORTEST_SECONDS:
             raise InputError(
                 f"run_schedule: {words} is {shown(value)}; expected at least "
                 f"{_SHORTEST_SECONDS:g}: sleeping and sending take time, too. Pass {words}=0.02."

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _given, models, training
+from gpulab import _validate, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import usual_algorithm
-from gpulab.parallel.results import (
+from gpulab.parallel.rank_results import (
     COMPUTED,
     WAITED,
     CollectivePoint,
@@ -128,13 +128,13 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    report = _given.callback("scaling", "progress", progress)
-    stop = _given.callback("scaling", "stop", stop)
-    chosen = MODELS[_given.word("scaling", "model", model, MODELS)]
-    _given.word("scaling", "mode", mode, MODES)
-    deadline = _given.deadline("scaling", deadline, 3600.0)
+    report = _validate.callback("scaling", "progress", progress)
+    stop = _validate.callback("scaling", "stop", stop)
+    chosen = MODELS[_validate.word("scaling", "model", model, MODELS)]
+    _validate.word("scaling", "mode", mode, MODES)
+    deadline = _validate.deadline("scaling", deadline, 3600.0)
     if wait_seconds is not None and (
-        not _given.is_finite(wait_seconds) or not 0 < wait_seconds <= 10
+        not _validate.is_finite(wait_seconds) or not 0 < wait_seconds <= 10
     ):
         raise InputError(
             f"scaling: wait_seconds is {shown(wait_seconds)}; expected more than 0 and at most 10. "
@@ -360,7 +360,7 @@ def _notes(
 
 
 def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
-    if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or not 1 <= ranks <= 64):
+    if not isinstance(ranks, Ranks) and (not _validate.is_whole(ranks) or not 1 <= ranks <= 64):
         raise InputError(
             f"scaling: ranks is {shown(ranks)}; expected a started cluster, or a whole number from "
             "1 to 64. Pass ranks=2."
@@ -368,17 +368,17 @@ def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
     n = ranks.n if isinstance(ranks, Ranks) else int(ranks)
     if given is None:
         return tuple(sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(7) if 2**k <= n), n}))
-    wanted = _given.items("scaling", "counts", given)
+    wanted = _validate.items("scaling", "counts", given)
     if not wanted:
         raise InputError(
             "scaling: counts is empty; expected at least one number of ranks. Leave it out, or "
             "pass (1, 2)."
         )
-    return tuple(sorted({_given.whole("scaling", "counts", each, 1, n) for each in wanted}))
+    return tuple(sorted({_validate.whole("scaling", "counts", each, 1, n) for each in wanted}))
 
 
 def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> int:
-    batch = _given.whole("scaling", "batch", model.batch if given is None else given, 1, 2**20)
+    batch = _validate.whole("scaling", "batch", model.batch if given is None else given, 1, 2**20)
     uneven = [count for count in counts if batch % count] if mode == "strong" else []
     if uneven:
         raise InputError(
@@ -449,8 +449,8 @@ def sweep(
             f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. Use "
             "`with gl.parallel.cluster(n=2) as ranks:`."
         )
-    _given.word("sweep", "operation", operation, OPERATIONS)
-    end = time.monotonic() + _given.deadline("sweep", deadline, 3600.0)
+    _validate.word("sweep", "operation", operation, OPERATIONS)
+    end = time.monotonic() + _validate.deadline("sweep", deadline, 3600.0)
     several = _elements(sizes, ranks.n)
     facts = ranks.run(scaling_steps.facts)
     one_clock = len({each["clock"] for each in facts}) == 1
@@ -508,9 +508,9 @@ def sweep(
 
 def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     """Return ascending numbers of elements that the ranks divide."""
-    given = DEFAULT_SIZES if sizes is None else _given.items("sweep", "sizes", sizes)
+    given = DEFAULT_SIZES if sizes is None else _validate.items("sweep", "sizes", sizes)
     for size in given:
-        if not _given.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
+        if not _validate.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
             raise InputError(
                 f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to "
                 f"{format_bytes(_LARGEST_BYTES)}. Pass 2**20."
@@ -604,29 +604,29 @@ def global_batch(
     job = training.task(task)
     several = sorted(
         {
-            _given.whole("global_batch", "ranks", each, 1, _MOST_RANKS)
-            for each in _given.items("global_batch", "ranks", ranks)
+            _validate.whole("global_batch", "ranks", each, 1, _MOST_RANKS)
+            for each in _validate.items("global_batch", "ranks", ranks)
         }
     )
     wanted = [
-        _given.word("global_batch", "rule", rule, RULES)
-        for rule in _given.items("global_batch", "rules", rules)
+        _validate.word("global_batch", "rule", rule, RULES)
+        for rule in _validate.items("global_batch", "rules", rules)
     ]
     if not several or not wanted:
         raise InputError(
             "global_batch: ranks or rules is empty; expected at least one of each. Leave them out "
             "for the defaults."
         )
-    batch = _given.whole("global_batch", "batch", batch, 1, 2**20)
-    epochs = _given.whole("global_batch", "epochs", epochs, 1, 10_000)
-    if not _given.is_finite(learning_rate) or not 0 < learning_rate <= _HIGHEST_RATE:
+    batch = _validate.whole("global_batch", "batch", batch, 1, 2**20)
+    epochs = _validate.whole("global_batch", "epochs", epochs, 1, 10_000)
+    if not _validate.is_finite(learning_rate) or not 0 < learning_rate <= _HIGHEST_RATE:
         raise InputError(
             f"global_batch: learning_rate is {shown(learning_rate)}; expected a finite number "
             "above 0. Leave it out."
         )
     rate = float(learning_rate)
-    if not _given.is_whole(seeds):  # each training takes them anew
-        seeds = tuple(_given.items("global_batch", "seeds", seeds))
+    if not _validate.is_whole(seeds):  # each training takes them anew
+        seeds = tuple(_validate.items("global_batch", "seeds", seeds))
     if several[-1] * batch > len(job.train):
         raise InputError(
             f"global_batch: {plural(several[-1], 'rank')} x {plural(batch, 'sample')} are more "

@@ -59,7 +59,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.networks import Block, BlockNet, SmallCNN, SmallMLP, SmallTransformer
 from gpulab.units import plural
@@ -199,7 +199,7 @@ def strategy_named(strategy: Any) -> Strategy:
             f"train: strategy is {shown(strategy)}; expected a name or a function that averages a "
             f"model's gradients. Pass one of: {', '.join(strategies())}."
         )
-    return _KNOWN[_given.word("train", "strategy", strategy, strategies())]
+    return _KNOWN[_validate.word("train", "strategy", strategy, strategies())]
 
 
 def positions_of(inputs: Any) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gpulab import _given, devices, models, training
+from gpulab import _validate, devices, models, training
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.training_step import optimizer_seen
@@ -44,7 +44,7 @@ from gpulab.parallel._strategies import (
     positions_of,
     strategy_named,
 )
-from gpulab.parallel.results import CollectiveCall, RankReport, StrategyResult
+from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Order, Task, check_seed
 
@@ -176,8 +176,8 @@ def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> Traini
             f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
             "gl.networks.transformer()."
         )
-    _given.word("train", "dtype", options["dtype"], TOLERANCES)
-    _given.word("train", "optimizer", options["optimizer"], OPTIMIZERS)
+    _validate.word("train", "dtype", options["dtype"], TOLERANCES)
+    _validate.word("train", "optimizer", options["optimizer"], OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])
     if options["batch_size"] is None:
         options["batch_size"] = source.batch_size
@@ -187,9 +187,9 @@ def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> Traini
         ("bucket_bytes", 1, 2**40),
         ("batch_size", 1, len(source.train)),
     ):
-        options[name] = _given.whole("train", name, options[name], least, most)
+        options[name] = _validate.whole("train", name, options[name], least, most)
     rate = options["learning_rate"]
-    if rate is not None and (not _given.is_finite(rate) or rate <= 0):
+    if rate is not None and (not _validate.is_finite(rate) or rate <= 0):
         raise InputError(
             f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass "
             "learning_rate=1e-3."

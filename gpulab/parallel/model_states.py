@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import _given, networks
+from gpulab import _validate, networks
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -202,8 +202,8 @@ def rank_states(
     97812
     """
     shape = model if isinstance(model, GptShape) else gpt_shape(model)
-    _given.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
-    _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
+    _validate.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
+    _validate.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
     ranks = whole_number("rank_states", "ranks", ranks, 1, MOST_RANKS)
     rank = whole_number("rank_states", "rank", rank, 0, ranks - 1)
     refused = cannot_split(shape, strategy, ranks)
@@ -231,14 +231,14 @@ def rank_states(
 
 
 def whole_number(function: str, name: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number of a range; unlike ``_given.whole``'s it has no default.
+    """Return a whole number of a range; unlike ``_validate.whole``'s it has no default.
 
     Raises
     ------
     InputError
         If it is none, or lies outside the range.
     """
-    if not _given.is_whole(value) or not least <= value <= most:
+    if not _validate.is_whole(value) or not least <= value <= most:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
             f"{most}. Pass for example {name}={min(max(least, 2), most)}."

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gpulab import _given, models, networks
+from gpulab import _validate, models, networks
 from gpulab.devices import Device, conditions, environment
 from gpulab.errors import InputError, shown
 from gpulab.models.parallelism import MODES
 from gpulab.parallel._observe import machine, unobserved
 from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets, talks_nccl
-from gpulab.parallel.results import COMPUTED, ScalingMeasurement, ScalingResult
+from gpulab.parallel.rank_results import COMPUTED, ScalingMeasurement, ScalingResult
 from gpulab.recordings import Recording, Timing
 from gpulab.transfer import AlphaBeta, fit
 
@@ -467,9 +467,9 @@ def recorded_scaling(
             f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass "
             "gl.recordings.load(name)."
         )
-    _given.word("recorded_scaling", "mode", mode, MODES)
+    _validate.word("recorded_scaling", "mode", mode, MODES)
     if model is not None:
-        _given.word("recorded_scaling", "model", model, MODELS)
+        _validate.word("recorded_scaling", "model", model, MODELS)
     wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
     # a later version of gpulab may have recorded another
     there = [entry for entry in wanted if entry.params.get("model") in MODELS]

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from gpulab._files import write_atomically
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.errors import InputError, message_of, shown
 
 

@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
@@ -119,7 +119,7 @@ class AutocastPolicy(Result):
             If it is not among these.
         """
         known = {row.operator: row for row in self.rows}
-        return known[_given.word("AutocastPolicy.row", "operator", operator, known)]
+        return known[_validate.word("AutocastPolicy.row", "operator", operator, known)]
 
     def operators(self, policy: str) -> tuple[str, ...]:
         """Return the operators of one policy: as observed, without those that could not be tried;
@@ -130,7 +130,7 @@ class AutocastPolicy(Result):
         InputError
             If there is no such policy.
         """
-        wanted = _given.word("AutocastPolicy.operators", "policy", policy, POLICIES)
+        wanted = _validate.word("AutocastPolicy.operators", "policy", policy, POLICIES)
         seen = self.observed
         return tuple(
             row.operator for row in self.rows if (row.policy if seen else row.documented) == wanted
@@ -215,11 +215,11 @@ def autocast_policy(
     """
     kind, where = _place(device)
     usual = "bfloat16" if kind == "cpu" else "float16"  # as autocast takes by itself
-    chosen = _given.word("autocast_policy", "dtype", usual if dtype is None else dtype, DTYPES)
+    chosen = _validate.word("autocast_policy", "dtype", usual if dtype is None else dtype, DTYPES)
     asked = (
         list(CASES)
         if operators is None
-        else _given.items("autocast_policy", "operators", operators)
+        else _validate.items("autocast_policy", "operators", operators)
     )
     unknown = [name for name in asked if not isinstance(name, str) or name not in CASES]
     if unknown:

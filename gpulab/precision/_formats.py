@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.errors import InputError, shown, with_article
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -318,7 +318,7 @@ def find(function: str, name: str | Format) -> Format:
     return (
         name
         if isinstance(name, Format)
-        else FORMATS[_given.word(function, "format", name, FORMATS)]
+        else FORMATS[_validate.word(function, "format", name, FORMATS)]
     )
 
 
@@ -340,7 +340,7 @@ def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
         or (rule == "infinity" and one.has_infinity)
         or (rule == "nan" and one.has_nan)
     ]
-    _given.word(function, f"overflow of {one.name}", overflow, possible)
+    _validate.word(function, f"overflow of {one.name}", overflow, possible)
     return overflow  # type: ignore[return-value]
 
 
@@ -899,7 +899,7 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     1.0078125
     """
     one = find("number", format)
-    steps = _given.whole("number", "steps", steps, -MOST_STEPS, MOST_STEPS)
+    steps = _validate.whole("number", "steps", steps, -MOST_STEPS, MOST_STEPS)
     given = as_float64("number", x)
     if given.ndim:
         raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")
@@ -941,7 +941,7 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
                 "exponent and mantissa."
             )
         code = int(digits, 2)
-    if not _given.is_whole(code):
+    if not _validate.is_whole(code):
         raise InputError(
             f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and "
             "ones. Pass for example 0x3C00."
@@ -981,7 +981,7 @@ def nearby(
     (array([1.   , 1.125, 1.25 , 1.375, 1.5  ]), 5)
     """
     one = find("nearby", format)
-    if not (_given.is_finite(low) and _given.is_finite(high)) or low > high:
+    if not (_validate.is_finite(low) and _validate.is_finite(high)) or low > high:
         raise InputError(
             f"nearby: from {shown(low)} to {shown(high)}; expected two finite numbers, the lower "
             "one first. Swap or correct them."

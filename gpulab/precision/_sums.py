@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _formats
@@ -170,7 +170,7 @@ def sum_error(
             f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer "
             "values, and none that is infinite or nan."
         )
-    chance = np.random.default_rng(_given.whole("sum_error", "seed", seed, 0, 2**63 - 1))
+    chance = np.random.default_rng(_validate.whole("sum_error", "seed", seed, 0, 2**63 - 1))
     exact = math.fsum(given.tolist())
     rows: list[SumRow] = []
     for one in _narrow("sum_error", formats):
@@ -193,13 +193,13 @@ def sum_error(
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
-    wanted = _given.items(function, "formats", formats)
+    wanted = _validate.items(function, "formats", formats)
     if not wanted:
         raise InputError(
             f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass "
             "one of these."
         )
-    return [find(function, _given.word(function, "format", name, _NARROW)) for name in wanted]
+    return [find(function, _validate.word(function, "format", name, _NARROW)) for name in wanted]
 
 
 def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generator) -> float:

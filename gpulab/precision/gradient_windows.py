@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import training_step
@@ -114,7 +114,7 @@ class Gradients(Result):
             If it is not among these.
         """
         known = {each.kind: each for each in self.kinds}
-        return known[_given.word("Gradients.kind", "kind", name, known)]
+        return known[_validate.word("Gradients.kind", "kind", name, known)]
 
     @property
     def all(self) -> Magnitudes:
@@ -293,7 +293,7 @@ def magnitudes_of(
     """Return the magnitudes that a window is laid over, where they are from, and a label."""
     if isinstance(source, Gradients):
         known = ["all", *(each.kind for each in source.kinds)]
-        name = _given.word(function, "which", which, known)
+        name = _validate.word(function, "which", which, known)
         return (source.all if name == "all" else source.kind(name)), source.evidence, source.label
     if isinstance(source, Magnitudes):
         return source, None, source.kind
@@ -536,8 +536,8 @@ def gradient_window(
             f"gradient_window: {one.name} is not a float format; expected one such as float16. "
             "int8 has a scale of its own."
         )
-    factor = _given.positive("gradient_window", "scale", scale, "Pass for example 1024.")
-    if isinstance(tolerance, bool) or not _given.is_finite(tolerance) or not 0 <= tolerance <= 1:
+    factor = _validate.positive("gradient_window", "scale", scale, "Pass for example 1024.")
+    if isinstance(tolerance, bool) or not _validate.is_finite(tolerance) or not 0 <= tolerance <= 1:
         raise InputError(
             f"gradient_window: tolerance={shown(tolerance)}; expected a share from 0 to 1. Pass "
             "for example 0.01."

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from gpulab.devices import Device
 from gpulab.recorder._experiments import Case, Experiment, experiments, register
 from gpulab.recorder._model_errors import ModelError, model_errors
-from gpulab.recorder._run import record
+from gpulab.recorder._session import record
 
 __all__ = ["Case", "Experiment", "ModelError", "experiments", "model_errors", "record", "register"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 from gpulab.timing import Measurement, measure
@@ -95,7 +95,7 @@ def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experim
     """
     if only is None:
         return tuple(_REGISTRY.values())
-    wanted = _given.items("recorder", "only", only)
+    wanted = _validate.items("recorder", "only", only)
     unknown = [
         one
         for one in wanted

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from gpulab._files import read_regular, write_atomically
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.errors import RecordingError, shown
 from gpulab.recordings.schema import Entry, Recording, refuse_unusable
 

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpulab import _given, workloads
+from gpulab import _validate, workloads
 from gpulab import devices as _devices
 from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _notes, _work, agreement
+from gpulab.timing.measurement import Comparison, ComparisonRow, Measurement
 from gpulab.timing.measuring import Job, checked_limits, in_turns
-from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import ratio_interval
 from gpulab.units import plural
@@ -96,14 +96,14 @@ def compare(
     """
     limits = checked_limits("compare", relative_width, deadline, progress, stop)
     if tolerance is not None:
-        tolerance = _given.positive("compare", "tolerance", tolerance)
+        tolerance = _validate.positive("compare", "tolerance", tolerance)
     return compare_within(
         limits,
         work,
         args,
         devices=devices,
         dtype=dtype,
-        transfer=_given.flag("compare", "transfer", transfer),
+        transfer=_validate.flag("compare", "transfer", transfer),
         tolerance=tolerance,
         clock=clock,
         conditions=conditions,
@@ -130,11 +130,11 @@ def compare_within(
             "compare: stopped before anything ran; there is nothing to report. Run it again."
         )
     limits.say(0.0, "making inputs")
-    read = _given.clock("compare", clock) or time.perf_counter
+    read = _validate.clock("compare", clock) or time.perf_counter
     field = _gather(work, args, devices, read, {"dtype": dtype, **(params or {})})
     jobs, notes, agreement_notes = list(field.jobs.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
-    scripted = _given.callback("compare", "conditions", conditions)
+    scripted = _validate.callback("compare", "conditions", conditions)
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
@@ -303,7 +303,7 @@ def _places(devices: Any) -> dict[str, Device]:
         places = _devices.available()
     else:
         is_one = isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
-        several = [devices] if is_one else _given.items("compare", "devices", devices)
+        several = [devices] if is_one else _validate.items("compare", "devices", devices)
         if not several:
             raise InputError(
                 "compare: devices is empty; expected at least one device. Leave it out to use all "

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpulab import _backends, _given
+from gpulab import _backends, _validate
 from gpulab import devices as _devices
 from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
@@ -35,7 +35,7 @@ from gpulab.errors import (
 )
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _notes, _work, plausibility, turns
-from gpulab.timing.results import Measurement
+from gpulab.timing.measurement import Measurement
 from gpulab.timing.sampling import (
     Limits,
     Progress,
@@ -154,7 +154,7 @@ def measure(
         )
     limits = checked_limits("measure", relative_width, deadline, progress, stop)
     for name, value in (("flops", flops), ("nbytes", nbytes)):
-        if value is not None and (not _given.is_finite(value) or value < 0):
+        if value is not None and (not _validate.is_finite(value) or value < 0):
             raise InputError(
                 f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it "
                 "out if it is not known."
@@ -171,13 +171,13 @@ def measure(
         device=where or Device("cpu"),
         is_named=device is not None,
         label=label or _work.label_of(fn),
-        clock=_given.clock("measure", clock) or time.perf_counter,
+        clock=_validate.clock("measure", clock) or time.perf_counter,
         flops=flops,
         nbytes=nbytes,
     )
-    transfer = _given.flag("measure", "transfer", transfer)
-    cold = _given.flag("measure", "cold", cold)
-    scripted = _given.callback("measure", "conditions", conditions)
+    transfer = _validate.flag("measure", "transfer", transfer)
+    cold = _validate.flag("measure", "cold", cold)
+    scripted = _validate.callback("measure", "conditions", conditions)
     if limits.stop():
         raise StoppedError(
             f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
@@ -219,15 +219,15 @@ def checked_limits(
         If a number is not positive, the width more than the whole, the deadline more than a day,
         or a callback is no function or raises.
     """
-    width = _given.positive(function, "relative_width", relative_width)
+    width = _validate.positive(function, "relative_width", relative_width)
     if width > 1:
         raise InputError(
             f"{function}: relative_width={shown(relative_width)}; expected a share of the "
             "median, up to 1. Pass 0.02 for an interval of 2 %."
         )
-    say = _given.callback(function, "progress", progress)
-    ask = _given.callback(function, "stop", stop)
-    limits = Limits(width, _given.deadline(function, deadline))
+    say = _validate.callback(function, "progress", progress)
+    ask = _validate.callback(function, "stop", stop)
+    limits = Limits(width, _validate.deadline(function, deadline))
     return limits._replace(say=say or limits.say, stop=ask or limits.stop)
 
 

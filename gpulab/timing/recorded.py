@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.recordings import Entry, Recording, load, names
-from gpulab.timing.results import Measurement
+from gpulab.timing.measurement import Measurement
 
 
 def measurement(recording: Recording, entry: Entry) -> Measurement | None:

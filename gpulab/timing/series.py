@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.devices import Device
 from gpulab.errors import StoppedError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.timing.results import Measurement
+from gpulab.timing.measurement import Measurement
 from gpulab.timing.sampling import Clock, Progress, Stop
 
 # No measurement gets less than this: below it there are too few samples for an interval.
@@ -47,11 +47,11 @@ class Series:
         clock: Clock | None = None,
     ) -> None:
         self.function, self.total, self.done = function, total, 0
-        self._progress = _given.callback(function, "progress", progress) or (lambda *_: None)
-        self.stop: Stop | None = _given.callback(function, "stop", stop)
-        self.clock: Clock | None = _given.clock(function, clock)
+        self._progress = _validate.callback(function, "progress", progress) or (lambda *_: None)
+        self.stop: Stop | None = _validate.callback(function, "stop", stop)
+        self.clock: Clock | None = _validate.clock(function, clock)
         self._now: Clock = self.clock or time.perf_counter
-        self._end = self._now() + _given.deadline(function, deadline)
+        self._end = self._now() + _validate.deadline(function, deadline)
         self.stopped = False
         self._notes: dict[str, list[str]] = {}  # the sentences by code
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpulab._files import open_regular, try_lock
-from gpulab._given import expanded
+from gpulab._validate import expanded
 from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
 from gpulab.evidence import Note

@@ -1,6 +1,7 @@
 """Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
 from gpulab.training._ladder import ladder
+from gpulab.training._loop import Run, fit, over_seeds
 from gpulab.training._profile import (
     HiddenWaits,
     Profile,
@@ -8,7 +9,6 @@ from gpulab.training._profile import (
     hidden_waits,
     profile,
 )
-from gpulab.training._run import Run, fit, over_seeds
 from gpulab.training._scripts import compare_scripts, speedup_report
 from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, task, tasks
 from gpulab.training.ladder_recordings import (
@@ -22,7 +22,7 @@ from gpulab.training.ladder_recordings import (
     techniques,
 )
 from gpulab.training.pipelines import PipelineResult, StepSpan, model_pipeline, pipeline, replay
-from gpulab.training.results import (
+from gpulab.training.run_results import (
     PHASES,
     Accuracy,
     FitResult,

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
 from gpulab.training import backend_switches
-from gpulab.training._run import Run
+from gpulab.training._loop import Run
 from gpulab.training._step import DEFAULTS
 from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds, find_task
 from gpulab.training.ladder_recordings import START, Technique, recorded_gains, techniques
-from gpulab.training.results import (
+from gpulab.training.run_results import (
     TOLERANCE,
     Gain,
     LadderForm,
@@ -130,13 +130,13 @@ def ladder(
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
     base = _script(start, wanted)
-    seeds = _given.whole("ladder", "seeds", seeds, 0, 1000)
-    turns = _given.whole("ladder", "turns", turns, 1, _MOST_TURNS)
+    seeds = _validate.whole("ladder", "seeds", seeds, 0, 1000)
+    turns = _validate.whole("ladder", "turns", turns, 1, _MOST_TURNS)
     length = job.epochs * len(job.train)
     if samples is not None:
-        length = _given.whole("ladder", "samples", samples, 1, _MOST_SAMPLES)
-    deadline = _given.deadline("ladder", deadline)
-    climb = _Climb(job, where, base, _given.clock("ladder", clock))
+        length = _validate.whole("ladder", "samples", samples, 1, _MOST_SAMPLES)
+    deadline = _validate.deadline("ladder", deadline)
+    climb = _Climb(job, where, base, _validate.clock("ladder", clock))
     try:
         with backend_switches.threads(1, where):
             return climb.result(wanted, length, seeds, turns, deadline)
@@ -146,7 +146,7 @@ def ladder(
 
 
 def _wanted(chosen: Any) -> list[Technique]:
-    given = techniques() if chosen is None else _given.items("ladder", "chosen", chosen)
+    given = techniques() if chosen is None else _validate.items("ladder", "chosen", chosen)
     found = [one if isinstance(one, Technique) else techniques(one)[0] for one in given]
     names = [technique.name for technique in found]
     if not found or len(set(names)) < len(names):

@@ -35,7 +35,7 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import GpulabError, InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
@@ -255,8 +255,8 @@ def profile(
             "not its result."
         )
     steps, warmup = (
-        _given.whole(name, "steps", steps, 1, 100),
-        _given.whole(name, "warmup", warmup, 0, 100),
+        _validate.whole(name, "steps", steps, 1, 100),
+        _validate.whole(name, "warmup", warmup, 0, 100),
     )
     where = devices.find(device)
 
@@ -530,9 +530,9 @@ def hidden_waits(
         raise InputError(
             f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
         )
-    calls = _given.whole("hidden_waits", "calls", calls, 1, 1000)
+    calls = _validate.whole("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
-    waits = _Waits(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
+    waits = _Waits(where.torch_type, _validate.flag("hidden_waits", "count_to_cpu", count_to_cpu))
     warned = None
     try:
         with _debug_mode(where) as caught, _operators(waits), _fetches(waits):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gpulab import _files, _given, devices, timing
+from gpulab import _files, _validate, devices, timing
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
@@ -37,7 +37,7 @@ from gpulab.training.data_tasks import (
     difference_over_seeds,
     find_task,
 )
-from gpulab.training.results import LEAST_EFFECT, TOLERANCE, Gain, LadderResult, ScriptsResult
+from gpulab.training.run_results import LEAST_EFFECT, TOLERANCE, Gain, LadderResult, ScriptsResult
 
 Script = Callable[[Any, Data], Any]
 _CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
@@ -110,9 +110,9 @@ def compare_scripts(
                 "data. Pass the function itself."
             )
     job, where = find_task(task), devices.find(device)
-    items = _given.whole("compare_scripts", "items", items, 1, len(job.train))
-    seeds = _given.whole("compare_scripts", "seeds", seeds, 1, 1000)
-    deadline = _given.deadline("compare_scripts", deadline)
+    items = _validate.whole("compare_scripts", "items", items, 1, len(job.train))
+    seeds = _validate.whole("compare_scripts", "seeds", seeds, 1, 1000)
+    deadline = _validate.deadline("compare_scripts", deadline)
     both = _pair(before, after, job, where)
     little = Data(*job.train[slice(0, items)])
     with backend_switches.threads(1, where):
@@ -394,7 +394,7 @@ def speedup_report(path: Any, *results: Result) -> Path:
     ]
     for result in results:
         parts += _of_ladder(result) if isinstance(result, LadderResult) else _of_scripts(result)  # type: ignore[arg-type]
-    where = _given.expanded("speedup_report", path)
+    where = _validate.expanded("speedup_report", path)
     try:
         _files.write_atomically(where, ("\n\n".join(parts) + "\n").encode())
     except OSError as error:

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, message_of, shown
 from gpulab.evidence import Note
 from gpulab.memory.training_step import checkpointed, optimizer_kinds
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import Task, check_seed
-from gpulab.training.results import Options
+from gpulab.training.run_results import Options
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
 # need loss scaling.
@@ -119,7 +119,7 @@ def _check_precision(precision: Any) -> None:
         raise InputError(
             f"fit: precision is {shown(precision)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
         )
-    _given.word("fit", "precision", precision, PRECISIONS)
+    _validate.word("fit", "precision", precision, PRECISIONS)
 
 
 def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
@@ -143,7 +143,7 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     where, items = devices.find(device), len(job.train)
     for name in _FLAGS:
         if name != "fused" or values[name] is not None:
-            values[name] = _given.flag("fit", name, values[name])
+            values[name] = _validate.flag("fit", name, values[name])
     epochs, learning_rate = values.pop("epochs"), values["learning_rate"]
     if epochs is not None and values["steps"] is not None:
         raise InputError(
@@ -152,11 +152,11 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
         )
     if values["batch_size"] is None:
         values["batch_size"] = job.batch_size
-    size = _given.whole("fit", "batch_size", values["batch_size"], 1, items)
+    size = _validate.whole("fit", "batch_size", values["batch_size"], 1, items)
     an_epoch = items // size
     if values["steps"] is None:
         most = MOST_STEPS // an_epoch
-        wanted = job.epochs if epochs is None else _given.whole("fit", "epochs", epochs, 1, most)
+        wanted = job.epochs if epochs is None else _validate.whole("fit", "epochs", epochs, 1, most)
         values["steps"] = an_epoch * wanted
     limits = {
         "steps": (1, MOST_STEPS),
@@ -165,17 +165,17 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
         "prefetch": (0, 1000),
     }
     values |= {
-        name: _given.whole("fit", name, values[name], *ends) for name, ends in limits.items()
+        name: _validate.whole("fit", name, values[name], *ends) for name, ends in limits.items()
     }
     values["learning_rate"] = (
         job.learning_rate
         if learning_rate is None
-        else _given.positive("fit", "learning_rate", learning_rate, "Pass learning_rate=1e-3.")
+        else _validate.positive("fit", "learning_rate", learning_rate, "Pass learning_rate=1e-3.")
     )
     if values["clip"] is not None:
-        values["clip"] = _given.positive("fit", "clip", values["clip"], "Pass clip=1.0.")
+        values["clip"] = _validate.positive("fit", "clip", values["clip"], "Pass clip=1.0.")
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
-    _given.word("fit", "loading", values["loading"], LOADINGS)
+    _validate.word("fit", "loading", values["loading"], LOADINGS)
     values["seed"] = check_seed("fit", values["seed"])
     notes = _without_what_is_missing(values, where, job)
     values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
@@ -186,8 +186,8 @@ def _scale(scale: Any, precision: str) -> str | float | None:
     if scale is None:
         return "dynamic" if precision in SCALED else None
     if isinstance(scale, str):
-        return _given.word("fit", "loss_scale", scale, ("dynamic",))
-    value = _given.positive("fit", "loss_scale", scale, "Pass loss_scale=1024.")
+        return _validate.word("fit", "loss_scale", scale, ("dynamic",))
+    value = _validate.positive("fit", "loss_scale", scale, "Pass loss_scale=1024.")
     return None if value == 1 else value
 
 
@@ -293,7 +293,7 @@ def _optimizer(
         return name.replace("<lambda>", "own optimizer"), optimizer
     known = optimizer_kinds()
     known.pop("sparseadam")  # the loop gives no sparse gradients
-    word = _given.word("fit", "optimizer", optimizer.lower(), [*sorted(known), "sgd-momentum"])
+    word = _validate.word("fit", "optimizer", optimizer.lower(), [*sorted(known), "sgd-momentum"])
     kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
     takes = inspect.signature(kind).parameters
     arguments: dict[str, Any] = {"lr": values["learning_rate"]}

@@ -28,7 +28,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from gpulab import _given, _interrupts, devices, networks
+from gpulab import _interrupts, _validate, devices, networks
 from gpulab.errors import (
     InputError,
     MissingLibraryError,
@@ -40,7 +40,7 @@ from gpulab.errors import (
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
-from gpulab.training.results import Accuracy, SeedsAccuracy
+from gpulab.training.run_results import Accuracy, SeedsAccuracy
 from gpulab.units import format_bytes, plural
 
 # any number does; it must never change, or figures measured before would be of other data
@@ -265,7 +265,7 @@ def check_seed(function: str, seed: Any) -> int:
     InputError
         If it is not a whole number from 0 to 2**63 - 1.
     """
-    return _given.whole(function, "seed", seed, 0, 2**63 - 1)
+    return _validate.whole(function, "seed", seed, 0, 2**63 - 1)
 
 
 _TASKS = {
@@ -344,7 +344,9 @@ def task(name: str | Task) -> Task:
     >>> task("prose-transformer").train.inputs.shape[1]
     64
     """
-    return name if isinstance(name, Task) else _TASKS[_given.word("training", "task", name, _TASKS)]
+    return (
+        name if isinstance(name, Task) else _TASKS[_validate.word("training", "task", name, _TASKS)]
+    )
 
 
 _BATCH = 250
@@ -527,7 +529,7 @@ def evaluate_models(models: Iterable[Any], on: str | Task) -> SeedsAccuracy:
     InputError
         If there is none, or one does not take the task's inputs.
     """
-    job, given = task(on), _given.items("evaluate_models", "models", models)
+    job, given = task(on), _validate.items("evaluate_models", "models", models)
     if not given:
         raise InputError(
             "evaluate_models: no models were given; expected at least one. Pass a list of them."

@@ -18,7 +18,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
 from gpulab.results import Result
-from gpulab.training.results import Gain
+from gpulab.training.run_results import Gain
 from gpulab.units import format_ratio, format_seconds
 
 # What a beginner's script does: items loaded one by one and copied in the loop, a small batch,

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from gpulab import _given, _interrupts, devices, networks, transfer
+from gpulab import _interrupts, _validate, devices, networks, transfer
 from gpulab.errors import (
     InputError,
     MeasurementError,
@@ -534,7 +534,7 @@ def check_seconds(function: str, name: str, value: Any, most: float = 60.0) -> f
     InputError
         If they are not.
     """
-    if not _given.is_finite(value) or not 0 <= value <= most:
+    if not _validate.is_finite(value) or not 0 <= value <= most:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected seconds from 0 to {most:g}. Pass for "
             f"example {name}=0.02."
@@ -653,16 +653,16 @@ def model_pipeline(
     copying = check_seconds(name, "copy_seconds", copy_seconds)
     computing = check_seconds(name, "compute_seconds", compute_seconds)
     cores, workers = (
-        _given.whole(name, "cores", cores, 1, 4096),
-        _given.whole(name, "workers", workers, 0, 64),
+        _validate.whole(name, "cores", cores, 1, 4096),
+        _validate.whole(name, "workers", workers, 0, 64),
     )
     prefetch, steps = (
-        _given.whole(name, "prefetch", prefetch, 1, 16),
-        _given.whole(name, "steps", steps, 2, 1000),
+        _validate.whole(name, "prefetch", prefetch, 1, 16),
+        _validate.whole(name, "steps", steps, 2, 1000),
     )
     pinned, read_loss = (
-        _given.flag(name, "pinned", pinned),
-        _given.flag(name, "read_loss", read_loss),
+        _validate.flag(name, "pinned", pinned),
+        _validate.flag(name, "read_loss", read_loss),
     )
     shared = loading * max(1.0, workers / cores)
     spans = schedule(
@@ -739,8 +739,10 @@ def replay(
         raise InputError(
             f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that."
         )
-    pinned = p.pinned if pinned is None else _given.flag("replay", "pinned", pinned)
-    read_loss = p.read_loss if read_loss is None else _given.flag("replay", "read_loss", read_loss)
+    pinned = p.pinned if pinned is None else _validate.flag("replay", "pinned", pinned)
+    read_loss = (
+        p.read_loss if read_loss is None else _validate.flag("replay", "read_loss", read_loss)
+    )
     loading, copying, computing = (
         [span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute")
     )
@@ -1000,15 +1002,15 @@ def pipeline(
         ("seed", seed, 0, 2**31),
     )
     batch_size, workers, prefetch, steps, image_size, seed = (
-        _given.whole(name, *count) for count in counts
+        _validate.whole(name, *count) for count in counts
     )
     pinned, read_loss = (
-        _given.flag(name, "pinned", pinned),
-        _given.flag(name, "read_loss", read_loss),
+        _validate.flag(name, "pinned", pinned),
+        _validate.flag(name, "read_loss", read_loss),
     )
     progress, stop = (
-        _given.callback(name, "progress", progress),
-        _given.callback(name, "stop", stop),
+        _validate.callback(name, "progress", progress),
+        _validate.callback(name, "stop", stop),
     )
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"

@@ -22,7 +22,7 @@ from gpulab.transfer._sweep import (
     recorded_sweep,
     sweep,
 )
-from gpulab.transfer.results import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
+from gpulab.transfer.copies import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
 
 __all__ = [
     "AlphaBeta",

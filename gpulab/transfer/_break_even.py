@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpulab import _backends, _given, devices, timing, workloads
+from gpulab import _backends, _validate, devices, timing, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Evidence, Note, known_errors
@@ -14,7 +14,7 @@ from gpulab.recordings import Recording, load
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
-from gpulab.transfer.results import BreakEven, BreakEvenRow
+from gpulab.transfer.copies import BreakEven, BreakEvenRow
 from gpulab.units import format_seconds
 from gpulab.workloads import Workload, WorkloadSpec
 
@@ -193,7 +193,7 @@ def answer(
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     if sizes is None:
         return list(spec.sizes)
-    chosen = _given.items("break_even", "sizes", sizes)
+    chosen = _validate.items("break_even", "sizes", sizes)
     if not chosen:
         raise InputError(
             "break_even: no sizes were given; expected at least one. Pass for example "

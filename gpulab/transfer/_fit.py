@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -134,7 +134,7 @@ class AlphaBeta(Result):
         InputError
             If a size is negative or not finite, or the level not between 0 and 1.
         """
-        if not _given.is_finite(level) or not 0 < level < 1:
+        if not _validate.is_finite(level) or not 0 < level < 1:
             raise InputError(
                 f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 "
                 "and 1. Pass level=0.95."

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
-from gpulab.transfer.results import Sweep, SweepPoint
+from gpulab.transfer.copies import Sweep, SweepPoint
 from gpulab.units import format_bytes_per_second, format_seconds
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Link(Result):
         InputError
             If the size is negative or not a number.
         """
-        if not _given.is_finite(nbytes) or nbytes < 0:
+        if not _validate.is_finite(nbytes) or nbytes < 0:
             raise InputError(
                 f"seconds: a size of {shown(nbytes)} bytes was given; expected 0 or more. Pass for "
                 "example 2**20."
@@ -125,12 +125,12 @@ class Link(Result):
         InputError
             If a size is not a positive whole number, or the noise negative.
         """
-        if not _given.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
+        if not _validate.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
             raise InputError(
                 f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example "
                 "0.03."
             )
-        if not _given.is_whole(seed) or seed < 0:
+        if not _validate.is_whole(seed) or seed < 0:
             raise InputError(
                 f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example "
                 "seed=0."
@@ -189,11 +189,11 @@ def named_link(
             f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
             f"{', '.join(_RATES)}.{hint}"
         )
-    _given.word("link", "memory", memory, ("pinned", "pageable"))
+    _validate.word("link", "memory", memory, ("pinned", "pageable"))
     rate, source = _RATES[key]
     rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
     latency, bandwidth = (
-        _given.positive("link", name, value, f"Pass for example {name}=1e-5.")
+        _validate.positive("link", name, value, f"Pass for example {name}=1e-5.")
         for name, value in (
             ("latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds),
             (
@@ -304,7 +304,7 @@ def check_bytes(function: str, nbytes: Any) -> int:
     InputError
         If it is not a positive whole number.
     """
-    if not _given.is_whole(nbytes) or not 1 <= nbytes <= LARGEST_BYTES:
+    if not _validate.is_whole(nbytes) or not 1 <= nbytes <= LARGEST_BYTES:
         raise InputError(
             f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from "
             "1 to 2**62. Pass for example 2**20."
@@ -322,7 +322,7 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    chosen = sorted({check_bytes(function, n) for n in _given.items(function, "sizes", sizes)})
+    chosen = sorted({check_bytes(function, n) for n in _validate.items(function, "sizes", sizes)})
     if not chosen:
         raise InputError(
             f"{function}: no sizes were given; expected at least one. Pass for example "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab import _given, devices, timing
+from gpulab import _validate, devices, timing
 from gpulab.devices import Device
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
@@ -23,7 +23,7 @@ from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer._sweep import check_room
-from gpulab.transfer.results import Overlap, Span, together_seconds
+from gpulab.transfer.copies import Overlap, Span, together_seconds
 from gpulab.units import format_bytes, format_seconds, plural
 
 Work = Callable[[Any], Any]
@@ -115,8 +115,8 @@ def overlap(
             "one. Pass link='pcie4-x16' too."
         )
     progress, stop = (
-        _given.callback("overlap", "progress", progress),
-        _given.callback("overlap", "stop", stop),
+        _validate.callback("overlap", "progress", progress),
+        _validate.callback("overlap", "stop", stop),
     )
     if work is not None and not callable(work):
         raise InputError(
@@ -157,7 +157,7 @@ def measure_overlap(
     """
     size = check_bytes("measure_overlap", nbytes)
     count = _check_chunks("measure_overlap", chunks, size)
-    share = _given.deadline("measure_overlap", deadline) / 2
+    share = _validate.deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
     def serial() -> None:
@@ -239,7 +239,7 @@ def pipeline_seconds(
 
 
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
-    if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
+    if not _validate.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
         raise InputError(
             f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a "
             f"whole number from 1, with at least {ITEMSIZE} bytes each. Pass for example chunks=8."
@@ -248,7 +248,7 @@ def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
 
 
 def _check_seconds(function: str, name: str, value: Any) -> float:
-    if not _given.is_finite(value) or not 0 <= value < 1e9:
+    if not _validate.is_finite(value) or not 0 <= value < 1e9:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example "
             f"{name}=1e-3."

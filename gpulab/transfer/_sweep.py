@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices, timing
+from gpulab import _validate, devices, timing
 from gpulab.devices import Device
 from gpulab.errors import (
     GpulabError,
@@ -24,7 +24,7 @@ from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, check_bytes, check_sizes, named_link
-from gpulab.transfer.results import SERIES_WORDS, Sweep, SweepPoint
+from gpulab.transfer.copies import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes
 from gpulab.workloads import MARGIN, free_bytes
 
@@ -202,8 +202,8 @@ def check_series(function: str, direction: str, memory: str, device: Device) -> 
     InputError
         If a name is not known, or the device has no such copy.
     """
-    _given.word(function, "direction", direction, (*DIRECTIONS, "host"))
-    _given.word(function, "memory", memory, MEMORY)
+    _validate.word(function, "direction", direction, (*DIRECTIONS, "host"))
+    _validate.word(function, "memory", memory, MEMORY)
     if direction == "host":
         return
     if device.is_cpu:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 
 _MOST_NAMED = 40  # options that an error names; of more, the first ones and the last

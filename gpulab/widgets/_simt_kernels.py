@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.kernels import cuda, float32
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpulab import devices
-from gpulab._given import whole
+from gpulab._validate import whole
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, shown
 from gpulab.units import format_bytes, format_flops, format_seconds

@@ -39,7 +39,7 @@ def recover(step, batch):
 # %% check
 from collections.abc import Callable
 from typing import Any
-from gpulab import _given, memory
+from gpulab import _validate, memory
 from gpulab.errors import InputError
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
@@ -73,7 +73,7 @@ class _Attempts:
             raise Refused(
                 f"Your function called step more than {_MOST_STEPS} times, the last time with {batch}. A batch that does not fit once does not fit later either."
             )
-        if not _given.is_whole(batch) or batch < 1:
+        if not _validate.is_whole(batch) or batch < 1:
             raise InputError(f"step: a batch of {batch!r}; expected a whole number from 1. Halve with //.")
         batch = int(batch)
         self.batches.append(batch)

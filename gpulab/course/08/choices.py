@@ -29,7 +29,7 @@ from gpulab import networks, parallel
 from gpulab.lessons import checking
 from gpulab.lessons._material import CASES, CONTEXT, HEADS, LAYERS, VOCABULARY, Case
 from gpulab.lessons.content import NotAttempted, Refused
-from gpulab.parallel.results import RankMemory
+from gpulab.parallel.rank_results import RankMemory
 from gpulab.units import format_bytes
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")

@@ -51,7 +51,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.training import Data, Gain, ScriptsResult
 from gpulab.training._scripts import comes_late, gain_in_turns, samples_of
-from gpulab.training.results import trains_less
+from gpulab.training.run_results import trains_less
 
 _TASK, _ITEMS, _SEEDS = "digits-cnn", 64, 3
 _LONGER = (2, 3, 4)  # times the first series of turns: a short disturbance is a smaller part of each that follows

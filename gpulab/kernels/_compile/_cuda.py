@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import CompileError, InputError, MissingLibraryError, kind_of, pip_command, shown
 from gpulab.kernels._compile import _nvidia
 from gpulab.kernels._compile._compiled import (

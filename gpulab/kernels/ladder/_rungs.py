@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab._given import is_whole
+from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.kernels.ladder import _kernels as kernels
-from gpulab.kernels.simulation._run import simulate
+from gpulab.kernels.simulation._simulate import simulate
 from gpulab.kernels.simulation.report import Simulation
 
 if TYPE_CHECKING:

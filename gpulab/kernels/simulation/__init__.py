@@ -13,7 +13,7 @@ The parts, in the order in which a simulation passes through them:
   thread of a block, run by themselves where they wait for each other.
 - ``_scalar_lanes`` runs a loop lane by lane when few lanes are active and the result is the same;
   ``_scalar_text`` writes it as Python for one lane.
-- ``_run`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
+- ``_simulate`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
 
 A number has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is
 computed, and counted, once. All else is one value for all lanes: arrays (``View``), tuples,

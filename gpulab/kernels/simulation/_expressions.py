@@ -59,7 +59,7 @@ from gpulab.kernels.simulation.source import (
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels.simulation._run import Function, Program
+    from gpulab.kernels.simulation._simulate import Function, Program
     from gpulab.kernels.simulation._translate import Frame
     from gpulab.kernels.simulation._types import Joins, Reaching
 

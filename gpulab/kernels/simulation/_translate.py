@@ -39,7 +39,7 @@ from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels.simulation._run import Program
+    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # A call of a kernel or device function at work: its variables, its loops, and the lanes that left

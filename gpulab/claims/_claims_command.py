@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpulab.claims.results import Claim, Finding, Ledger
+    from gpulab.claims.verdicts import Claim, Finding, Ledger
 
 _HEAD = """# The claim ledger
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab claims``; return the exit code."""
     from gpulab import recordings
     from gpulab._files import write_atomically
-    from gpulab._given import expanded
+    from gpulab._validate import expanded
     from gpulab.claims import ledger
     from gpulab.errors import InputError
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpulab import _given
+from gpulab import _validate
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_more_notes, note_rows
-from gpulab.timing.results import format_interval
+from gpulab.timing.measurement import format_interval
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
 from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural
@@ -218,7 +218,7 @@ class Weighing(Result):
         """Return the model with that label."""
         return self.models[
             [each.label for each in self.models].index(
-                _given.word("Weighing", "label", label, [m.label for m in self.models])
+                _validate.word("Weighing", "label", label, [m.label for m in self.models])
             )
         ]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _given, _interrupts, devices
+from gpulab import _interrupts, _validate, devices
 from gpulab.errors import (
     GpulabError,
     InputError,
@@ -23,7 +23,7 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.results import CATEGORIES
+from gpulab.memory.step_memory import CATEGORIES
 from gpulab.memory.tracker import StorageTracker
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
@@ -39,7 +39,7 @@ from gpulab.training.data_tasks import (
     check_seed,
     find_task,
 )
-from gpulab.training.results import PHASES, Accuracy, FitResult, Options, SeedsResult
+from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, SeedsResult
 
 # the second, so that the optimizer's state is there from its start
 _FOLLOWED_STEP = 1
@@ -244,7 +244,7 @@ class Run:
         **options: Any,
     ) -> None:
         self.task = find_task(task)
-        read_clock = _given.clock("fit", clock) or time.perf_counter
+        read_clock = _validate.clock("fit", clock) or time.perf_counter
         if model is not None and not isinstance(model, torch.nn.Module):
             raise InputError(
                 f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
@@ -303,7 +303,7 @@ class Run:
         OutOfMemoryError, DeviceError
             If a step fails; the steps before it are kept.
         """
-        begun, steps = len(self.losses), _given.whole("advance", "steps", steps, 1, MOST_STEPS)
+        begun, steps = len(self.losses), _validate.whole("advance", "steps", steps, 1, MOST_STEPS)
         while not self.is_over and len(self.losses) < begun + steps:
             self._stretch(begun + steps - len(self.losses))
         return self.losses[begun:]
@@ -727,8 +727,8 @@ def fit(
     >>> result.ended, result.steps
     ('finished', 2)
     """
-    report = _given.callback("fit", "progress", progress)
-    asked = _given.callback("fit", "stop", stop)
+    report = _validate.callback("fit", "progress", progress)
+    asked = _validate.callback("fit", "stop", stop)
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     try:
         # the test too: an interrupt in its midst would lose the run
@@ -816,8 +816,8 @@ def over_seeds(
     ((0, 1), 2)
     """
     job, chosen = find_task(task), _seeds(seeds)
-    report = _given.callback("over_seeds", "progress", progress)
-    asked = _given.callback("over_seeds", "stop", stop)
+    report = _validate.callback("over_seeds", "progress", progress)
+    asked = _validate.callback("over_seeds", "stop", stop)
     own = sorted({"model", "seed"} & set(options))
     if own:
         raise InputError(
@@ -872,9 +872,9 @@ def over_seeds(
 
 def _seeds(seeds: Any) -> list[int]:
     """Return the seeds that a number or a list of them stands for."""
-    if _given.is_whole(seeds):
-        return list(range(_given.whole("over_seeds", "seeds", seeds, 1, _MOST_SEEDS)))
-    chosen = _given.items("over_seeds", "seeds", seeds)
+    if _validate.is_whole(seeds):
+        return list(range(_validate.whole("over_seeds", "seeds", seeds, 1, _MOST_SEEDS)))
+    chosen = _validate.items("over_seeds", "seeds", seeds)
     if not chosen or len(chosen) > _MOST_SEEDS:
         raise InputError(
             f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5."

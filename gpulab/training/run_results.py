@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.results import CATEGORIES
+from gpulab.memory.step_memory import CATEGORIES
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gpulab
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab._files import alone
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
@@ -267,7 +267,7 @@ def record(
     label = name
     if label is None:  # such as "amd-epyc-2-cores", which may name a file
         label = re.sub(r"[^a-z0-9]+", "-", where.name.lower()).strip("-")[:64] or "machine"
-    if not _given.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
+    if not _validate.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
         raise InputError(
             f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass "
             "for example minutes=8."
@@ -277,9 +277,9 @@ def record(
             f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', "
             "at most 64. Leave it out."
         )
-    visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
-    progress = _given.callback("record", "progress", progress)
-    stop = _given.callback("record", "stop", stop)
+    visits = _validate.whole("record", "visits", visits, 1, MOST_VISITS)
+    progress = _validate.callback("record", "progress", progress)
+    stop = _validate.callback("record", "stop", stop)
     target = _target(out)
     plan = _plan(where, only)
     if not plan:
@@ -327,7 +327,7 @@ def record(
 def _target(out: Any) -> pathlib.Path:
     """Return the file to write as a path, if it can be one."""
     try:
-        target = _given.expanded("record", out)
+        target = _validate.expanded("record", out)
     except TypeError as error:
         raise InputError(
             f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. "

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices
+from gpulab import _validate, devices
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
@@ -59,7 +59,7 @@ def largest_that_fits(
     function: str, needed_bytes: Callable[[int], int], free: int, most: int
 ) -> int:
     """Return the largest size up to ``most`` that needs no more than ``free`` bytes; 0 if none."""
-    low, high, guess = 0, _given.whole(function, "most", most, 1, 2**40) + 1, 1
+    low, high, guess = 0, _validate.whole(function, "most", most, 1, 2**40) + 1, 1
     before, tries = (0, 0), 0
     while high - low > 1:
         need, tries = needed_bytes(guess), tries + 1

@@ -12,7 +12,7 @@ import numpy as np
 from gpulab import models
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.results import (
+from gpulab.memory.step_memory import (
     MARGIN_BYTES,
     MARGIN_BYTES_ACCELERATOR,
     MARGIN_RATIO,
