@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +94,24 @@ def _numba() -> tuple[Any, Callable[[str], Any]]:
         from numba import cuda
     except ImportError:
         return StandIn(), lambda name: getattr(np, name)
+    if not numba.config.ENABLE_CUDASIM:
+        load_beside_new_numpy()
     return cuda, lambda name: getattr(numba.types, name)
+
+
+def load_beside_new_numpy() -> None:
+    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy
+    2.5 no longer has (seen in 0.30). Else a kernel's first launch would fail, also one without
+    ``gpulab.kernels.launch``.
+    """
+    if hasattr(np, "row_stack"):
+        return
+    setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
+    try:
+        with contextlib.suppress(ImportError):  # a Numba without numba-cuda has no such module
+            importlib.import_module("numba.cuda.fp16")
+    finally:
+        delattr(np, "row_stack")
 
 
 cuda, _type = _numba()

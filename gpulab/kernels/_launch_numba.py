@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import types
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from gpulab.devices import nvml
 from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
 from gpulab.kernels._arguments import Extent
 from gpulab.kernels._compile import _python
+from gpulab.kernels._language import load_beside_new_numpy
 from gpulab.kernels._launch import Backend
 
 # Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
@@ -112,7 +112,7 @@ def _numba_cuda(who: str) -> Any:
             f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
             "GPU; expected the GPU. Unset it and restart Python."
         )
-    _load_beside_new_numpy()
+    load_beside_new_numpy()
     if not cuda.is_available():
         if old := _too_old():
             raise DeviceError(f"{who}: {old}")
@@ -249,16 +249,3 @@ def with_device_functions(
     )
     copy.__module__ = function.__module__
     return copy
-
-
-def _load_beside_new_numpy() -> None:
-    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy
-    2.5 no longer has (seen in 0.30).
-    """
-    if hasattr(np, "row_stack"):
-        return
-    setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
-    try:
-        importlib.import_module("numba.cuda.fp16")
-    finally:
-        delattr(np, "row_stack")
