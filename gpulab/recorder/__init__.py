@@ -36,7 +36,8 @@ for _name, _summary, _where in (
     ("ceilings", "memory copy, triad, and the matrix product by dtype", "_rates.ceilings"),
     (
         "launch",
-        "the time from one small operation to the next, in a stream and in a CUDA graph",
+        "the time from one small operation to the next: in a stream, in a CUDA graph, and of "
+        "kernels launched by numba, CuPy and the driver",
         "_rates.launches",
     ),
     (
@@ -95,6 +96,12 @@ for _name, _summary, _where in (
         "a decoder of notebook 11: prefill and decode over batches, lengths, heads, and weights of "
         "fewer bits",
         "_networks.generation",
+    ),
+    (
+        "lessons",
+        "cells of notebooks 01, 02 and 04 that only a GPU can run: divergent branches, pinning, "
+        "a kernel in five spellings, a transpose that reads columns",
+        "_lessons.lessons",
     ),
     ("tips", "small tips from tuning guides, each without and with it", "_networks.tips"),
     (

@@ -48,6 +48,8 @@ _SHARES = 4
 _FEATURES, _ROWS = 4096, 4096
 _CPU_FEATURES, _CPU_ROWS = 1024, 64
 _ZEROS = (0.5, 0.9, 0.98)
+_TWO_FOUR = ("CUTLASS", "cuSPARSELt")
+_SHORTER = (None, "int8", "int4", "float8")  # weights of a compiled layer; None: bfloat16
 _CHANNELS, _SIDE, _BATCH = 128, 56, 64
 _CPU_SIDE, _CPU_BATCH = 16, 8
 
@@ -108,7 +110,8 @@ def layers(device: Device) -> Iterable[Case]:
     if device.torch_type == "mps":  # PyTorch has neither CSR nor 8-bit kernels there
         return
     linear, dense = functools.partial(_linear, device), compression.finish
-    yield linear("dense", "float32" if device.is_cpu else "float16", dense)
+    for dtype in ("float32",) if device.is_cpu else ("float16", "bfloat16"):
+        yield linear("dense", dtype, dense)
     for zeros in _ZEROS:
         rank = THIRD if zeros < 0.9 else SECOND
         yield linear("csr", "float32", _pruned(zeros), zeros, rank)
@@ -119,7 +122,9 @@ def layers(device: Device) -> Iterable[Case]:
     if not device.is_cpu:
         yield linear("dense", "float32", dense, rank=THIRD)
         if not compressed_layers.two_four_refusal(device):
-            yield linear("2:4", "float16", _two_four, 0.5)
+            for library in _TWO_FOUR:
+                make = functools.partial(_two_four, library)
+                yield linear(f"2:4 by {library}", "float16", make, 0.5)
     yield linear("8-bit weights in float", "float32", compression.quantize, rank=THIRD)
     if device.is_cpu and not compressed_layers.refusal(device):
         yield linear("8-bit kernels", "float32", _quantized("dynamic", "integer"))
@@ -128,6 +133,15 @@ def layers(device: Device) -> Iterable[Case]:
         for activations in (None, "dynamic"):
             form = f"torchao, 8-bit weights{' and inputs' if activations else ''}"
             yield linear(form, floats, _quantized(activations, "torchao"), rank=THIRD)
+        # compiled, as torchao is meant to be used; for one row the weights are what counts
+        for weights in _SHORTER if device.torch_type == "cuda" else ():
+            for rows in (_ROWS, 1):
+                form = f"{weights or 'dense'}, compiled"
+                yield linear(form, "bfloat16", _compiled(weights), rank=THIRD, rows=rows)
+    yield from _convolutions(device)
+
+
+def _convolutions(device: Device) -> Iterable[Case]:
     side, batch = (_CPU_SIDE, _CPU_BATCH) if device.is_cpu else (_SIDE, _BATCH)
     for groups in (1, 4, 32, _CHANNELS):
         params = {
@@ -139,16 +153,34 @@ def layers(device: Device) -> Iterable[Case]:
             "side": side,
             "batch": batch,
         }
-        prepare = functools.partial(_convolution, device, groups, side, batch)
-        yield timed(device, params, prepare, SECOND if groups in (1, _CHANNELS) else THIRD)
+        rank = SECOND if groups in (1, _CHANNELS) else THIRD
+        for tf32 in ("off", "allowed") if device.kind == "cuda" else (None,):
+            named = params if tf32 is None else {**params, "tf32": tf32}
+            prepare = functools.partial(_convolution, device, groups, side, batch, tf32)
+            yield timed(device, named, prepare, rank)
 
 
 def _pruned(zeros: float) -> Callable[[Any], Any]:
     return lambda layer: compression.to_sparse(compression.prune(layer, zeros))
 
 
-def _two_four(layer: Any) -> Any:
-    return compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4")
+def _two_four(library: str, layer: Any) -> Any:
+    chosen: Any = torch.sparse.SparseSemiStructuredTensor
+    before = chosen._FORCE_CUTLASS  # PyTorch has no public choice
+    chosen._FORCE_CUTLASS = library == "CUTLASS"
+    try:
+        return compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4")
+    finally:
+        chosen._FORCE_CUTLASS = before
+
+
+def _compiled(weights: str | None) -> Callable[[Any], Any]:
+    def make(layer: Any) -> Any:
+        if weights is not None:
+            _shorten(layer, weights)
+        return torch.compile(layer, mode="max-autotune-no-cudagraphs")
+
+    return make
 
 
 def _quantized(activations: str | None, arithmetic: str) -> Callable[[Any], Any]:
@@ -182,13 +214,16 @@ def _linear(
     return timed(device, {**params, "rows": count}, prepare, rank)
 
 
-def _convolution(device: Device, groups: int, side: int, batch: int) -> Work:
+def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str | None) -> Work:
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
     x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
     flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
     run = _without_gradients(layer.to(str(device)).eval())
-    return Work(run, f"convolution, {groups} groups", (x,), flops)
+    setting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if tf32 is not None:
+        setting = _cudnn("allow_tf32", tf32 == "allowed")
+    return Work(run, f"convolution, {groups} groups", (x,), flops, setting=setting)
 
 
 def _without_gradients(model: Any) -> Callable[[Any], Any]:
@@ -543,18 +578,18 @@ def _no_bias_before_norm(device: Device, on: bool) -> _Tip:
 
 
 @contextlib.contextmanager
-def _autotuned(on: bool) -> Iterator[None]:
-    """Let cuDNN time its algorithms, or not, and put the setting back."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = on
+def _cudnn(switch: str, on: bool) -> Iterator[None]:
+    """Set one of cuDNN's switches, and put it back."""
+    before = getattr(torch.backends.cudnn, switch)
+    setattr(torch.backends.cudnn, switch, on)
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        setattr(torch.backends.cudnn, switch, before)
 
 
 def _cudnn_autotune(device: Device, on: bool) -> _Tip:
-    return _normalized(device, bias=False), _autotuned(on)
+    return _normalized(device, bias=False), _cudnn("benchmark", on)
 
 
 def _as_tensor(device: Device, on: bool) -> _Tip:
@@ -719,7 +754,7 @@ def generation(device: Device) -> Iterable[Case]:
         asked += [({"phase": "prefill", "length": length}, THIRD) for length in (512, 8192)]
     if device.torch_type == "cuda":
         asked += [({"means": means}, SECOND) for means in ("graph", "compile")]
-        bits = ("int8", "int4", "float8") if importlib.util.find_spec("torchao") else ()
+        bits = _SHORTER[1:] if importlib.util.find_spec("torchao") else ()
         for weights in bits:
             more = {"weights": weights, "means": "compile"}
             asked += [(more, THIRD), ({**more, "phase": "prefill"}, LAST)]
@@ -743,7 +778,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
         caches = torch.zeros(
             (shape.layers, 2, batch, shape.kv_heads, length, shape.head_size), dtype=dtype
         )
-    if params["weights"] in ("int8", "int4", "float8"):
+    if params["weights"] in _SHORTER:
         _shorten(model, params["weights"])
     if params["means"] == "compile":
         model = torch.compile(model, mode="max-autotune-no-cudagraphs" if prefill else None)
@@ -759,8 +794,9 @@ def _shorten(model: Any, weights: str) -> None:
     from torchao import quantization
 
     config = {
-        "int8": "Int8WeightOnlyConfig",
-        "int4": "Int4WeightOnlyConfig",
-        "float8": "Float8WeightOnlyConfig",
-    }[weights]
-    quantization.quantize_(model, getattr(quantization, config)())
+        "int8": quantization.Int8WeightOnlyConfig(),
+        # the layout that PyTorch's own kernel reads
+        "int4": quantization.Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d"),
+        "float8": quantization.Float8WeightOnlyConfig(),
+    }
+    quantization.quantize_(model, config[weights])

@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpulab import arrays, hierarchy, transfer, workloads
@@ -149,21 +150,53 @@ def _gemm(device: Device, dtype: str, n: int) -> Work:
 
 
 def launches(device: Device) -> Iterable[Case]:
-    """A thousand small operations, in a stream and in a CUDA graph."""
-    for how in ("stream", "graph") if device.torch_type == "cuda" else ("stream",):
+    """A thousand small operations of PyTorch, in a stream and in a CUDA graph; and a thousand
+    kernels of one thread, launched by numba, by CuPy, and by the driver alone.
+    """
+    on_gpu = ("stream", "graph", "numba", "CuPy", "driver")
+    for how in on_gpu if device.torch_type == "cuda" else on_gpu[:1]:
         params = {"operation": how, "launches": _LAUNCHES}
         yield timed(device, params, functools.partial(_launches, device, how), FIRST)
 
 
 def _launches(device: Device, how: str) -> Work:
     x = torch.zeros(1, device=str(device))
+    launch: Callable[[], Any] = functools.partial(x.add_, 1.0)
+    if how in ("numba", "CuPy", "driver"):
+        launch = _own_launch(how, x)
 
     def run() -> None:
         for _ in range(_LAUNCHES):
-            x.add_(1.0)
+            launch()
 
     label = f"{_LAUNCHES} small operations, {how}"
-    return Work(run if how == "stream" else captured(run, device), label)
+    return Work(captured(run, device) if how == "graph" else run, label)
+
+
+def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
+    """Return the launch of a kernel of one thread."""
+    from gpulab.recorder import _lessons
+
+    if how == "numba":
+        ready: Callable[[], Any] = launcher(_lessons.one, 1, 1, x)
+        return ready
+    import cupy
+
+    raw = cupy.RawKernel(_lessons.SOURCE, "one")
+    if how == "CuPy":
+        return functools.partial(raw, (1,), (1,), (cupy.asarray(x),))
+    from cuda.bindings import driver  # type: ignore[import-untyped,unused-ignore]
+
+    # the kernel's one argument is a pointer: the driver takes the address of its address
+    pointer = np.array([x.data_ptr()], np.uint64)
+    arguments = np.array([pointer.ctypes.data], np.uint64)
+    stream = torch.cuda.current_stream(x.device).cuda_stream
+    function, address = raw.kernel.ptr, arguments.ctypes.data
+
+    def launch(keep: Any = (x, pointer, arguments, raw)) -> None:
+        driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, address, 0)
+
+    return launch
 
 
 def captured(run: Callable[[], Any], device: Device) -> Callable[[], None]:

@@ -44,6 +44,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "ladders": ("family", "rung", "n"),
     "latency": ("nbytes", "method", "hops"),
     "launch": ("operation", "launches"),
+    "lessons": ("cell", "form", "n"),
     "overlap": ("arrangement", "nbytes", "chunks"),
     "pipeline": ("part",),
     "precision": ("format", "n"),

@@ -98,9 +98,9 @@ def measure(
         Stop sampling after this many seconds; the first call and the copies come on top (the latter
         at most half of it).
     transfer : bool
-        Also time the call with host inputs copied to the device and the result copied back. Inputs
-        on the host are placed on the device before the other times are taken (numpy arrays become
-        torch tensors there).
+        Also time the call with host inputs copied to the device and the result copied back, into
+        the same pageable host memory each time. Inputs on the host are placed on the device before
+        the other times are taken (numpy arrays become torch tensors there).
     cold : bool
         Empty the device's caches before each call.
     flops, nbytes : float, optional
@@ -442,6 +442,7 @@ class Job:
         that is not an array is not copied.
         """
         host, inward = _work.on_host(self.args), _work.to_device_like(self.args, self.device)
+        back = _work.host_copier()
         if self.device.is_cpu:
             self.notes.append(_notes.HOST_COPIES)
         else:
@@ -452,7 +453,7 @@ class Job:
             start = self.clock()
             for _ in range(calls):
                 result = self.fn(*inward(host))
-                _work.back_to_host(result)
+                back(result)
                 if finish is not None:
                     finish(result)
                 del result  # before the next call makes its own
