@@ -13,7 +13,7 @@ from typing import Any
 from gpulab._validate import is_finite, is_whole
 from gpulab.errors import InputError, kind_of
 
-_SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_SMALL = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
@@ -61,14 +61,28 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(0.00123), format_seconds(4.2e-7), format_seconds(0)
     ('1.23 ms', '420 ns', '0 s')
     """
-    if (words := _not_finite(seconds)) is not None:
+    return _small(seconds, "s")
+
+
+def format_joules(joules: float) -> str:
+    """Return an energy with three significant digits and a fitting unit.
+
+    >>> format_joules(0.0123), format_joules(4.2e-5), format_joules(512.0)
+    ('12.3 mJ', '42.0 uJ', '512 J')
+    """
+    return _small(joules, "J")
+
+
+def _small(value: float, unit: str) -> str:
+    """Return a quantity that is usually a small part of its unit."""
+    if (words := _not_finite(value)) is not None:
         return words
-    if seconds == 0:
-        return "0 s"
-    for unit, scale in _SECONDS:
-        if abs(seconds) >= 0.9995 * scale:
-            return f"{_digits(seconds / scale)} {unit}"
-    return f"{_digits(seconds / 1e-9)} ns"
+    if value == 0:
+        return f"0 {unit}"
+    for prefix, scale in _SMALL:
+        if abs(value) >= 0.9995 * scale:
+            return f"{_digits(value / scale)} {prefix}{unit}"
+    return f"{_digits(value / 1e-9)} n{unit}"
 
 
 def format_bytes(nbytes: float) -> str:

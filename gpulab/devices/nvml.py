@@ -30,6 +30,10 @@ _SLOWDOWNS = {
 }
 # nvml.h, nvmlPerfPolicyType_t: each has a counter of nanoseconds.
 _POLICIES = (0, 1, 4)  # power, thermal, board limit
+# The counter of energy follows readings of power that GPUs renew every 20 to 100 ms (Yang, Adamek
+# and Armour, "Accurate and convenient energy measurements for GPUs", SC 2024): a reading is at
+# most so old.
+ENERGY_STEP_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,9 @@ class GpuReadings:
         Other processes that hold a context on the GPU.
     neighbour_busy_ratio : float or None
         The largest share of the SMs (0-1) that one of them used since the reading before.
+    energy_joules : float or None
+        What the whole GPU has used since the driver was loaded, idle time and other processes
+        included. In steps: see ``ENERGY_STEP_SECONDS``.
     """
 
     epoch_microseconds: int
@@ -158,6 +165,7 @@ class GpuReadings:
     top_clock_hertz: float | None = None
     neighbours: int | None = None
     neighbour_busy_ratio: float | None = None
+    energy_joules: float | None = None
 
 
 @functools.cache
@@ -290,6 +298,7 @@ def read_counters(index: int, since: GpuReadings | None = None) -> GpuReadings |
         top_clock_hertz=_scaled(1e6, "DeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
         neighbours=neighbors,
         neighbour_busy_ratio=busy,
+        energy_joules=_scaled(1e-3, "DeviceGetTotalEnergyConsumption", handle),
     )
 
 

@@ -104,6 +104,8 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
         flops=m.flops,
         nbytes=m.nbytes,
         notes=m.notes,
+        energy_joules=m.energy_joules,
+        energy_error_joules=m.energy_error_joules,
     )
     return Entry(name, case.params, timing, date=m.environment.date)
 

@@ -82,9 +82,12 @@ class Timing(Result):
     visits_seconds : tuple of float
         The median of each visit, in their order, where the case was timed at several moments; empty
         after one, and in files of version 1.
+    energy_joules, energy_error_joules : float or None
+        Of a call, and how far that may be off; None where there is no counter, and in files of
+        version 1 and 2.
     """
 
-    schema_version: ClassVar[int] = 2
+    schema_version: ClassVar[int] = 3
 
     samples_seconds: np.ndarray
     sample_count: int
@@ -98,6 +101,8 @@ class Timing(Result):
     nbytes: float | None
     notes: tuple[Note, ...]
     visits_seconds: tuple[float, ...] = ()
+    energy_joules: float | None = None
+    energy_error_joules: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no clock can have given."""
@@ -140,9 +145,17 @@ class Timing(Result):
                 f"the number of samples or calls is too large; expected at most {_MOST_COUNT:g}",
             ),
             (
-                all(0 <= (amount or 0) <= _MOST_WORK for amount in (self.flops, self.nbytes)),
-                "the work per call is negative, or too large for one call; expected FLOPs and "
-                f"bytes of 0 to {_MOST_WORK:g}",
+                all(
+                    0 <= (amount or 0) <= _MOST_WORK
+                    for amount in (
+                        self.flops,
+                        self.nbytes,
+                        self.energy_joules,
+                        self.energy_error_joules,
+                    )
+                ),
+                "the work per call is negative, or too large for one call; expected FLOPs, bytes "
+                f"and joules of 0 to {_MOST_WORK:g}",
             ),
         ):
             if not holds:

@@ -291,8 +291,8 @@ def together(before: Timing, visit: Timing) -> Timing:
     """Return one timing that combines all previous visits with a further one.
 
     The median is that of the visits' medians, and the interval is between them. The first call is
-    the first visit's; the times of a launch and with the transfer are means over the visits; each
-    visit keeps its share of the samples.
+    the first visit's; the times of a launch and with the transfer, and the energy, are means over
+    the visits; each visit keeps its share of the samples.
     """
     count = len(visits_of(before)) + 1
     visits = (*visits_of(before), visit.median_seconds)
@@ -300,7 +300,6 @@ def together(before: Timing, visit: Timing) -> Timing:
     samples = np.concatenate(
         [thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)]
     )
-    transfers = (before.with_transfer_seconds, visit.with_transfer_seconds)
     interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
     if interval is None:
@@ -317,13 +316,22 @@ def together(before: Timing, visit: Timing) -> Timing:
         median_seconds=float(np.median(visits)),
         interval_seconds=interval,
         launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
-        with_transfer_seconds=None
-        if transfers[0] is None or transfers[1] is None
-        else _mean(transfers[0], transfers[1], count),
+        with_transfer_seconds=_mean_of_known(
+            before.with_transfer_seconds, visit.with_transfer_seconds, count
+        ),
         notes=tuple(notes.values()),
         visits_seconds=visits,
+        energy_joules=_mean_of_known(before.energy_joules, visit.energy_joules, count),
+        energy_error_joules=_mean_of_known(
+            before.energy_error_joules, visit.energy_error_joules, count
+        ),
     )
 
 
 def _mean(of_all_before: float, last: float, count: int) -> float:
     return of_all_before + (last - of_all_before) / count
+
+
+def _mean_of_known(of_all_before: float | None, last: float | None, count: int) -> float | None:
+    """Return the mean over all visits, or None where one of them has no figure."""
+    return None if of_all_before is None or last is None else _mean(of_all_before, last, count)

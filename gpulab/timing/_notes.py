@@ -421,6 +421,16 @@ NO_ACCELERATOR = Note(
 )
 
 
+def too_short_for_energy(seconds: float, step_seconds: float) -> Note:
+    """Return the note that the calls took too short a time for the GPU's counter of energy."""
+    return Note(
+        "skipped",
+        f"the GPU's counter of energy moves about every {format_seconds(step_seconds)}, and the "
+        f"calls took {format_seconds(seconds)}, so there is no energy per call. Pass a longer "
+        "deadline.",
+    )
+
+
 def disagree(names: list[str], difference: float, tolerance: float) -> Note:
     """Return the note that results differ by more than their tolerance."""
     how = (

@@ -63,7 +63,8 @@ def compare(
     relative_width : float
         Stop when the interval of every row is this narrow, as in ``measure``.
     deadline : float
-        Seconds of sampling for each row; the copies come on top (at most half of it).
+        Seconds of sampling for each row. The copies come on top, and on a GPU with a counter of
+        energy the calls that it is read over (at most half of it each).
     tolerance : float, optional
         The largest allowed max|a - reference| / max|reference|; None takes the workload's
         tolerance, or that of the dtype.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from gpulab.results import Result, note_rows
 from gpulab.units import (
     format_bytes_per_second,
     format_flops_per_second,
+    format_joules,
     format_ratio,
     format_seconds,
 )
@@ -49,7 +51,14 @@ class Measurement(Result):
     notes : tuple of Note
     evidence : Evidence
     environment : Environment
+    energy_joules, energy_error_joules : float or None
+        Per call, and how far that may be off. None is "not available": on a CPU, where the driver
+        has no counter, with cold caches, and where the calls took less than a step of the counter
+        (a note says so). The counter is that of the whole GPU: idle power between calls is
+        included, and so is what other processes did on it meanwhile (the note ``contended``).
     """
+
+    schema_version: ClassVar[int] = 2
 
     label: str
     device: str
@@ -65,6 +74,15 @@ class Measurement(Result):
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment
+    energy_joules: float | None = None
+    energy_error_joules: float | None = None
+
+    @property
+    def energy(self) -> str:
+        """The energy of a call and its error as text, such as "1.20 J ± 0.10 J"."""
+        if self.energy_joules is None or self.energy_error_joules is None:
+            return "not available"
+        return f"{format_joules(self.energy_joules)} ± {format_joules(self.energy_error_joules)}"
 
     @property
     def flops_per_second(self) -> float | None:
@@ -130,6 +148,8 @@ class Measurement(Result):
             rows.append(("arithmetic", format_flops_per_second(self.flops_per_second)))
         if self.bytes_per_second is not None:
             rows.append(("memory traffic", format_bytes_per_second(self.bytes_per_second)))
+        if self.energy_joules is not None:
+            rows.append(("energy", self.energy))
         rows.append(
             (
                 "samples",
@@ -203,14 +223,16 @@ class Comparison(Result):
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per device: its three times, its speed-up and its agreement; then the
-        notes on all of them.
+        """Return one row per device: its three times, its energy where a device has a counter, its
+        speed-up and its agreement; then the notes on all of them.
         """
+        has_energy = any(row.measurement.energy_joules is not None for row in self.rows)
         headers = (
             "case",
             "finished (median, 95 %)",
             "call returned",
             "with both copies",
+            *(["energy per call"] if has_energy else []),
             "speed-up",
             "difference",
             "notes",
@@ -231,6 +253,7 @@ class Comparison(Result):
                     "not requested"
                     if m.with_transfer_seconds is None
                     else format_seconds(m.with_transfer_seconds),
+                    *([m.energy] if has_energy else []),
                     speedup,
                     "not checked"
                     if row.max_relative_difference is None

@@ -23,6 +23,7 @@ from gpulab import _backends, _validate
 from gpulab import devices as _devices
 from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
+from gpulab.devices.nvml import ENERGY_STEP_SECONDS
 from gpulab.errors import (
     DeviceError,
     GpulabError,
@@ -54,8 +55,10 @@ T = TypeVar("T")
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
-# The copies get their own sampling, a part of the deadline.
+# The copies get their own sampling, a part of the deadline; so does the energy of each row of a
+# comparison, since calls that take turns are too short for the counter.
 _TRANSFER_SHARE = 0.5
+_ENERGY_SHARE = 0.5
 # The operations of float32 for which PyTorch has a switch for TF32.
 _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 
@@ -276,7 +279,7 @@ def in_turns(
         first_calls()
         if is_live:  # first results may have shown other devices
             turns.take(jobs, stack, turn_notes, limits)
-        before = [read and read(job.device, None) for job in jobs]
+        before, made = [read and read(job.device, None) for job in jobs], jobs[0].calls
         runs, empties = [], []
         for job in jobs:
             run, empty = job.attempt(job.loops, limits, cold)
@@ -296,11 +299,36 @@ def in_turns(
             )
             median = float(np.median(one.samples_seconds))
             job.notes += plausibility.of_job(job, median, cold)
+        if count == 1 and not cold:
+            jobs[0].keep_energy(before[0], after[0], jobs[0].calls - made)
+        for job, run, one, last in zip(jobs, runs, samples, after, strict=True):
+            if count > 1 and read is not None and last is not None:
+                _energy_apart(job, run, one.calls_per_sample, last, read, limits)
         copied = _copied_seconds(jobs, copies, together) if transfer else [None] * len(jobs)
     return [
         _measurement(job, one, seconds, cold)
         for job, one, seconds in zip(jobs, samples, copied, strict=True)
     ]
+
+
+def _energy_apart(
+    job: Job,
+    run: Run,
+    calls: int,
+    last: Readings,
+    read: Callable[..., Readings],
+    limits: Limits,
+) -> None:
+    """Keep the energy of a call from calls that take no turns; a device without a counter makes
+    none.
+    """
+    if last.gpu is None or last.gpu.energy_joules is None:
+        return
+    end = job.clock() + _ENERGY_SHARE * limits.deadline
+    first, made = read(job.device, last), job.calls
+    while job.clock() < end and not limits.stop():
+        run(calls)
+    job.keep_energy(first, read(job.device, first), job.calls - made)
 
 
 def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[float | None]:
@@ -343,6 +371,7 @@ class Job:
     # until they were finished. The sampler thins its samples out, and an error would lose them.
     readings: array[float] = field(default_factory=lambda: array("d"))
     notes: list[Note] = field(default_factory=list)
+    energy: tuple[float, float] | None = None  # joules per call, and how far they may be off
 
     def wait(self) -> Callable[[], None]:
         """Return what waits for the device, and for the one that does the work where another was
@@ -480,6 +509,21 @@ class Job:
 
         return counted
 
+    def keep_energy(self, first: Readings | None, last: Readings | None, calls: int) -> None:
+        """Keep the energy per call between two readings of the GPU's counter, each of which may be
+        as old as the counter's step; a note where no more than one step has passed.
+        """
+        if first is None or last is None or first.gpu is None or last.gpu is None:
+            return
+        begin, end = first.gpu.energy_joules, last.gpu.energy_joules
+        if begin is None or end is None:
+            return
+        seconds, joules = last.seconds - first.seconds, (end - begin) / max(calls, 1)
+        if seconds > ENERGY_STEP_SECONDS and joules > 0:
+            self.energy = joules, joules * ENERGY_STEP_SECONDS / seconds
+        else:
+            self.notes.append(_notes.too_short_for_energy(seconds, ENERGY_STEP_SECONDS))
+
     def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
         """Return how many calls the newest sample has, and launched and finished seconds per call
         of all samples of that size.
@@ -529,6 +573,7 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
     """Return the finished result of a job."""
     environment = _devices.environment(job.device)
     samples = np.asarray(sampled.samples_seconds, dtype=np.float64)
+    joules, error_joules = job.energy or (None, None)
     precision = None  # what float32 means, on a GPU that has TF32
     if job.device.kind == "cuda" and job.device.has_tf32:
         allowed = [
@@ -555,6 +600,8 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
         notes=_notes.ordered(job.notes),
         evidence=Evidence.measured(environment.device, len(samples), environment.date, precision),
         environment=environment,
+        energy_joules=joules,
+        energy_error_joules=error_joules,
     )
 
 

@@ -38,6 +38,8 @@ def measurement(recording: Recording, entry: Entry) -> Measurement | None:
         notes=timing.notes,
         evidence=recording.evidence(entry),
         environment=recording.environment,
+        energy_joules=timing.energy_joules,
+        energy_error_joules=timing.energy_error_joules,
     )
 
 

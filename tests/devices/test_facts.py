@@ -226,6 +226,7 @@ def _nvml(**answers: Any) -> types.ModuleType:
         "DeviceGetClockInfo": 1410,
         "DeviceGetMaxClockInfo": lambda handle, kind: {1: 1980, 2: 2619}[kind],
         "DeviceGetPowerUsage": 76_120,
+        "DeviceGetTotalEnergyConsumption": 1_250,  # mJ
         "DeviceGetEnforcedPowerLimit": 400_000,
         "DeviceGetTemperature": 27,
         "DeviceGetMaxMigDeviceCount": 3,
@@ -489,14 +490,14 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_counters_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, used: dict[int, int], neighbors: tuple[int, float]
 ) -> None:
-    """MHz, nanoseconds and percent become hertz, seconds and shares; 1.32 s were slow."""
+    """MHz, ns, mJ and percent become hertz, seconds, joules and shares; 1.32 s were slow."""
     play_gpus(monkeypatch)
     rows = [types.SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
     nvml = _nvml(DeviceGetComputeRunningProcesses=rows, DeviceGetProcessUtilization=rows)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = conditions.read(Device("cuda")).gpu
     assert (found.slowed_seconds, found.reasons) == (pytest.approx(1.32), A100.slowdowns)
-    assert (found.clock_hertz, found.top_clock_hertz) == (1.41e9, 1.98e9)
+    assert (found.clock_hertz, found.top_clock_hertz, found.energy_joules) == (1.41e9, 1.98e9, 1.25)
     assert (found.neighbours, found.neighbour_busy_ratio) == neighbors
     silent = _nvml(DeviceGetHandleByUUID=_fails(), DeviceGetHandleByIndex=_fails())
     monkeypatch.setitem(sys.modules, "pynvml", silent)

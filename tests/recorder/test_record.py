@@ -227,14 +227,15 @@ def test_what_is_kept_of_a_measurement(bench: Bench, path: Path) -> None:
     given = a_measurement(
         250.0, 500, samples_seconds=np.arange(1.0, 501.0), interval_seconds=(240.0, 260.0),
         first_call_seconds=2.0, launch_seconds=0.5, with_transfer_seconds=4.0,
-        calls_per_sample=3, flops=7.0, nbytes=9.0,
+        calls_per_sample=3, flops=7.0, nbytes=9.0, energy_joules=5.0, energy_error_joules=0.5,
     )  # fmt: skip
     one = Experiment("a", "", lambda device: [Case({"i": 0}, lambda deadline: given)])
     (entry,) = bench.run(path, one).entries
     kept = entry.timing.samples_seconds
     assert (len(kept), kept[0], kept[-1], bool((np.diff(kept) > 0).all())) == (32, 1, 500, True)
     for name in ("median_seconds", "interval_seconds", "first_call_seconds", "launch_seconds",
-                 "with_transfer_seconds", "calls_per_sample", "flops", "nbytes"):  # fmt: skip
+                 "with_transfer_seconds", "calls_per_sample", "flops", "nbytes", "energy_joules",
+                 "energy_error_joules"):  # fmt: skip
         assert getattr(entry.timing, name) == getattr(given, name), name
     assert (entry.timing.sample_count, entry.date) == (500, given.environment.date)
 

@@ -13,7 +13,7 @@ from typing import Any
 import gpulab as gl
 import numpy as np
 import pytest
-from gpulab.devices.conditions import Readings
+from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.timing import Measurement, device_of
 from gpulab.timing.recorded import recorded
@@ -272,8 +272,7 @@ def test_progress_rises_from_0_to_1(transfer: bool) -> None:
     gl.measure(work, clock=clock, transfer=transfer, progress=progress)
     fractions, words = zip(*seen, strict=True)
     assert [0.0, *fractions, 1.0] == sorted([fractions[0], *fractions, fractions[-1]])
-    assert all(words)
-    assert 10 < len(seen) < 60
+    assert all((*words, 10 < len(seen) < 60))
 
 
 @pytest.mark.parametrize(
@@ -335,11 +334,20 @@ def test_the_machines_counters_give_notes() -> None:
             busy_seconds=1.5 * clock.now,
             run_delay_seconds=0.5 * clock.now,
             throttled_seconds=0.1 * clock.now,
+            gpu=GpuReadings(0, energy_joules=50.0 + 100.0 * clock.now),
         )
 
-    m = gl.measure(clock.takes(1e-3), clock=clock, conditions=conditions, device="cpu")
+    script = {"clock": clock, "conditions": conditions}
+    m = gl.measure(clock.takes(1e-3), device="cpu", **script)
     assert ([note.code for note in m.notes], len(asked)) == (["throttled", "contended"], 2)
     assert "40 % of the time" in m.notes[1].sentence  # what the quota took is not the neighbour's
+    # By hand: 100 W for 1 ms are 0.1 J. The counter may be 0.1 s behind: 15 % of the 687 calls
+    # above (a warm-up of 20), 10 % of the second that each row of a comparison has.
+    short = gl.measure(clock.takes(1e-3), deadline=0.05, **script)
+    two = gl.compare({"a": clock.takes(1e-3), "b": clock.takes(3e-3)}, **script)
+    found = [m.energy, short.energy, *(row.measurement.energy for row in two.rows)]
+    assert found == ["100 mJ ± 14.6 mJ", "not available", "100 mJ ± 10.0 mJ", "300 mJ ± 29.9 mJ"]
+    assert short.has_note("skipped")
 
 
 def test_garbage_of_another_thread_is_noted() -> None:

@@ -46,18 +46,6 @@ def test_students_t_is_scipys(degrees: int) -> None:
     assert t_quantile(1 / degrees) == t_quantile(1)
 
 
-def test_an_interval_of_independent_samples_by_hand() -> None:
-    """The ranks of the bounds follow from Student's t and the square root of n.
-
-    100 samples without memory: an inflation of 1, raised by 2/100 for what its estimate may miss;
-    100 / 1.5 = 67 degrees of freedom, for which t = 1.996 (NIST); 3 % more for looking repeatedly.
-    Half a width is 1.03 * 1.996 * sqrt(1.02 * 100) / 2 = 10.38 ranks about the middle 49.5.
-    """
-    interval, reason = median_interval(shuffled(100))
-    assert reason is None
-    assert interval == pytest.approx((49.5 - 10.38, 49.5 + 10.38), abs=0.01)
-
-
 def test_an_interval_of_independent_samples_agrees_with_the_binomial() -> None:
     """The chance that the bounds enclose the median, from exact binomial sums, is 95 %."""
     low, high = median_interval(shuffled(401, 3))[0]
