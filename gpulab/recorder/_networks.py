@@ -49,7 +49,8 @@ _FEATURES, _ROWS = 4096, 4096
 _CPU_FEATURES, _CPU_ROWS = 1024, 64
 _ZEROS = (0.5, 0.9, 0.98)
 _TWO_FOUR = ("CUTLASS", "cuSPARSELt")
-_SHORTER = (None, "int8", "int4", "float8")  # weights of a compiled layer; None: bfloat16
+# torchao's weights of fewer bits; the last one computes in int8 too
+_SHORTER = ("int8", "int4", "float8", "int8 with int8 inputs")
 _CHANNELS, _SIDE, _BATCH = 128, 56, 64
 _CPU_SIDE, _CPU_BATCH = 16, 8
 
@@ -134,7 +135,7 @@ def layers(device: Device) -> Iterable[Case]:
             form = f"torchao, 8-bit weights{' and inputs' if activations else ''}"
             yield linear(form, floats, _quantized(activations, "torchao"), rank=THIRD)
         # compiled, as torchao is meant to be used; for one row the weights are what counts
-        for weights in _SHORTER if device.torch_type == "cuda" else ():
+        for weights in (None, *_SHORTER) if device.torch_type == "cuda" else ():
             for rows in (_ROWS, 1):
                 form = f"{weights or 'dense'}, compiled"
                 yield linear(form, "bfloat16", _compiled(weights), rank=THIRD, rows=rows)
@@ -178,7 +179,7 @@ def _compiled(weights: str | None) -> Callable[[Any], Any]:
     def make(layer: Any) -> Any:
         if weights is not None:
             _shorten(layer, weights)
-        return torch.compile(layer, mode="max-autotune-no-cudagraphs")
+        return torch.compile(layer)
 
     return make
 
@@ -753,12 +754,11 @@ def generation(device: Device) -> Iterable[Case]:
         asked += [({"length": length}, THIRD) for length in (128, 8192)]
         asked += [({"phase": "prefill", "length": length}, THIRD) for length in (512, 8192)]
     if device.torch_type == "cuda":
-        asked += [({"means": means}, SECOND) for means in ("graph", "compile")]
-        bits = _SHORTER[1:] if importlib.util.find_spec("torchao") else ()
-        for weights in bits:
-            more = {"weights": weights, "means": "compile"}
-            asked += [(more, THIRD), ({**more, "phase": "prefill"}, LAST)]
-        asked.append(({"means": "compile", "phase": "prefill"}, LAST))
+        asked += [({"means": means}, SECOND) for means in ("graph", "compile", "compile, graph")]
+        asked.append(({"means": "compile", "phase": "prefill"}, THIRD))
+        for weights in _SHORTER if importlib.util.find_spec("torchao") else ():
+            more = {"weights": weights, "means": "compile, graph"}
+            asked += [(more, THIRD), ({**more, "means": "compile", "phase": "prefill"}, LAST)]
     for changed, rank in asked:
         params = {**plain, **changed}
         if params["phase"] == "prefill":
@@ -770,7 +770,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     where, length, batch = str(device), params["length"], params["batch"]
     dtype = torch.float32 if device.is_cpu else torch.bfloat16
     shape = dataclasses.replace(shape, kv_heads=params["kv_heads"])
-    prefill, new = params["phase"] == "prefill", params["new"]
+    new = params["new"]
     start = length - new
     with torch.device(where):
         model: Any = _Decoder(shape).to(dtype).eval()
@@ -780,10 +780,12 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
         )
     if params["weights"] in _SHORTER:
         _shorten(model, params["weights"])
-    if params["means"] == "compile":
-        model = torch.compile(model, mode="max-autotune-no-cudagraphs" if prefill else None)
+    if "compile" in params["means"]:
+        for layer in model.layers:  # they are alike: the compiler works once
+            layer.compile()
+        model.head.compile()
     step: Any = torch.no_grad()(functools.partial(model, tokens, caches, start))
-    if params["means"] == "graph":
+    if "graph" in params["means"]:
         step = captured(step, device)
     label = f"{params['phase']}, batch {batch}, {length} positions"
     return Work(step, label, (), 2.0 * batch * new * shape.read_parameters)
@@ -798,5 +800,6 @@ def _shorten(model: Any, weights: str) -> None:
         # the layout that PyTorch's own kernel reads
         "int4": quantization.Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d"),
         "float8": quantization.Float8WeightOnlyConfig(),
+        "int8 with int8 inputs": quantization.Int8DynamicActivationInt8WeightConfig(),
     }
     quantization.quantize_(model, config[weights])
