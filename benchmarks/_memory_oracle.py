@@ -1,10 +1,9 @@
-"""An independent account of a training step's memory on a CPU; it shares no code with
-``gpulab.memory``.
+"""An independent account of a training step's memory; it shares no code with ``gpulab.memory``.
 
 Two witnesses. ``live_peak`` runs the real step under a small dispatch mode of its own and sums the
 storages that are alive after each operator. ``allocator_peak`` runs it without any mode under
 PyTorch's profiler, which records every allocation and release of the CPU allocator, those inside
-operators too.
+operators too. On a GPU ``cuda_peaks`` asks PyTorch's allocator itself.
 """
 
 from __future__ import annotations
@@ -76,11 +75,15 @@ class NotOnThisProcessorError(Exception):
 
 
 class RealStep:
-    """The ordinary loop, on real tensors."""
+    """The ordinary loop, on real tensors. A case's loss holds its targets, so on a GPU the cases
+    themselves must be made under ``torch.device``.
+    """
 
-    def __init__(self, case, seed=0):
+    def __init__(self, case, seed=0, device="cpu"):
         torch.manual_seed(seed)
-        self.model, self.inputs, self.loss = case.model(), case.inputs(), case.loss
+        self.device = device
+        with torch.device(device):
+            self.model, self.inputs, self.loss = case.model(), case.inputs(), case.loss
         self.half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(case.precision)
         if case.precision.startswith("pure-"):
             dtype = getattr(torch, case.precision.removeprefix("pure-"))
@@ -91,7 +94,7 @@ class RealStep:
         self.optimizer = case.real_optimizer(
             [p for p in self.model.parameters() if p.requires_grad]
         )
-        self.scaler = torch.amp.GradScaler("cpu") if case.precision == "float16" else None
+        self.scaler = torch.amp.GradScaler(device) if case.precision == "float16" else None
 
     def __call__(self):
         try:
@@ -105,8 +108,7 @@ class RealStep:
 
     def _step(self):
         self.optimizer.zero_grad()
-        autocast = torch.autocast("cpu", dtype=self.half) if self.half else contextlib.nullcontext()
-        with autocast:
+        with torch.autocast(self.device, self.half, enabled=self.half is not None):
             loss = (
                 self.model(*self.inputs)
                 if self.loss is None
@@ -141,6 +143,33 @@ def live_peak(case, steps=3, seed=0):
             peaks.append((mode.peak, mode.operator))
     later = max(peaks[1:])
     return peaks[0][0], later[0], later[1]
+
+
+def cuda_peaks(case, steps=3, device="cuda"):
+    """Return the highest level of PyTorch's CUDA allocator over the later steps, in bytes above
+    what was there before: as allocated (in blocks of 512 bytes), and as requested.
+
+    The same step was taken before and dropped, so that cuBLAS's workspaces, which stay for good,
+    are among what was there.
+    """
+    RealStep(case, device=device)()
+    gc.collect()
+    stats = torch.cuda.memory_stats()
+    allocated, requested = (
+        stats[f"{kind}_bytes.all.current"] for kind in ("allocated", "requested")
+    )
+    step = RealStep(case, device=device)
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(steps - 1):
+        step()
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    return (
+        torch.cuda.max_memory_allocated() - allocated,
+        stats["requested_bytes.all.peak"] - requested,
+    )
 
 
 def _allocations(events):

@@ -1,14 +1,21 @@
-"""Hold predicted memory against real CPU steps: `python benchmarks/memory_prediction.py [--quick]
-[--held-out N]`.
+"""Hold predicted memory against real steps: `python benchmarks/memory_prediction.py [--quick]
+[--held-out N] [--device cuda]`.
 
 Live storage is compared with an own tracker, live storage plus scratch with the CPU allocator's
 events under the profiler (see ``_memory_oracle``). Also: PyTorch's MemTracker on the same cases,
 and the time and memory of predicting a billion-parameter transformer in a process of its own.
+
+With ``--device cuda`` the named cases run on the GPU, and the predicted peak is held against
+``torch.cuda.max_memory_allocated`` (bounds: 1 % in the median, 5 % at worst; peak + scratch must
+not be lower), and against the bytes that were requested of the allocator, which has blocks of 512
+bytes. Then PyTorch is limited to 4 GiB: the batch that ``largest_batch`` finds must run, and one
+whose predicted peak alone is above the limit must not.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import pathlib
 import statistics
@@ -17,12 +24,19 @@ import sys
 import warnings
 
 import torch
-from _memory_cases import named_cases, random_case
-from _memory_oracle import NotOnThisProcessorError, RealStep, allocator_peak, live_peak
+from _memory_cases import Case, named_cases, random_case
+from _memory_oracle import (
+    NotOnThisProcessorError,
+    RealStep,
+    allocator_peak,
+    cuda_peaks,
+    live_peak,
+)
 from _memory_unusual import large_cases, unusual_cases
 
-from gpulab import memory
+from gpulab import memory, networks
 
+LIMIT_BYTES = 4 * 2**30
 BILLION = """
 import json, pathlib, time
 import torch, numpy, torch._subclasses.fake_tensor
@@ -158,6 +172,123 @@ def run(cases, peers):
     return rows
 
 
+def predicted(case, device):
+    """Return the prediction for a case on a device."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model, inputs = case.model(), case.inputs()
+    return memory.predict(
+        model,
+        *inputs,
+        loss=case.loss,
+        optimizer=case.optimizer,
+        precision=case.precision,
+        checkpoint=case.checkpoint,
+        device=device,
+    )
+
+
+def on_gpu(quick, device="cuda"):
+    """Hold the named cases against the CUDA allocator."""
+    with torch.device(device):
+        cases = named_cases()[:: 5 if quick else 1]
+    against_allocated, against_requested, with_scratch = [], [], []
+    for case in cases:
+        try:
+            p = predicted(case, device)
+            allocated, requested = cuda_peaks(case, device=device)
+        except Exception as error:  # one case must not cost the others
+            print(f"{case.name:40s} not run: {type(error).__name__}: {error}"[:200], flush=True)
+            continue
+        against_allocated.append(relative(p.peak_bytes, allocated))
+        against_requested.append(relative(p.peak_bytes, requested))
+        with_scratch.append(relative(p.peak_bytes + p.scratch_bytes, allocated))
+        print(
+            f"{case.name:40s} allocator {allocated:>12,d}  peak {against_allocated[-1]:+8.3%}  "
+            f"of requested {against_requested[-1]:+8.3%}  with scratch {with_scratch[-1]:+8.3%}",
+            flush=True,
+        )
+    for name, errors in (("allocated", against_allocated), ("requested", against_requested)):
+        sizes = [abs(error) for error in errors]
+        print(
+            f"{len(sizes)} cases, predicted peak against {name}: median |error| "
+            f"{statistics.median(sizes):.3%}, largest {max(sizes):.3%}"
+        )
+    low = sum(error < 0 for error in with_scratch)
+    print(f"peak + scratch below the allocator's peak in {low} (lowest {min(with_scratch):+.3%})")
+
+
+def flat_cross_entropy(output, target):
+    return torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def transformer_batch(n):
+    return torch.ones(n, 256, dtype=torch.int64), torch.ones(n, 256, dtype=torch.int64)
+
+
+def image_batch(n):
+    return torch.ones(n, 3, 64, 64), torch.ones(n, dtype=torch.int64)
+
+
+LIMITED = {
+    "transformer": (
+        lambda: networks.transformer(8000, 512, 8, 8, context=256),
+        transformer_batch,
+    ),
+    "cnn": (lambda: networks.cnn(3, 10, 64, 4), image_batch),
+}
+
+
+def runs(model, make_batch, size, device):
+    """Return whether two steps of a batch fit, and the highest level of the allocator."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.device(device):
+        inputs, targets = make_batch(size)
+        case = Case(
+            "", model, lambda: (inputs,), lambda output: flat_cross_entropy(output, targets)
+        )
+    try:
+        step = RealStep(case, device=device)
+        for _ in range(2):
+            step()
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        return False, torch.cuda.max_memory_allocated()
+    return True, torch.cuda.max_memory_allocated()
+
+
+def limited(device="cuda"):
+    """Hold ``largest_batch`` against an allocator that has no more than the limit."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES / total)
+    for name, (model, make_batch) in LIMITED.items():
+        options = {"loss": flat_cross_entropy, "device": device}
+        found = memory.largest_batch(model, make_batch, memory=LIMIT_BYTES, **options)
+        over = found
+        while True:  # the first batch, in steps of 5 %, whose peak alone is above the limit
+            over = int(1.05 * over) + 1
+            inputs, targets = make_batch(over)
+            if memory.predict(model, inputs, targets=targets, **options).peak_bytes > LIMIT_BYTES:
+                break
+        fits, peak = runs(model, make_batch, found, device)
+        over_fits, _ = runs(model, make_batch, over, device)
+        low, high = found, over
+        for _ in range(6):
+            middle = (low + high) // 2
+            low, high = (
+                (middle, high) if runs(model, make_batch, middle, device)[0] else (low, middle)
+            )
+        print(
+            f"{name}: limit {LIMIT_BYTES / 2**30:g} GiB, largest_batch {found} runs: {fits} (peak "
+            f"{peak / 2**30:.2f} GiB); {over}, whose predicted peak is above it, runs: "
+            f"{over_fits}; in truth about {low} run ({low / max(found, 1):.2f} of what was found)",
+            flush=True,
+        )
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -169,8 +300,12 @@ def main():
     )
     parser.add_argument("--peers", action="store_true", help="also PyTorch's MemTracker")
     parser.add_argument("--grow", type=int, help="one large case in this process")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
+    if options.device == "cuda":
+        on_gpu(options.quick)
+        return limited()
     if options.grow is not None:
         return grow(options.grow)
     print("named cases")

@@ -1,19 +1,22 @@
 """Is a recording to be believed? The same machine recorded twice, and recorded cases timed again in
 turns by a plain loop.
 
-    python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--only EXPERIMENT ...] [--keep
-    FOLDER] [--quick]
+    python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--deadline 1] [--only EXPERIMENT
+    ...] [--keep FOLDER] [--quick]
 
 Part 1 records this machine twice, each with the budget, and sets both beside each other: the share
 of the cases whose ratio of medians is 1 within both intervals, or within 2 % (bound: 90 %), of all
-cases and of those with both intervals. ``--keep`` keeps both recordings.
+cases and of those with both intervals. ``--keep`` keeps both recordings;
+``--minutes 0`` leaves this part out.
 
 Part 2 times cases of the recorder in turns, as ``gl.measure`` does it and by a plain loop: on a CPU
 ``time.perf_counter`` around each call, on a GPU a pair of CUDA events around a train of calls; the
-host copy also by the C library's ``memmove`` and the device copy by ``cudaMemcpyAsync`` through
-CuPy. What is reported is the median over rounds of ours over theirs, with the extremes, so that a
-change of the machine's speed strikes both (bound: 3 %; for copies of another library the ratio only
-says which stores they use).
+host copy also by the C library's ``memmove``. On a GPU the loop of copies is one of
+``cudaMemcpyAsync`` (through CuPy's runtime), for pinned memory against ``gl.transfer.sweep``, and
+matrix products are held against a loop of cuBLAS's ``gemmEx`` (through CuPy, not PyTorch). What is
+reported is the median over rounds of ours over theirs, with the extremes, so that a change of the
+machine's speed strikes both (bounds: 3 %; 1 % for pinned copies, 2 % for cuBLAS; for copies within
+a device by another library the ratio only says which stores they use).
 """
 
 from __future__ import annotations
@@ -28,11 +31,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpulab import devices, recorder, recordings
+import numpy as np
+
+from gpulab import devices, recorder, recordings, transfer
 from gpulab.devices import Device
 from gpulab.timing import measure
 
 CALLS = 30
+PINNED_BYTES = 2**28
+# cuda_runtime's library_types.h and cublas_api.h
+CUDA_R_32F, CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 0, 14, 68, -1
 
 
 def twice(minutes: float, only: list[str] | None, keep: pathlib.Path | None) -> None:
@@ -84,24 +92,98 @@ def plain_seconds(run: Callable[[], Any], device: Device) -> float:
             run()
             times.append(time.perf_counter() - begin)
         return statistics.median(times)
+    pace = train_seconds(run, 2)
+    calls = max(3, min(CALLS, int(0.05 / pace)))
+    return statistics.median(train_seconds(run, calls) for _ in range(5))
+
+
+def train_seconds(run: Callable[[], Any], calls: int) -> float:
+    """Return the seconds of a call in a train of calls between two CUDA events."""
     import torch
 
-    times = []
-    for _ in range(5):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        for _ in range(CALLS):
-            run()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last) / 1e3 / CALLS)
-    return statistics.median(times)
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    for _ in range(calls):
+        run()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / 1e3 / calls
 
 
-def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Return what is timed by us, and what by the plain loop: the same call, except where the name
-    tells another.
+def cublas_product(x: Any, y: Any) -> Callable[[], None]:
+    """Return ``x @ y`` of two square matrices of PyTorch by cuBLAS itself, checked once."""
+    import cupy
+    import torch
+    from cupy_backends.cuda.libs import cublas
+
+    out, n = torch.empty_like(x), len(x)
+    kind = CUDA_R_32F if x.dtype == torch.float32 else CUDA_R_16BF
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    handle = cupy.cuda.device.get_cublas_handle()
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+
+    def product() -> None:
+        # column-major: out' = y' x'
+        cublas.gemmEx(
+            *(handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n),
+            *(one.ctypes.data, y.data_ptr(), kind, n, x.data_ptr(), kind, n),
+            *(zero.ctypes.data, out.data_ptr(), kind, n),
+            *(CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        )
+
+    product()
+    torch.testing.assert_close(out, x @ y, rtol=2e-2, atol=0.5)
+    return product
+
+
+def pinned_copies(device: Device, deadline: float) -> dict[str, tuple[Callable, Callable]]:
+    """Return the seconds of copies of pinned memory: by ``gl.transfer.sweep``, and by a loop of
+    ``cudaMemcpyAsync``.
     """
+    import cupy
+    import torch
+
+    runtime, stream = cupy.cuda.runtime, torch.cuda.current_stream().cuda_stream
+    there = torch.ones(PINNED_BYTES, dtype=torch.uint8, device=str(device))
+    here = cupy.cuda.alloc_pinned_memory(PINNED_BYTES)
+
+    def sweep_seconds(direction: str) -> float:
+        swept = transfer.sweep(device, [direction], ["pinned"], [PINNED_BYTES], deadline=deadline)
+        return swept.points[0].median_seconds
+
+    def to_device() -> None:
+        runtime.memcpyAsync(
+            there.data_ptr(), here.ptr, PINNED_BYTES, runtime.memcpyHostToDevice, stream
+        )
+
+    def to_host() -> None:
+        runtime.memcpyAsync(
+            here.ptr, there.data_ptr(), PINNED_BYTES, runtime.memcpyDeviceToHost, stream
+        )
+
+    return {
+        "pinned to device, cudaMemcpyAsync": (
+            lambda: sweep_seconds("to_device"),
+            lambda: plain_seconds(to_device, device),
+        ),
+        "pinned to host, cudaMemcpyAsync": (
+            lambda: sweep_seconds("to_host"),
+            lambda: plain_seconds(to_host, device),
+        ),
+    }
+
+
+def pairs(device: Device, deadline: float) -> dict[str, tuple[Callable, Callable]]:
+    """Return how many seconds a call takes by us, and by the plain loop: the same call, except
+    where the name tells another.
+    """
+
+    def both(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[Callable, Callable]:
+        return (
+            lambda: measure(ours, device=device, deadline=deadline).median_seconds,
+            lambda: plain_seconds(theirs, device),
+        )
+
     import torch
 
     n, side = (2**26, 1024) if device.is_cpu else (2**28, 8192)
@@ -116,12 +198,11 @@ def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any
         "exp of a million": lambda: torch.exp(small),
         "sum of all": b.sum,
     }
-    found = {name: (call, call) for name, call in calls.items()}
+    found = {name: both(call, call) for name, call in calls.items()}
     if device.is_cpu:
         move = ctypes.memmove
-        found["copy, against memmove of C"] = (
-            calls["copy"],
-            lambda: move(a.data_ptr(), b.data_ptr(), 4 * n),
+        found["copy, against memmove of C"] = both(
+            calls["copy"], lambda: move(a.data_ptr(), b.data_ptr(), 4 * n)
         )
     elif device.kind == "cuda":
         import cupy
@@ -135,7 +216,11 @@ def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any
                 torch.cuda.current_stream().cuda_stream,
             )
 
-        found["copy, against cudaMemcpyAsync"] = (calls["copy"], copy_async)
+        found["copy, against cudaMemcpyAsync"] = both(calls["copy"], copy_async)
+        found |= pinned_copies(device, deadline)
+        half = [side.bfloat16() for side in (x, y)]
+        found["product, float32, cuBLAS"] = both(lambda: x @ y, cublas_product(x, y))
+        found["product, bfloat16, cuBLAS"] = both(lambda: half[0] @ half[1], cublas_product(*half))
     return found
 
 
@@ -145,20 +230,17 @@ def in_turns(rounds: int, deadline: float) -> None:
         f"\nin turns with a plain loop on {device.name}, {rounds} rounds: ours / theirs, median "
         "[least, most]"
     )
-    for name, (ours, theirs) in pairs(device).items():
+    for name, (ours, theirs) in pairs(device, deadline).items():
         ratios = []
         for number in range(rounds):
             order = (0, 1) if number % 2 else (1, 0)
             seconds = [0.0, 0.0]
             for which in order:
-                seconds[which] = (
-                    measure(ours, device=device, deadline=deadline).median_seconds
-                    if which == 0
-                    else plain_seconds(theirs, device)
-                )
+                seconds[which] = (ours, theirs)[which]()
             ratios.append(seconds[0] / seconds[1])
         print(
-            f"  {name:32} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]",
+            f"  {name:32} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
+            f"  {1e3 * seconds[0]:.3f} ms",
             flush=True,
         )
 
@@ -169,6 +251,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--deadline", type=float, default=1.0, help="seconds of each of our times")
     parser.add_argument("--only", nargs="+")
     parser.add_argument(
         "--keep",
@@ -179,8 +262,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.rounds:
-        in_turns(5 if options.quick else options.rounds, 0.3 if options.quick else 1.0)
-    twice(0.3 if options.quick else options.minutes, options.only, options.keep)
+        in_turns(5 if options.quick else options.rounds, 0.3 if options.quick else options.deadline)
+    if options.minutes:
+        twice(0.3 if options.quick else options.minutes, options.only, options.keep)
 
 
 if __name__ == "__main__":
