@@ -104,12 +104,13 @@ def check_array(
     who: str, kernel: str, name: str, array: np.ndarray, written: bool, *, any_layout: bool = False
 ) -> None:
     """Refuse an array that a kernel cannot take, or that it writes and must not change; with
-    ``any_layout`` records, dates and arrays that are not contiguous are taken as well.
+    ``any_layout`` records, dates, texts and arrays that are not contiguous are taken as well.
     """
     dtype = array.dtype
     is_record = any_layout and dtype.names is not None and dtype.isnative
-    kinds = _KINDS + "mM" * any_layout
-    if not is_record and (dtype.kind not in kinds or dtype.itemsize > 16 or not dtype.isnative):
+    kinds = _KINDS + "mMUS" * any_layout
+    is_wide = dtype.itemsize > 16 and dtype.kind not in "US"
+    if not is_record and (dtype.kind not in kinds or is_wide or not dtype.isnative):
         raise InputError(
             f"{who}: {name} has elements of type {dtype}; expected numbers. Convert it, for "
             "example by .astype('float32')."

@@ -16,6 +16,7 @@ numba = pytest.importorskip("numba", reason="numba's compiler is the reference")
 pytest.importorskip("numba.cuda", reason="numba-cuda's inference is the reference")
 
 HEADER = """import math
+import cmath
 import numpy as np
 from gpulab.kernels import cuda, int8, int16, int32, int64, float32, float64
 from gpulab.kernels import uint8, uint16, uint32, uint64
@@ -236,6 +237,8 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("math.copysign(1.0, min(0.0, p))", -0.0, -1.0), ("p ** -1", 3, 0), ("p ** -3", -1, -1),
     ("p ** 39", 3, 3**39), ("(2 ** 64 - 1) // 3", 3, (2**64 - 1) // 3), ("1 << p", 63, -(2**63)),
     ("math.gamma(p)", -4.0, NAN), ("math.gamma(p)", 0.0, INF), ("math.gamma(p)", 200.0, INF),
+    ("math.copysign(1.0, cmath.exp(complex(-p, -p)).imag)", INF, 1.0),
+    ("cmath.rect(0.0, p).imag", INF, 0.0), ("cmath.rect(p, 0.0).imag", INF, 0.0),
     ("cuda.fma(p, 0.0, 1.0)", INF, NAN), ("p // 0.0", 3.0, INF), ("float(p)", 2**53 + 1, 2**53),
 ]  # fmt: skip
 

@@ -27,12 +27,14 @@ from gpulab.kernels.simulation._memory import (
     View,
     element,
     elements,
+    fill,
     load,
+    local_view,
     reshaped,
     store,
     viewed,
 )
-from gpulab.kernels.simulation.source import dtype_of
+from gpulab.kernels.simulation.source import Intrinsic, dtype_of
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -327,7 +329,7 @@ def _register_arithmetic() -> None:
             known = {name: f for name, f in functions.items() if hasattr(module, name)}
             _register(known, count, rule, prefix)
     _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda")
-    named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)}
+    named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)} | {"exp": _exp}
     _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath")
     _register({"rect": _rect}, 2, _float_of_two, "cmath")
     _register(_TESTS, 1, _any_type, "cmath")
@@ -356,8 +358,28 @@ def _polar(value: Any) -> Any:
     return np.abs(value), np.angle(value)
 
 
+def _exp(value: Any) -> Any:
+    """Return ``cmath.exp``: 0 without a sign where NumPy's sign is that of the other part.
+
+    Source: numba-cuda 0.30, exp_impl in cmathimpl.py.
+    """
+    vanishes = (value.real == -np.inf) & ~np.isfinite(value.imag)
+    return np.where(vanishes, value.dtype.type(0), np.exp(value))[()]
+
+
 def _rect(size: Any, angle: Any) -> Any:
-    return _complex_of(size * np.cos(angle), size * np.sin(angle), _complex_type(size.dtype))
+    """Return ``cmath.rect``, which keeps 0 and infinity where their product would be a nan.
+
+    Source: numba-cuda 0.30, impl_cmath_rect in cmathimpl.py.
+    """
+    endless, no_angle = np.isinf(size), ~np.isfinite(angle)
+    real, imag = (
+        np.where((side == 0) & endless, side / size, side * size)
+        for side in (np.cos(angle), np.sin(angle))
+    )
+    ends = [no_angle & (size == 0), no_angle & endless]
+    real, imag = np.select(ends, [abs(size), size], real), np.select(ends, [0, angle], imag)
+    return _complex_of(real, imag, _complex_type(size.dtype))
 
 
 def _complex_of(real: Any, imag: Any, dtype: np.dtype) -> Any:
@@ -413,6 +435,38 @@ def _extreme(call: Call) -> Expression:
             chosen: Any = np.where(other < best if smaller else other > best, other, best)
             best = chosen if chosen.ndim else chosen[()]
         return best
+
+    return run
+
+
+@makes("isinstance")
+def _isinstance(call: Call) -> Expression:
+    """Return the closure of a test of a type: numba's own, so that an int is an int64 alone.
+
+    Source: numba-cuda 0.30, ol_isinstance in builtins.py.
+    """
+    value, kinds = (call.translator.expression(node) for node in call.arguments(2))
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found, asked = value(frame, mask), kinds(frame, mask)
+        asked = asked if isinstance(asked, tuple) else (asked,)
+        own: list[Any] = [] if not_numeric(found) else [found.dtype]
+        if isinstance(found, tuple) or own == [np.complex128]:
+            own.append(Intrinsic("complex" if own else "tuple"))
+        return np.bool_(any(kind in asked for kind in own))
+
+    return run
+
+
+@makes("tuple")
+def _tuple(call: Call) -> Expression:
+    value = call.translator.expression(call.arguments(1)[0])
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        if not isinstance(found, tuple):
+            raise call.fail("tuple takes a tuple")
+        return found
 
     return run
 
@@ -665,7 +719,7 @@ for _name in _REDUCTIONS:
 FUNCTIONS["sum"] = _reduction
 
 
-@makes(".view", ".reshape", ".ravel", ".item")
+@makes(".view", ".reshape", ".ravel", ".item", ".copy")
 def _of_memory(call: Call) -> Expression:
     owner, *rest = [call.translator.expression(node) for node in call.arguments(1, 9)]
     kind = call.name[1:]
@@ -675,6 +729,11 @@ def _of_memory(call: Call) -> Expression:
         if not isinstance(view, View):
             raise call.fail(f"`{call.name}` is not supported in a kernel")
         try:
+            if kind == "copy":  # memory of each thread's own
+                shape = tuple(map(int, view.shape))
+                copy = local_view(view.store.name, shape, view.dtype, mask.batch)
+                fill(frame.machine, copy, mask, view, call.line)
+                return copy
             if kind == "view":
                 dtype = dtype_of(given[0]) if given else None
                 return viewed(view, view.dtype if dtype is None else dtype)

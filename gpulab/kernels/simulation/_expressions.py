@@ -312,7 +312,7 @@ class Translator:
         return self._literal(node.value, node)
 
     def _literal(self, number: Any, node: ast.expr) -> Expression:
-        if number is None or isinstance(number, str):
+        if number is None or isinstance(number, (str, bytes)):
             return lambda frame, mask: number
         try:
             value = _types.constant(number)

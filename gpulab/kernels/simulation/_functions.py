@@ -166,7 +166,8 @@ def _identical(left: Any, right: Any) -> Any:
     """Return whether two values are one: of numbers whether they are equal, as numba has it."""
     if not_numeric(left) or not_numeric(right):
         return np.bool_(left is right)
-    return _same(left, right)
+    kinds = [getattr(value, "kind", None) for value in (left, right)]
+    return _same(left, right) if kinds[0] is kinds[1] else np.bool_(False)
 
 
 def _contained(value: Any, items: Any) -> Any:

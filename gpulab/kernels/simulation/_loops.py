@@ -195,8 +195,8 @@ class LoopBody:
 # What a ``for`` goes through: ranges, tuples, arrays, and these numbered or side by side.
 
 
-def items_of(value: Any, source: Source, line: int) -> Items:
-    """Return what a ``for`` goes through.
+def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> Items:
+    """Return what a ``for`` goes through; ``unrolled`` where its arrays may be of several types.
 
     Raises
     ------
@@ -206,7 +206,8 @@ def items_of(value: Any, source: Source, line: int) -> Items:
     if isinstance(value, Items):
         return value
     if isinstance(value, tuple):
-        if len({type_of(item) for item in value}) > 1:
+        alike = [item for item in value if not (unrolled and isinstance(item, View))]
+        if len(set(map(type_of, alike))) > 1:
             raise source.error(
                 "the elements of the tuple are of several types; expected one type to loop over",
                 line,
@@ -262,6 +263,12 @@ def _range(call: Call) -> Expression:
         return Items(count, number, lane_limits)
 
     return run
+
+
+@makes("literal_unroll")
+def _unrolled(call: Call) -> Expression:
+    value, source = call.translator.expression(call.arguments(1)[0]), call.translator.source
+    return lambda frame, mask: items_of(value(frame, mask), source, call.line, unrolled=True)
 
 
 @makes("enumerate")

@@ -370,6 +370,8 @@ class StatementTranslator:
             def store_element(frame: Frame, mask: Mask, value: Any) -> None:
                 view, places, from_end = reference(frame, mask)
                 self._check_store(value, view, node)
+                if isinstance(value, (str, bytes)) and view.dtype.kind in "US":
+                    value = np.array(value, view.dtype)[()]
                 if (
                     len(places) == view.ndim
                     and Slice not in map(type, places)

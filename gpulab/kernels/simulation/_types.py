@@ -59,6 +59,8 @@ def unified(left: np.dtype, right: np.dtype) -> np.dtype:
     if left == right:
         return left
     kinds = {left.kind, right.kind}
+    if kinds & {"U", "S"}:
+        raise TypeError("a text and a number")
     if "c" in kinds:
         return np.result_type(left, right)
     if "f" in kinds:

@@ -474,7 +474,7 @@ def compared_reads(source: Source) -> set[ast.AST]:
 
 _BUILTINS = (
     *("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex"),
-    *("divmod", "sum", "enumerate", "zip", "print"),
+    *("divmod", "sum", "enumerate", "zip", "print", "tuple", "isinstance"),
 )
 _SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
 _TYPES = (
@@ -544,6 +544,16 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 }
 
 
+class IntegerMember(np.int64):
+    """A member of an ``IntEnum``: a number, and the same as members of its own class alone."""
+
+    def __new__(cls, member: enum.IntEnum) -> IntegerMember:
+        """Keep the class of a member beside its number."""
+        found = super().__new__(cls, int.__int__(member))
+        found.kind = type(member)
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
     """An array on the simulated device that a kernel names from outside: unlike an array of the
@@ -586,6 +596,8 @@ def inert(found: Any) -> Any:
             if (array.dtype.kind in "biufcmM" or array.dtype.names) and array.dtype.isnative
             else types.SimpleNamespace(__name__="array")
         )
+    if is_member and issubclass(kind, int):
+        return IntegerMember(found)
     for base, plain in _BASES.items():
         if issubclass(kind, base):
             return plain(found)
@@ -627,6 +639,9 @@ def _meaning_of(found: Any) -> Any:
     if isinstance(found, types.ModuleType):
         name = _module_name(found)
         return found if name is None else Intrinsic(name)
+    if isinstance(found, Callee) and found.function.__module__.startswith(_OURS[:2]):
+        name = found.function.__name__
+        return Intrinsic(name) if name == "literal_unroll" else found
     if getattr(found, "is_gpulab_cuda", False):
         return Intrinsic("cuda" + getattr(found, "path", ""))
     module = getattr(found, "__module__", None)
