@@ -236,7 +236,7 @@ LAUNCHES: list[tuple[Any, Any, tuple, dict[str, Any], str]] = [
     *(
         (2, 32, (given, OUT), {}, "x")
         for given in (
-            np.array([1, None], dtype=object), np.array(["a"]), np.zeros(64, ">f8"), [1, 2, 3],
+            np.array([1, None], dtype=object), np.zeros(64, ">f8"), [1, 2, 3],
             "text", {}, 2**70,
         )
     ),

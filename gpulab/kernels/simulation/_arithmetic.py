@@ -7,7 +7,7 @@ import cmath
 import functools
 import math
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     FUNCTIONS,
     Call,
-    Maker,
     makes,
     not_numeric,
 )
@@ -233,30 +232,42 @@ WITHOUT_CODE = {
 Rule = Callable[..., np.dtype | None]  # from the types of the arguments to what they are cast to
 
 
-def _elementwise(call: Call, function: Callable[..., Any], count: int, rule: Rule) -> Expression:
+class _TakesError(TypeError):
+    """What a function takes, where it is given other numbers."""
+
+
+def _elementwise(
+    call: Call, function: Callable[..., Any], counts: tuple[int, int], rule: Rule
+) -> Expression:
     """Return the closure of a function of numbers; one of NumPy takes arrays as well, with one more
     to write to.
     """
-    nodes = call.arguments(count, count + call.name.startswith("np."))
+    writes = call.name.startswith("np.")
+    nodes = call.arguments(counts[0], counts[1] + writes, _KEYWORDS.get(call.name, ()))
     values = [call.translator.expression(node) for node in nodes]
     places = [call.translator.is_place(node) for node in nodes]
-    call.translator.program.writes[id(call.node)] = nodes[count:]
+    writes = writes and len(nodes) > counts[1]
+    call.translator.program.writes[id(call.node)] = nodes[-1:] if writes else []
 
     def of_numbers(*given: Any) -> Any:
         if any(map(not_numeric, given)):
             raise call.fail(f"{call.name} takes numbers")
         types = [_INT32 if place else v.dtype for v, place in zip(given, places, strict=False)]
-        if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
-            raise call.fail(f"{call.name} takes real numbers")
-        dtype = rule(*types)
-        return _called(
-            call, function, (v if dtype is None else _types.cast(v, dtype) for v in given)
-        )
+        try:
+            if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
+                raise _TakesError("real numbers")
+            dtype = rule(*types)
+            return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
+        except (TypeError, AttributeError) as error:
+            takes = f"takes {error}" if isinstance(error, _TakesError) else _TAKES_NONE
+            raise call.fail(f"{call.name} {takes}") from error
 
     def run(frame: Frame, mask: Mask) -> Any:
+        given = [value(frame, mask) for value in values]
+        return of_numbers(*given)
+
+    def run_into(frame: Frame, mask: Mask) -> Any:
         *given, last = [value(frame, mask) for value in values]
-        if len(nodes) == count:
-            return of_numbers(*given, last)
         if not isinstance(last, View):
             raise call.fail(f"{call.name} writes to an array; expected one as its last argument")
         for index, some in elements(last, mask):
@@ -264,21 +275,19 @@ def _elementwise(call: Call, function: Callable[..., Any], count: int, rule: Rul
             store(frame.machine, last, some, index, of_numbers(*numbers), call.line)
         return last
 
-    return run
+    return run_into if writes else run
 
 
-def _called(call: Call, function: Callable[..., Any], given: Iterable[Any]) -> Any:
-    """Return what a function gives, or name the line where it does not take the arguments."""
-    try:
-        return function(*given)
-    except (TypeError, AttributeError) as error:
-        raise call.fail(f"{call.name} does not take numbers of these types") from error
+_TAKES_NONE = "does not take numbers of these types"
+_KEYWORDS = {"round": ("number", "ndigits")}
 
 
-def _register(names: dict[str, Callable[..., Any]], count: int, rule: Rule, prefix: str) -> None:
+def _register(
+    names: dict[str, Callable[..., Any]], count: int, rule: Rule, prefix: str, most: int = 0
+) -> None:
     for name, function in names.items():
-        FUNCTIONS[f"{prefix}.{name}"] = functools.partial(
-            _elementwise, function=function, count=count, rule=rule
+        FUNCTIONS[prefix + name] = functools.partial(
+            _elementwise, function=function, counts=(count, most or count), rule=rule
         )
 
 
@@ -315,7 +324,7 @@ def _register_arithmetic() -> None:
     powers = {name: function for name, function in _BINARY.items() if function is np.power}
     others = {name: f for name, f in _BINARY.items() if name not in pairs | powers}
     for prefix, module, of_one, of_two in (
-        ("math", math, _types.float_type, _float_of_two), ("np", np, _of_numpy, _of_numpy),
+        ("math.", math, _types.float_type, _float_of_two), ("np.", np, _of_numpy, _of_numpy),
     ):  # fmt: skip
         table: list[tuple[dict[str, Any], int, Rule]] = [
             (_UNARY, 1, of_one),
@@ -328,11 +337,11 @@ def _register_arithmetic() -> None:
             # math has no arcsin
             known = {name: f for name, f in functions.items() if hasattr(module, name)}
             _register(known, count, rule, prefix)
-    _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda")
+    _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda.")
     named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)} | {"exp": _exp}
-    _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath")
-    _register({"rect": _rect}, 2, _float_of_two, "cmath")
-    _register(_TESTS, 1, _any_type, "cmath")
+    _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath.")
+    _register({"rect": _rect}, 2, _float_of_two, "cmath.")
+    _register(_TESTS, 1, _any_type, "cmath.")
     for count, rule, names in (
         (2, _same_numpy_type, "add subtract multiply minimum maximum fmin fmax floor_divide mod"),
         (2, _same_numpy_type, "remainder bitwise_and bitwise_or bitwise_xor left_shift"),
@@ -343,11 +352,22 @@ def _register_arithmetic() -> None:
         (2, _any_type, "logical_and logical_or logical_xor"),
         (1, _any_type, "logical_not signbit"),
     ):
-        _register(_of_module(np, *names.split()), count, rule, "np")
-    _register(_of_module(np, "conjugate", "conj"), 1, _any_type, "")
+        _register(_of_module(np, *names.split()), count, rule, "np.")
+    _register(_of_module(np, "conjugate", "conj"), 1, _any_type, ".")
     for name, operation in _OPERATORS.items():
         both = dict.fromkeys((name, "i" + name.rstrip("_")), ARITHMETIC[operation])
-        _register(both, 2, _any_type, "operator")
+        _register(both, 2, _any_type, "operator.")
+    for rule, names, count, most in (
+        (_any_type, {"abs": _absolute}, 1, 1),
+        (_any_type, {"pow": _types.power, "divmod": _divmod, "math.ldexp": _ldexp}, 2, 2),
+        (_any_type, {"round": _round, "complex": _complex, "cmath.log": _complex_log}, 1, 2),
+        (_any_type, {"cuda.fma": _fma, "cuda.selp": _selected}, 3, 3),
+        (_types.float_type, {"math.modf": np.modf, "math.frexp": np.frexp}, 1, 1),
+        (_own_type, {"cuda.popc": _ones, "cuda.clz": _leading_zeros}, 1, 1),
+        (_own_type, {"cuda.ffs": _first_set, "cuda.brev": _reversed_bits}, 1, 1),
+        (_any_type, {".bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, 1, 1),
+    ):  # fmt: skip
+        _register(names, count, rule, "", most)
 
 
 def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
@@ -389,18 +409,8 @@ def _complex_of(real: Any, imag: Any, dtype: np.dtype) -> Any:
     return found[()]
 
 
-_register_arithmetic()
-
-
-@makes("abs")
-def _abs(call: Call) -> Expression:
-    (value,) = call.numbers(1)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        return np.abs(found) if found.dtype.kind != "b" else found.astype(np.int8)
-
-    return run
+def _absolute(value: Any) -> Any:
+    return np.abs(value) if value.dtype.kind != "b" else value.astype(np.int8)
 
 
 def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -471,19 +481,12 @@ def _tuple(call: Call) -> Expression:
     return run
 
 
-@makes("round")
-def _round(call: Call) -> Expression:
-    value, *digits = call.numbers(1, 2, ("number", "ndigits"))
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        if found.dtype.kind == "c":
-            raise call.fail("round takes real numbers")
-        if not digits:
-            return _types.cast(np.rint(found), _types.INT)
-        return _rounded(_types.cast(found, _types.float_type(found.dtype)), digits[0](frame, mask))
-
-    return run
+def _round(value: Any, digits: Any = None) -> Any:
+    if value.dtype.kind == "c":
+        raise _TakesError("real numbers")
+    if digits is None:
+        return _types.cast(np.rint(value), _types.INT)
+    return _rounded(_types.cast(value, _types.float_type(value.dtype)), digits)
 
 
 def _rounded(value: Any, digits: Any) -> Any:
@@ -500,66 +503,71 @@ def _rounded(value: Any, digits: Any) -> Any:
     return _types.cast(np.where(np.isfinite(scaled), found, value)[()], value.dtype)
 
 
-@makes("pow")
-def _pow(call: Call) -> Expression:
-    left, right = call.numbers(2)
-    return lambda frame, mask: _types.power(left(frame, mask), right(frame, mask))
+def _divmod(left: Any, right: Any) -> Any:
+    return ARITHMETIC[ast.FloorDiv](left, right), ARITHMETIC[ast.Mod](left, right)
 
 
-@makes("complex")
-def _complex(call: Call) -> Expression:
-    parts = call.numbers(1, 2)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        given = [part(frame, mask) for part in parts]
-        dtype = np.dtype(
-            np.complex64 if all(value.dtype == _types.SINGLE for value in given) else np.complex128
-        )
-        if any(value.dtype == _types.BOOL for value in given):
-            raise call.fail("complex takes no truth value; expected a number")
-        if len(given) == 1:
-            return _types.cast(given[0], dtype)
-        if any(value.dtype.kind == "c" for value in given):
-            raise call.fail("complex takes two real numbers")
-        return _complex_of(given[0], given[1], dtype)
-
-    return run
+def _ldexp(value: Any, power: Any) -> Any:
+    number = _types.cast(value, _types.float_type(value.dtype))
+    return np.ldexp(number, _types.cast(power, _INT32))
 
 
-@makes("cuda.fma")
-def _fma(call: Call) -> Expression:
-    factors = call.numbers(3)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        given = [value(frame, mask) for value in factors]
-        if any(value.dtype.kind == "c" for value in given):
-            raise call.fail("cuda.fma takes real numbers")
-        dtype = _types.fma_type(tuple(value.dtype for value in given))
-        x, y, z = (_types.cast(value, _types.FLOAT) for value in given)
-        return _types.cast(fused(x, y, z, dtype == _types.SINGLE), dtype)
-
-    return run
+def _complex_log(value: Any, base: Any = None) -> Any:
+    logs = [
+        np.log(_types.cast(each, _complex_type(each.dtype)))
+        for each in (value, base)
+        if each is not None
+    ]
+    return logs[0] if base is None else ARITHMETIC[ast.Div](*logs)
 
 
-@makes("cuda.selp")
-def _selp(call: Call) -> Expression:
-    test, a, b = call.numbers(3)
+def _complex(real: Any, imag: Any = None) -> Any:
+    types = [value.dtype for value in (real, imag) if value is not None]
+    dtype = np.dtype(np.complex64 if set(types) == {_types.SINGLE} else np.complex128)
+    if _types.BOOL in types:
+        raise _TakesError("no truth value; expected a number")
+    if imag is None:
+        return _types.cast(real, dtype)
+    if any(one.kind == "c" for one in types):
+        raise _TakesError("two real numbers")
+    return _complex_of(real, imag, dtype)
 
-    def run(frame: Frame, mask: Mask) -> Any:
-        x, y = a(frame, mask), b(frame, mask)
-        if x.dtype != y.dtype or x.dtype.kind not in "iuf":
-            raise call.fail(f"cuda.selp takes two numbers of one type, not {x.dtype} and {y.dtype}")
-        chosen: Any = np.where(_types.truth(test(frame, mask)), x, y)
-        return chosen[()]
 
-    return run
+def _fma(*given: Any) -> Any:
+    if any(value.dtype.kind == "c" for value in given):
+        raise _TakesError("real numbers")
+    dtype = _types.fma_type(tuple(value.dtype for value in given))
+    x, y, z = (_types.cast(value, _types.FLOAT) for value in given)
+    return _types.cast(fused(x, y, z, dtype == _types.SINGLE), dtype)
+
+
+def _selected(test: Any, x: Any, y: Any) -> Any:
+    if x.dtype != y.dtype or x.dtype.kind not in "iuf":
+        raise _TakesError(f"two numbers of one type, not {x.dtype} and {y.dtype}")
+    chosen: Any = np.where(_types.truth(test), x, y)
+    return chosen[()]
+
+
+def _own_type(dtype: np.dtype) -> np.dtype:
+    return dtype
 
 
 def _bits_of(value: Any) -> Any:
     """Return the bits of an integer in its own width."""
     if value.dtype.kind not in "iub":
-        raise TypeError
+        raise _TakesError("an integer")
     return np.asarray(value).view(f"u{value.dtype.itemsize}")
+
+
+def _flipped(bits: Any) -> Any:
+    """Return unsigned integers with their bits in the reverse order."""
+    single = np.unpackbits(np.ascontiguousarray(bits[..., None]).view(np.uint8), axis=-1)
+    return np.packbits(single[..., ::-1], axis=-1).view(bits.dtype)[..., 0]
+
+
+def _trailing_zeros(bits: Any) -> Any:
+    one = bits.dtype.type(1)
+    return np.bitwise_count((bits & (~bits + one)) - one)
 
 
 def _reversed_bits(value: Any) -> Any:
@@ -567,13 +575,7 @@ def _reversed_bits(value: Any) -> Any:
     knows uint32 and uint64 alone.
     """
     bits = _bits_of(value)
-    if value.dtype != _types.UINT:
-        bits = value.astype(np.uint32)
-    width = 8 * bits.dtype.itemsize
-    out = bits.dtype.type(0)
-    for i in range(width):
-        out = (out << bits.dtype.type(1)) | ((bits >> bits.dtype.type(i)) & bits.dtype.type(1))
-    return out
+    return _flipped(bits if value.dtype == _types.UINT else np.asarray(value.astype(np.uint32)))[()]
 
 
 def _ones(value: Any) -> Any:
@@ -581,12 +583,7 @@ def _ones(value: Any) -> Any:
 
 
 def _leading_zeros(value: Any) -> Any:
-    bits = _bits_of(value)
-    width = 8 * bits.dtype.itemsize
-    for shift in (1, 2, 4, 8, 16, 32):
-        if shift < width:
-            bits = bits | (bits >> bits.dtype.type(shift))
-    return (width - np.bitwise_count(bits).astype(np.int64)).astype(_type_of_count(value))[()]
+    return _trailing_zeros(_flipped(_bits_of(value))).astype(_type_of_count(value))[()]
 
 
 def _type_of_count(value: Any) -> np.dtype:
@@ -596,93 +593,16 @@ def _type_of_count(value: Any) -> np.dtype:
 def _first_set(value: Any) -> Any:
     bits = _bits_of(value)
     if bits.dtype.itemsize < 4:
-        raise TypeError
-    lowest = bits & (~bits + bits.dtype.type(1))
-    found: Any = np.where(
-        bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1
-    )
-    return found.astype(np.uint32)[()]
+        raise _TakesError("an integer of 32 or 64 bits")
+    return np.where(bits == 0, 0, _trailing_zeros(bits) + 1).astype(np.uint32)[()]
 
 
-def _bit_function(apply: Callable[[Any], Any], takes: str = "an integer") -> Maker:
-    def make(call: Call) -> Expression:
-        (node,) = call.arguments(1)
-        value, is_place = call.numeric(node), call.translator.is_place(node)
-
-        def run(frame: Frame, mask: Mask) -> Any:
-            found = value(frame, mask)
-            try:
-                return apply(found.astype(np.int32) if is_place else found)
-            except TypeError as error:
-                raise call.fail(f"{call.name} takes {takes}") from error
-
-        return run
-
-    return make
-
-
-FUNCTIONS["cuda.popc"] = _bit_function(_ones)
-FUNCTIONS["cuda.clz"] = _bit_function(_leading_zeros)
-FUNCTIONS["cuda.ffs"] = _bit_function(_first_set, "an integer of 32 or 64 bits")
-FUNCTIONS["cuda.brev"] = _bit_function(_reversed_bits)
+_register_arithmetic()
 
 
 # -------------------------------------------------------------------------------------------------
 # Functions of several results, of tuples and of arrays; the half precision and the vector types of
 # cuda.
-
-
-def _several(call: Call, function: Callable[..., Any]) -> Expression:
-    values = call.numbers(2 if function is _divmod else 1)
-    return lambda frame, mask: _called(call, function, (value(frame, mask) for value in values))
-
-
-def _divmod(left: Any, right: Any) -> Any:
-    return ARITHMETIC[ast.FloorDiv](left, right), ARITHMETIC[ast.Mod](left, right)
-
-
-def _modf(value: Any) -> Any:
-    return np.modf(_types.cast(value, _types.float_type(value.dtype)))
-
-
-def _frexp(value: Any) -> Any:
-    return np.frexp(_types.cast(value, _types.float_type(value.dtype)))
-
-
-for _name, _function in (("divmod", _divmod), ("math.modf", _modf), ("math.frexp", _frexp)):
-    FUNCTIONS[_name] = functools.partial(_several, function=_function)
-
-
-@makes("cmath.log")
-def _complex_log(call: Call) -> Expression:
-    value, *base = call.numbers(1, 2)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        logs = []
-        for each in (value, *base):
-            found = each(frame, mask)
-            logs.append(np.log(_types.cast(found, _complex_type(found.dtype))))
-        return logs[0] if not base else ARITHMETIC[ast.Div](*logs)
-
-    return run
-
-
-@makes("math.ldexp")
-def _ldexp(call: Call) -> Expression:
-    value, power = call.numbers(2)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        number = _types.cast(found, _types.float_type(found.dtype))
-        return np.ldexp(number, _types.cast(power(frame, mask), _INT32))
-
-    return run
-
-
-@makes(".bit_count")
-def _bit_count(call: Call) -> Expression:
-    (value,) = call.numbers(1)
-    return lambda frame, mask: _types.cast(_ones(value(frame, mask)), _types.INT)
 
 
 _REDUCTIONS = (
@@ -770,10 +690,9 @@ def _register_halves() -> None:
         (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (three, 3, _types.FLOAT),
     ]  # fmt: skip
     for functions, count, wide in table:
-        halves = {f"h{name}": _half(function) for name, function in functions.items()}
-        _register(halves, count, _fixed(wide), "cuda.fp16")
-    marked: dict[str, Any] = {f"h{name}": test for name, test in tests.items()}
-    _register(marked, 2, _fixed(np.dtype(np.float16)), "cuda.fp16")
+        halves = {name: _half(function) for name, function in functions.items()}
+        _register(halves, count, _fixed(wide), "cuda.fp16.h")
+    _register(tests, 2, _fixed(np.dtype(np.float16)), "cuda.fp16.h")
 
 
 def _inverse_root(value: Any) -> Any:
@@ -790,8 +709,8 @@ def _register_libdevice() -> None:
     for dtype, mark in ((_types.FLOAT, ""), (_types.SINGLE, "f")):
         for names, count in ((one, 1), (_BINARY, 2)):
             marked = {f"{name}{mark}": function for name, function in names.items()}
-            _register(marked, count, _fixed(dtype), "libdevice")
-    _register({"sad": lambda x, y, z: abs(x - y) + z}, 3, _fixed(_INT32), "libdevice")
+            _register(marked, count, _fixed(dtype), "libdevice.")
+    _register({"sad": lambda x, y, z: abs(x - y) + z}, 3, _fixed(_INT32), "libdevice.")
 
 
 # The vector types of one to four parts, whose type they are named by.

@@ -966,7 +966,7 @@ class Translator:
         if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
             raise self.fail("float() takes no truth value; expected a number", node)
         if not isinstance(value, (np.ndarray, np.generic)) or (
-            value.dtype.kind == "c" and dtype.kind != "c"
+            value.dtype.kind in "cUS" and dtype.kind != "c"
         ):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)

@@ -399,8 +399,10 @@ class StatementTranslator:
     def _check_store(self, value: Any, view: View, node: ast.AST) -> None:
         if view.store.space == "constant":
             raise self.fail(cannot_be_written(view), node)
-        if getattr(value, "dtype", view.dtype).kind == "c" and view.dtype.kind != "c":
-            raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
+        given, kind = getattr(value, "dtype", view.dtype).kind, view.dtype.kind
+        if (given == "c" and kind != "c") or (given in "US") != (kind in "US"):
+            what = {"c": "a complex number", "U": "a text", "S": "a text"}.get(given, "a number")
+            raise self.fail(f"{what} cannot be stored in an array of {view.dtype}", node)
 
     def _functiondef(self, node: ast.FunctionDef) -> Statement:
         made = self.expressions.inner_function(node)
