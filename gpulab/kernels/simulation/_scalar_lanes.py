@@ -1,27 +1,26 @@
-"""Run the lanes of a loop one after the other when only few are active, and derive the counts of
-lockstep: NumPy's overhead for each statement then costs more than the lanes.
+"""Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each
+statement then costs more than the lanes.
+
+If lanes only compute, read memory that is not written, and use arrays of their own, each gets the
+same values as in lockstep. The loop is written as a Python function for one lane (``LaneWriter``);
+the counts of lockstep follow from the iterations that each lane took (``_count``). Arithmetic in
+which Python differs from numba, and everything that would be a finding, an error or a trace, is
+left to lockstep.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import WARP, Mask, union
 from gpulab.kernels.simulation._memory import START, View
-from gpulab.kernels.simulation._scalar_text import (
-    ELEMENT_BITS,
-    INT,
-    LaneWriter,
-    Refused,
-    Site,
-    Turns,
-)
 from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
@@ -29,246 +28,19 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Machine
     from gpulab.kernels.simulation._translate import Frame
 
-# -------------------------------------------------------------------------------------------------
-# The counts of lockstep for a loop that each lane ran alone, from the log of its iterations.
-#
-# Lanes of a warp execute a statement together if they are in the same iteration of every enclosing
-# loop. Iterations are mapped to rows: those of the outermost loop are numbered consecutively, and
-# each has as many rows for its inner loops as the lane with the most iterations.
-
-
-class Logs:
-    """What the lanes log: for each loop the codes of the turns, where each run of the loop began,
-    and in which turn of the loop around.
-    """
-
-    def __init__(self, loops: int, sites: int) -> None:
-        self.codes: list[list[int]] = [[] for _ in range(loops)]
-        self.around: list[list[int]] = [[] for _ in range(loops)]
-        self.starts: list[list[int]] = [[] for _ in range(loops)]
-        self.loads: list[list[int]] = [[] for _ in range(sites)]
-
-    def parts(self) -> list[Any]:
-        """Return what the lanes' text asks for."""
-        found: list[Any] = []
-        for codes, around, starts in zip(self.codes, self.around, self.starts, strict=True):
-            found += [codes, codes.append, around.append, starts.append]
-        return [*found, *(loads.append for loads in self.loads)]
-
-    def begin(self) -> None:
-        """Let the next lane begin."""
-        self.starts[0].append(len(self.codes[0]))
-
-
-@dataclass
-class _Rows:
-    """The turns of one loop: of each, its code, its row, and its lane (the place in the list of
-    lanes).
-    """
-
-    codes: np.ndarray
-    rows: np.ndarray
-    lanes: np.ndarray
-
-
-def _rows_of(logs: Logs, loops: list[Turns]) -> list[_Rows]:
-    found: list[_Rows] = []
-    for turns in loops:
-        codes = np.array(logs.codes[turns.number], dtype=np.int64)
-        starts = np.array(logs.starts[turns.number], dtype=np.int64)
-        lengths = np.diff(starts, append=len(codes))
-        if turns.parent is None:
-            begins, lanes = np.zeros(len(starts), dtype=np.int64), np.arange(len(starts))
-        else:
-            outer, around = (
-                found[turns.parent.number],
-                np.array(logs.around[turns.number], dtype=np.int64),
-            )
-            rows, lanes = outer.rows[around], outer.lanes[around]
-            longest = np.zeros(int(rows.max()) + 2 if len(rows) else 1, dtype=np.int64)
-            np.maximum.at(longest, rows + 1, lengths)
-            begins = np.cumsum(longest)[rows]
-        found.append(
-            _Rows(
-                codes,
-                np.repeat(begins - starts, lengths) + np.arange(len(codes)),
-                np.repeat(lanes, lengths),
-            )
-        )
-    return found
-
-
-class _Groups:
-    """Of one loop, for each code: in which rows which warps have a lane that took this way, and how
-    many lanes did.
-    """
-
-    def __init__(self, turns: _Rows, warps: np.ndarray, count: int) -> None:
-        self._shape = (int(turns.rows.max()) + 1 if len(turns.rows) else 0, count)
-        self.lanes: dict[int, int] = {}
-        self._here: dict[tuple[int, ...], np.ndarray] = {}
-        for code in sorted(set(turns.codes.tolist())):
-            took = turns.codes == code
-            here = np.zeros(self._shape, dtype=bool)
-            if count == 1:
-                here[turns.rows[took]] = True
-            else:
-                here[turns.rows[took], warps[turns.lanes[took]]] = True
-            self._here[code,] = here
-            self.lanes[code] = int(np.count_nonzero(took))
-
-    def here(self, codes: tuple[int, ...]) -> np.ndarray:
-        """Return in which rows which warps took one of these ways."""
-        found = self._here.get(codes)
-        if found is None:
-            found = self._here[codes] = np.zeros(self._shape, dtype=bool)
-            for code in codes:
-                np.logical_or(found, self._here[code,], out=found)
-        return found
-
-
-@dataclass
-class _Counted:
-    line: int
-    warps: int
-    lanes: int
-    tested: bool
-    divergent: int
-
-
-def account(
-    machine: Machine,
-    loops: list[Turns],
-    sites: list[Site],
-    logs: Logs,
-    mask: Mask,
-    variables: dict[str, Any],
-) -> bool:
-    """Count what the lanes did; return False, with nothing counted, where that would be too many
-    statements.
-    """
-    turns = _rows_of(logs, loops)
-    warps, slots = np.unique(mask.flat // WARP, return_inverse=True)
-    found: list[_Counted] = []
-    steps = 0
-    for loop, log in zip(loops, turns, strict=True):
-        if not len(log.codes):
-            continue
-        groups = _Groups(log, slots, len(warps))
-        for line, codes, tests in _statements(loop, list(groups.lanes)):
-            here = groups.here(codes)
-            steps += (
-                int(np.count_nonzero(here.any(axis=1)))
-                if len(warps) > 1
-                else int(np.count_nonzero(here))
-            )
-            both = 0
-            if tests is not None and tests[0] and tests[1]:
-                both = int(np.count_nonzero(groups.here(tests[0]) & groups.here(tests[1])))
-            lanes = sum(groups.lanes[code] for code in codes)
-            found.append(
-                _Counted(line, int(np.count_nonzero(here)), lanes, tests is not None, both)
-            )
-    launch = machine.launch
-    if launch.steps + steps > launch.max_steps:
-        return False
-    for part in found:
-        counts = machine.counters.lines[part.line]
-        counts["executed_warps"] += part.warps
-        counts["active_lanes"] += part.lanes
-        if part.tested:
-            counts["branches"] += part.warps
-            counts["divergent_branches"] += part.divergent
-    for site, loads in zip(sites, logs.loads, strict=True):
-        if loads:
-            _loaded(
-                machine,
-                site,
-                np.array(loads, dtype=np.int64),
-                turns[site.turns.number],
-                slots,
-                mask,
-                variables,
-            )
-    machine.steps(loops[0].line, steps)
-    return True
-
-
-_Tests = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def _statements(loop: Turns, codes: list[int]) -> list[tuple[int, tuple[int, ...], _Tests | None]]:
-    """Return of each statement its line, the codes with which it was executed, and for a test those
-    of yes and of no.
-    """
-    taken = tuple(code for code in codes if code)
-    found: list[tuple[int, tuple[int, ...], _Tests | None]] = [
-        (loop.line, tuple(codes), (taken, tuple(c for c in codes if not c)))
-    ]
-    executed: dict[int, tuple[int, list[int]]] = {}
-    tests: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for code in taken:
-        done, asked = loop.way(code)
-        for node in done:
-            executed.setdefault(id(node), (getattr(node, "test", node).lineno, []))[1].append(code)
-        for node, yes in asked:
-            tests[id(node)][0 if yes else 1].append(code)
-    for number, (line, several) in executed.items():
-        asked_of = tests.get(number)
-        found.append(
-            (
-                line,
-                tuple(several),
-                None if asked_of is None else (tuple(asked_of[0]), tuple(asked_of[1])),
-            )
-        )
-    return found
-
-
-def _loaded(
-    machine: Machine,
-    site: Site,
-    loads: np.ndarray,
-    turns: _Rows,
-    slots: np.ndarray,
-    mask: Mask,
-    variables: dict[str, Any],
-) -> None:
-    """Count the requests of a load: one for each row and warp."""
-    elements, where = loads & ((1 << ELEMENT_BITS) - 1), loads >> ELEMENT_BITS
-    lanes = turns.lanes[where]
-    request = turns.rows[where] * (int(slots.max()) + 1) + slots[lanes]
-    made = np.zeros(int(request.max()) + 1, dtype=bool)
-    made[request] = True
-    number = np.cumsum(made) - 1
-    which, count = number[request], int(number[-1]) + 1
-    at, active = np.zeros((count, WARP), dtype=np.int64), np.zeros((count, WARP), dtype=bool)
-    place = mask.flat[lanes] % WARP
-    at[which, place] = elements
-    active[which, place] = True
-    machine.counters.requests(site.line, variables[site.name].store, "load", at, active)
-
-
-# -------------------------------------------------------------------------------------------------
-# Run the lanes of a loop one after the other when only few are active: NumPy's overhead for each
-# statement then costs more than the lanes.
-#
-# If lanes only compute, read memory that is not written, and use arrays of their own, each gets
-# the same values as in lockstep. The counts of lockstep follow from the iterations that each lane
-# took: lanes are together when they are in the same iteration of all enclosing loops. Arithmetic
-# in which Python differs from numba, and everything that would be a finding, an error or a trace,
-# is left to lockstep.
-
-
+INT, FLOAT, SINGLE, BOOL = _types.INT, _types.FLOAT, _types.SINGLE, _types.BOOL
 # Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100),
 # and the turns in lockstep before that, since a short loop is not worth the change.
 MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
 # Turns in one go: what is logged of them has to fit into memory, and work without end must be
-# noticed.
-_FUEL = 1 << 11
+# noticed. Turns of a loop within others in one go, and turns of all lanes.
+_FUEL, _MOST_TURNS, _MOST_LOGGED = 1 << 11, 1 << 12, 1 << 17
+_MOST_BLOCKS = 40  # of one loop, as bits
 # The largest absolute values of integers between statements that are tried, so that nothing on the
 # way leaves 64 bits.
 _MOST = (1 << 60, 1 << 31, 1 << 20)
+_EXACT = 1 << 53  # integers up to there are float64 as well
+_ELEMENT_BITS = 40  # the bits in which a logged access keeps its element
 _PROGRAMS_KEPT, _TRIES = 32, 4
 # Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
 # (measured: it costs some 10).
@@ -285,29 +57,633 @@ _SIMPLE = (
     ast.Continue,
     ast.Pass,
 )
+_COMPARISONS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 
 
-class _BailError(Exception):
-    """A lane came to something that lockstep has to do."""
+class Refused(Exception):  # noqa: N818 - no error: the loop runs in lockstep then
+    """The loop, or what a lane came to in it, is nothing that a lane can run alone."""
 
 
 def _bail() -> Any:
-    raise _BailError
+    raise Refused
+
+
+# -------------------------------------------------------------------------------------------------
+# Write a loop as Python for one lane, where that is exactly what the lane does in lockstep.
+#
+# Only what Python's numbers compute as numba's types do: signed integers, float64, truth values,
+# float32 that is moved or compared. No integer on the way leaves 64 bits as long as those in
+# variables are at most ``most``; whatever is loaded or assigned is asked, and calls ``bail``.
+#
+# The text keeps a log: for each turn of a loop a code, in which each bit is a block of statements
+# that the lane executed (0: the test failed); for each access of global memory the element and the
+# turn.
+
+
+@dataclass
+class LoopText:
+    """A loop in the text: the lines of each block of statements that are executed together, and of
+    each ``if`` its line, its block and the first block of its body.
+    """
+
+    line: int
+    number: int
+    parent: LoopText | None
+    blocks: list[list[int]] = field(default_factory=list)
+    tests: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Text:
-    """A loop as Python for one lane, with the types that its names had."""
+class Value:
+    """An expression: its text, its type, and the largest absolute value of an integer."""
 
-    make: Callable[..., Any]
-    most: int
-    loops: list[Turns]
-    sites: list[Site]
-    parameters: list[str]
-    types: dict[str, np.dtype]
-    arrays: list[str]
-    stored: set[str]
-    assigned: list[str]
+    text: str
+    dtype: np.dtype
+    bound: int = 0
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether it is a signed integer."""
+        return self.dtype.kind == "i"
+
+
+class LaneWriter:
+    """Writes the function of one lane; ``types`` and ``views`` are what the names hold when the
+    loop begins.
+
+    ``fixed`` has what expressions are throughout the loop (a number, or the name of a parameter),
+    ``largest`` what arrays hold at most.
+    """
+
+    def __init__(
+        self,
+        types: dict[str, np.dtype],
+        views: dict[str, View],
+        fixed: dict[int, Any],
+        largest: dict[str, int],
+        most: int,
+    ) -> None:
+        self.parameters, self.types, self.most = list(types), dict(types), most
+        self._views, self._fixed_values, self._largest = views, fixed, largest
+        self._known = set(types)  # names that surely have a value here
+        self._lines: list[str] = []
+        self.loops: list[LoopText] = []
+        self.sites: list[tuple[str, int, int]] = []  # loads from global memory: array, line, loop
+        self.arrays: list[str] = []
+        self.stored: set[str] = set()
+        self.assigned: list[str] = []
+        self._loop: LoopText | None = None
+        self._temporaries = 0
+        self._counts: dict[str, int] = {}
+
+    def make(self, node: ast.While | ast.For) -> Callable[..., Any]:
+        """Return what returns the lane's function for ``bail`` and the logs. The function returns
+        whether there are more turns, and what the variables that it assigned hold.
+        """
+        self._counts = _counts(node)
+        self._loop_text(node, 2)
+        logs = [
+            f" L{n}, P{n}, S{n}, N{n} = codes[{n}], codes[{n}].append, around[{n}].append, "
+            f"starts[{n}].append"
+            for n in range(len(self.loops))
+        ]
+        logs += [f" X{n} = loads[{n}].append" for n in range(len(self.sites))]
+        given = [f"v_{name}" for name in self.parameters] + [f"A_{name}" for name in self.arrays]
+        fresh = [f"v_{name} = " for name in self.types if name not in self.parameters]
+        lines = [
+            "def make(bail, codes, around, starts, loads):",
+            *logs,
+            f" def lane({', '.join([*given, 'items'])}):",
+            f"  {''.join(fresh)}None",
+            "  more = False",
+            *self._lines,
+            f"  return {', '.join(['more', *(f'v_{name}' for name in self.assigned)])},",
+            " return lane",
+        ]
+        names: dict[str, Any] = {}
+        exec(compile("\n".join(lines), f"<{node.lineno}>", "exec"), names)
+        made: Callable[..., Any] = names["make"]
+        return made
+
+    def _line(self, indent: int, text: str) -> None:
+        self._lines.append(" " * indent + text)
+
+    # -- statements
+
+    def _loop_text(self, node: ast.While | ast.For, indent: int) -> None:
+        if node.orelse:
+            raise Refused
+        outer, before = self._loop, set(self._known)
+        loop = LoopText(getattr(node, "test", node).lineno, len(self.loops), outer)
+        n, items, turns = loop.number, "items", _MOST_TURNS
+        if outer is None:
+            turns = _FUEL
+        else:
+            self._line(indent, f"if len(L{n}) > {_MOST_LOGGED}: bail()")
+            self._line(indent, f"S{n}(len(L{outer.number})); N{n}(len(L{n}))")
+            if isinstance(node, ast.For):  # its limits are of the turn around
+                items = f"items{n}"
+                self._line(indent, f"{items} = range({self._range(node)})")
+                self._line(indent, f"if len({items}) > {turns}: bail()")
+        self.loops.append(loop)
+        self._loop = loop
+        if isinstance(node, ast.While):
+            self._line(indent, f"for _ in range({turns}):")
+            self._line(indent + 1, f"if not ({self._truth(node.test)}): P{n}(0); break")
+        elif isinstance(node.target, ast.Name):
+            self._line(indent, f"for v_{node.target.id} in {items}[:{turns}]:")
+            self._gives(node.target.id, INT)
+        else:
+            raise Refused
+        if self._block(node.body, indent + 1):
+            self._line(indent + 1, f"P{n}(p{n})")
+        more = "bail()" if outer else "more = True"
+        if isinstance(node, ast.For):
+            more = f"if len({items}) <= {turns}: P{n}(0)\n{' ' * indent} else: {more}"
+        self._line(indent, "else:")
+        self._line(indent + 1, more)
+        self._loop, self._known = outer, before
+
+    def _range(self, node: ast.For) -> str:
+        match node.iter:
+            case ast.Call(func=ast.Name(id="range"), args=limits, keywords=[]):
+                values = [self.value(limit) for limit in limits]
+                if all(value.dtype == INT for value in values):
+                    return ", ".join(value.text for value in values)
+        raise Refused
+
+    def _begin(self, indent: int) -> list[int]:
+        """Begin a block; return the list of its lines."""
+        assert self._loop is not None
+        blocks = self._loop.blocks
+        self._line(indent, f"p{self._loop.number} {'|' if blocks else ''}= {1 << len(blocks)}")
+        if len(blocks) == _MOST_BLOCKS:
+            raise Refused
+        blocks.append([])
+        return blocks[-1]
+
+    def _block(self, nodes: list[ast.stmt], indent: int) -> bool:
+        """Write statements; return whether a lane comes to their end."""
+        loop, lines = self._loop, self._begin(indent)
+        assert loop is not None
+        for node in nodes:
+            if isinstance(node, (ast.While, ast.For)):
+                self._loop_text(node, indent)
+            elif not isinstance(node, ast.Pass):
+                lines.append(getattr(node, "test", node).lineno)
+            if isinstance(node, (ast.Break, ast.Continue)):
+                leave = type(node).__name__.lower()
+                self._line(indent, f"P{loop.number}(p{loop.number}); {leave}")
+                return False
+            if isinstance(node, ast.If):
+                block = next(n for n, one in enumerate(loop.blocks) if one is lines)
+                goes_on = self._if(node, indent, block)
+                if not any(goes_on):
+                    return False
+                if not all(goes_on):
+                    lines = self._begin(indent)
+            elif not isinstance(node, (ast.While, ast.For, ast.Pass)):
+                self._simple(node, indent)
+        return True
+
+    def _if(self, node: ast.If, indent: int, block: int) -> tuple[bool, bool]:
+        """Write both branches; return which of them a lane comes to the end of."""
+        assert self._loop is not None
+        self._line(indent, f"if {self._truth(node.test)}:")
+        self._loop.tests.append((node.test.lineno, block, len(self._loop.blocks)))
+        before = set(self._known)
+        yes_goes_on = self._block(node.body, indent + 1)
+        yes, self._known = self._known, before
+        no_goes_on = True
+        if node.orelse:
+            self._line(indent, "else:")
+            no_goes_on = self._block(node.orelse, indent + 1)
+        if yes_goes_on:
+            self._known = yes & self._known if no_goes_on else yes
+        return yes_goes_on, no_goes_on
+
+    def _simple(self, node: ast.stmt, indent: int) -> None:
+        match node:
+            case ast.AugAssign(target=target, op=op, value=amount):
+                new = self._operation(op, self.value(_as_load(target)), self.value(amount))
+                self._store(target, new, indent)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)):
+                if len(parts) != len(targets):
+                    raise Refused
+                values = []
+                for part in parts:
+                    value, name = self.value(part), self._temporary()
+                    self._line(indent, f"{name} = {value.text}")
+                    values.append(Value(name, value.dtype, value.bound))
+                for one, value in zip(targets, values, strict=True):
+                    self._store(one, value, indent)
+            case (
+                ast.Assign(targets=[target], value=given)
+                | ast.AnnAssign(target=target, value=ast.expr() as given)
+            ):
+                self._store(target, self.value(given), indent)
+            case _:
+                raise Refused
+
+    def _store(self, target: ast.expr, value: Value, indent: int) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._gives(name, value.dtype)
+                self._line(indent, f"v_{name} = {value.text}")
+                if value.dtype == INT and value.bound > self.most and not self._only_counts(name):
+                    self._line(indent, f"if not {-self.most} <= v_{name} <= {self.most}: bail()")
+            case ast.Subscript(value=ast.Name(id=array)):
+                view, name = self._view(array), self._temporary()
+                self._line(indent, f"{name} = {value.text}")
+                if view.store.space != "local":
+                    raise Refused
+                if value.dtype != view.dtype:
+                    if not (value.is_integer and view.dtype.kind == "i"):
+                        raise Refused
+                    limits = np.iinfo(view.dtype)
+                    self._line(indent, f"if not {limits.min} <= {name} <= {limits.max}: bail()")
+                self._line(indent, f"A_{array}[{self._place(view, target)}] = {name}")
+                self.stored.add(array)
+            case _:
+                raise Refused
+
+    def _gives(self, name: str, dtype: np.dtype) -> None:
+        if name in self._views or self.types.setdefault(name, dtype) != dtype:
+            raise Refused  # lockstep would change the type of all lanes
+        self._known.add(name)
+        if name not in self.assigned:
+            self.assigned.append(name)
+
+    def _only_counts(self, name: str) -> bool:
+        """Return whether a variable changes by so little in each turn that it need not be asked how
+        large it is.
+        """
+        most = self._counts.get(name, self.most) * (_MOST_LOGGED + _MOST_TURNS)
+        return most <= self.most >> 3
+
+    # -- arrays
+
+    def _view(self, name: str) -> View:
+        view = self._views.get(name)
+        if (
+            view is None
+            or view.offset is not START
+            or not view.store.is_even
+            or not all(isinstance(extent, np.integer) for extent in view.shape)
+            or view.dtype.kind not in "ifb"
+            or view.dtype.itemsize > 8
+            or view.dtype == np.float16
+        ):
+            raise Refused
+        if name not in self.arrays:
+            self.arrays.append(name)
+        return view
+
+    def _place(self, view: View, node: ast.Subscript) -> str:
+        """Return the text of the element that an index means; out of bounds is a finding, which
+        lockstep makes.
+        """
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if len(parts) != view.ndim:
+            raise Refused
+        found = []
+        for part, extent, stride in zip(parts, view.shape, view.strides, strict=True):
+            index = self.value(part)
+            # a[-1] is counted from the end
+            if not index.is_integer or isinstance(part, ast.UnaryOp):
+                raise Refused
+            text = first = index.text
+            if not text.isidentifier():
+                text, first = self._named(first)
+            # Beyond the end of all that is stored, Python says so itself.
+            is_all = view.ndim == 1 and int(extent) == view.store.elements
+            below = "" if is_all else f" < {int(extent)}"
+            text = f"({text} if 0 <= {first}{below} else bail())"
+            found.append(text if stride == 1 else f"{text} * {stride}")
+        return " + ".join(found)
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        if not isinstance(node.value, ast.Name):
+            raise Refused
+        name = node.value.id
+        view = self._view(name)
+        store, place = view.store, self._place(view, node)
+        if store.space == "global" and store.tracker is None:
+            assert self._loop is not None
+            number, (index, first) = self._loop.number, self._named(place)
+            place = f"X{len(self.sites)}(len(L{number}) << {_ELEMENT_BITS} | {first}) or {index}"
+            self.sites.append((name, node.lineno, number))
+        elif store.space not in ("local", "constant"):
+            raise Refused
+        text = f"A_{name}[{place}]"
+        if view.dtype != INT:
+            return Value(text, view.dtype, _bound_of(view.dtype))
+        if self._largest[name] > self.most:
+            value, first = self._named(text)
+            text = f"({value} if {-self.most} <= {first} <= {self.most} else bail())"
+        return Value(text, INT, self.most)
+
+    def _temporary(self) -> str:
+        self._temporaries += 1
+        return f"t{self._temporaries}"
+
+    def _named(self, text: str) -> tuple[str, str]:
+        """Return a name for what a text gives, and the text that gives it that name."""
+        name = self._temporary()
+        return name, f"({name} := {text})"
+
+    # -- expressions
+
+    def _truth(self, node: ast.expr) -> str:
+        return self.value(node).text  # a number is true where it is not 0, nan too, in both
+
+    def value(self, node: ast.expr) -> Value:
+        """Return an expression."""
+        if id(node) in self._fixed_values:
+            held = self._fixed_values[id(node)]
+            if isinstance(held, str):
+                return Value(f"v_{held}", self.types[held], self.most)
+            return self._number(held)
+        write = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if write is None:
+            raise Refused
+        found: Value = write(node)
+        if found.is_integer and found.bound >= 2**63:
+            raise Refused
+        return found
+
+    def _constant(self, node: ast.Constant) -> Value:
+        if not isinstance(node.value, (bool, int, float)):
+            raise Refused
+        return self._number(_types.constant(node.value))
+
+    def _number(self, value: Any) -> Value:
+        plain = value.item()
+        is_finite = not isinstance(plain, float) or math.isfinite(plain)
+        if value.dtype not in (INT, FLOAT, SINGLE, BOOL) or not is_finite:
+            raise Refused
+        return Value(f"({plain!r})", value.dtype, abs(int(plain)) if value.dtype == INT else 1)
+
+    def _name(self, node: ast.Name) -> Value:
+        if node.id not in self._known or node.id in self._views:
+            raise Refused
+        dtype = self.types[node.id]
+        bound = self.most + (self.most >> 3) if dtype == INT else _bound_of(dtype)
+        return Value(f"v_{node.id}", dtype, bound)
+
+    def _boolop(self, node: ast.BoolOp) -> Value:
+        parts = [self.value(part) for part in node.values]
+        if any(part.dtype != BOOL for part in parts):
+            raise Refused
+        word = " and " if isinstance(node.op, ast.And) else " or "
+        return Value(f"({word.join(part.text for part in parts)})", BOOL, 1)
+
+    def _ifexp(self, node: ast.IfExp) -> Value:
+        yes, no = self.value(node.body), self.value(node.orelse)
+        if yes.dtype != no.dtype:
+            raise Refused
+        text = f"({yes.text} if {self._truth(node.test)} else {no.text})"
+        return Value(text, yes.dtype, max(yes.bound, no.bound))
+
+    def _binop(self, node: ast.BinOp) -> Value:
+        return self._operation(node.op, self.value(node.left), self.value(node.right))
+
+    def _operation(self, op: ast.operator, a: Value, b: Value) -> Value:
+        m, n = a.bound, b.bound
+        written = b.text.strip("()")
+        divisor = int(written) if written.isdigit() else 0
+        bits = 2 * max(m, n) + 1
+        symbol, bound = {
+            ast.Add: ("+", m + n),
+            ast.Sub: ("-", m + n),
+            ast.Mult: ("*", m * n),
+            ast.Div: ("/", 0),
+            ast.FloorDiv: ("//", m // divisor + 1 if divisor > 1 else m),
+            ast.Mod: ("%", n),
+            ast.BitAnd: ("&", bits),
+            ast.BitOr: ("|", bits),
+            ast.BitXor: ("^", bits),
+            ast.RShift: (">>", m),
+            ast.LShift: ("<<", m << min(n, 64)),
+        }.get(type(op), ("", 0))
+        text, are_integers = f"({a.text} {symbol} {b.text})", a.is_integer and b.is_integer
+        if symbol in (">>", "<<") and not (written.isdigit() and n < 63):
+            raise Refused
+        if symbol and are_integers and symbol != "/":
+            return Value(text, INT, bound)
+        # a float64, in which integers are exact
+        if symbol not in ("+", "-", "*", "/") or not {a.dtype.kind, b.dtype.kind} <= {"i", "f"}:
+            raise Refused
+        is_double = are_integers or _types.arithmetic_type(a.dtype, b.dtype) == FLOAT
+        if not is_double or any(v.is_integer and v.bound > _EXACT for v in (a, b)):
+            raise Refused
+        return Value(text, FLOAT)
+
+    def _unaryop(self, node: ast.UnaryOp) -> Value:
+        op, value = node.op, self.value(node.operand)
+        if isinstance(op, ast.Not) and value.dtype.kind in "bif":
+            return Value(f"(not {value.text})", BOOL, 1)
+        if isinstance(op, ast.USub) and value.dtype in (INT, FLOAT):
+            return Value(f"(-{value.text})", value.dtype, value.bound)
+        if isinstance(op, ast.Invert) and value.dtype == INT:
+            return Value(f"(~{value.text})", INT, value.bound + 1)
+        raise Refused
+
+    def _compare(self, node: ast.Compare) -> Value:
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        symbols = [_COMPARISONS.get(type(op), "") for op in node.ops]
+        if not all(symbols) or len({value.dtype.kind for value in values}) != 1:
+            raise Refused
+        rest = zip(symbols, values[1:], strict=True)
+        return Value(
+            f"({values[0].text}{''.join(f' {symbol} {one.text}' for symbol, one in rest)})", BOOL, 1
+        )
+
+    def _call(self, node: ast.Call) -> Value:
+        name = getattr(node.func, "id", "")
+        if name not in ("min", "max", "abs") or node.keywords or not node.args:
+            raise Refused
+        values = [self.value(argument) for argument in node.args]
+        dtype = values[0].dtype
+        if {value.dtype for value in values} != {dtype} or dtype not in (INT, FLOAT):
+            raise Refused
+        if (len(values) == 1) != (name == "abs"):
+            raise Refused
+        if len(values) == 2 and dtype == FLOAT:
+            return self._of_floats(name, *values)
+        text = f"{name}({', '.join(value.text for value in values)})"
+        return Value(text, dtype, max(value.bound for value in values))
+
+    def _of_floats(self, name: str, left: Value, right: Value) -> Value:
+        """Return CUDA's fmin or fmax: the other one where one is nan, and -0.0 is below 0.0."""
+        (a, first), (b, second) = self._named(left.text), self._named(right.text)
+        beyond, zero = (">", f"-(-{a} - {b})") if name == "min" else ("<", f"{a} + {b}")
+        alike = f"{b} if {a} != {a} else {a} if {a} or {b} != {b} else {zero}"
+        return Value(
+            f"({b} if {first} {beyond} {second} else {a} if {b} {beyond} {a} else {alike})", FLOAT
+        )
+
+
+def _bound_of(dtype: np.dtype) -> int:
+    return 2 ** (8 * dtype.itemsize - 1) if dtype.kind == "i" else 1
+
+
+def _as_load(node: ast.expr) -> ast.expr:
+    """Return what ``x += 1`` adds to."""
+    match node:
+        case ast.Name(id=name):
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
+        case ast.Subscript(value=value, slice=index) if not any(
+            isinstance(part, ast.Subscript) for part in ast.walk(index)
+        ):
+            return ast.copy_location(ast.Subscript(value, index, ast.Load()), node)
+    raise Refused  # also an index that loads, which is written twice here, and loads once
+
+
+def _counts(node: ast.AST) -> dict[str, int]:
+    """Return the variables that a loop only adds constants to, with the sum of these."""
+    found: dict[str, int] = {}
+    counted: set[int] = set()
+    for part in ast.walk(node):
+        match part:
+            case ast.AugAssign(
+                target=ast.Name(id=name),
+                op=ast.Add() | ast.Sub(),
+                value=ast.Constant(value=int(amount)),
+            ):
+                counted.add(id(part.target))
+                found[name] = found.get(name, 0) + abs(amount)
+    others = {part.id for part in _stored(node) if id(part) not in counted}
+    return {name: amount for name, amount in found.items() if name not in others}
+
+
+def _stored(node: ast.AST) -> list[ast.Name]:
+    return [
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    ]
+
+
+# -------------------------------------------------------------------------------------------------
+# The counts of lockstep for a loop that each lane ran alone, from the log of its turns.
+#
+# Lanes of a warp execute a statement together if they are in the same turn of every enclosing loop.
+# Turns are mapped to rows: those of the outermost loop are numbered consecutively, and each has as
+# many rows for its inner loops as the lane with the most turns.
+
+
+@dataclass
+class Log:
+    """The turns of one loop: of each its code; for each run of the loop where it began, and in
+    which turn of the loop around. ``rows`` and ``lanes`` (places in the list of lanes) follow.
+    """
+
+    codes: Any
+    around: Any
+    starts: Any
+    rows: Any = None
+    lanes: Any = None
+
+    def settle(self, outer: Log | None) -> None:
+        """Find the row and the lane of each turn."""
+        self.codes, self.around, self.starts = (
+            np.array(one, dtype=np.int64) for one in (self.codes, self.around, self.starts)
+        )
+        lengths = np.diff(self.starts, append=len(self.codes))
+        if outer is None:
+            begins, lanes = np.zeros(len(lengths), dtype=np.int64), np.arange(len(lengths))
+        else:
+            rows, lanes = outer.rows[self.around], outer.lanes[self.around]
+            longest = np.zeros(int(rows.max(initial=-1)) + 2, dtype=np.int64)
+            np.maximum.at(longest, rows + 1, lengths)
+            begins = np.cumsum(longest)[rows]
+        self.rows = np.repeat(begins - self.starts, lengths) + np.arange(len(self.codes))
+        self.lanes = np.repeat(lanes, lengths)
+
+
+def _count(
+    machine: Machine,
+    text: LaneWriter,
+    logs: list[Log],
+    loads: list[list[int]],
+    mask: Mask,
+    variables: dict[str, Any],
+) -> None:
+    """Count what the lanes did, unless that would be too many statements."""
+    warps, slots = np.unique(mask.flat // WARP, return_inverse=True)
+    found: list[tuple[int, str, int]] = []
+    steps = 0
+    for loop, log in zip(text.loops, logs, strict=True):
+        log.settle(None if loop.parent is None else logs[loop.parent.number])
+        if not len(log.codes):
+            continue
+        rows = int(log.rows.max()) + 1
+        place = log.rows * len(warps) + slots[log.lanes]
+
+        def together(which: np.ndarray, size: int = rows * len(warps), place: Any = place) -> Any:
+            """Return in which rows which warps have one of some turns."""
+            here = np.zeros(size, dtype=bool)
+            here[place[which]] = True
+            return here
+
+        # of the loop's own test, and of each block, the turns that have it
+        turns = [np.ones(len(log.codes), dtype=bool)]
+        turns += [log.codes >> bit & 1 != 0 for bit in range(len(loop.blocks))]
+        groups = [together(which) for which in turns]
+        for lines, which, here in zip([[loop.line], *loop.blocks], turns, groups, strict=True):
+            executed, lanes = int(np.count_nonzero(here)), int(np.count_nonzero(which))
+            steps += len(lines) * int(np.count_nonzero(here.reshape(rows, -1).any(axis=1)))
+            for line in lines:
+                found += [(line, "executed_warps", executed), (line, "active_lanes", lanes)]
+        for line, block, body in [(loop.line, -1, 0), *loop.tests]:
+            asked, yes = groups[block + 1], groups[body + 1]
+            no = together(turns[block + 1] & ~turns[body + 1])
+            found += [
+                (line, "branches", int(np.count_nonzero(asked))),
+                (line, "divergent_branches", int(np.count_nonzero(yes & no))),
+            ]
+    launch = machine.launch
+    if launch.steps + steps > launch.max_steps:
+        raise Refused
+    for line, name, count in found:
+        machine.counters.lines[line][name] += count
+    for (name, line, number), log in zip(text.sites, loads, strict=True):
+        if log:
+            elements, active = _requests(np.array(log, np.int64), logs[number], slots, mask)
+            store = variables[name].store
+            machine.counters.requests(line, store, "load", elements, active)
+    machine.steps(text.loops[0].line, steps)
+
+
+def _requests(
+    loads: np.ndarray, log: Log, slots: np.ndarray, mask: Mask
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the requests of a load, one for each row and warp: of each lane its element, and
+    whether it takes part.
+    """
+    elements, turn = loads & ((1 << _ELEMENT_BITS) - 1), loads >> _ELEMENT_BITS
+    lanes = log.lanes[turn]
+    requests, which = np.unique(
+        log.rows[turn] * (int(slots.max()) + 1) + slots[lanes], return_inverse=True
+    )
+    at = np.zeros((len(requests), WARP), dtype=np.int64)
+    active = np.zeros(at.shape, dtype=bool)
+    place = mask.flat[lanes] % WARP
+    at[which, place] = elements
+    active[which, place] = True
+    return at, active
+
+
+# -------------------------------------------------------------------------------------------------
+# A loop that lanes may run alone: what its names hold, its turns, and what the lanes leave.
 
 
 class ScalarLoop:
@@ -330,7 +706,8 @@ class ScalarLoop:
         )
         self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
         self._waited = self._wait = 0
-        self._texts: dict[Any, _Text | None] = {}
+        # by what the names hold: what was written for it, and what makes the lane's function
+        self._texts: dict[Any, tuple[LaneWriter, Callable[..., Any]] | None] = {}
 
     def begins(self) -> ScalarLoop:
         """Note that the loop begins."""
@@ -358,33 +735,18 @@ class ScalarLoop:
 
         ``items`` is a range, or a list with one for each lane.
         """
-        machine, done = frame.machine, 0
+        launch, done = frame.machine.launch, 0
         before: dict[str, Any] = {}
-        failures = machine.launch.left_to_lockstep
-        if failures.get(id(self), 0) >= _TRIES or machine.launch.traced_block is not None:
+        failures = launch.left_to_lockstep
+        if failures.get(id(self), 0) >= _TRIES or launch.traced_block is not None:
             return mask, 0
+        each = items if isinstance(items, list) else [items] * mask.lanes
         going: Mask | None = mask
         while going is not None:
             try:
-                some = items
-                if items is not None:
-                    some = [
-                        one[done : done + _FUEL]
-                        for one in (items if isinstance(items, list) else [items] * going.lanes)
-                    ]
-                more = self._turns(frame, going, some, items, done)
-            except (
-                Refused,
-                _BailError,
-                TypeError,
-                IndexError,
-                ZeroDivisionError,
-                ValueError,
-                OverflowError,
-            ):
+                more = self._turns(frame, going, each)
+            except (Refused, TypeError, IndexError, ArithmeticError, ValueError):
                 failures[id(self)] = failures.get(id(self), 0) + 1
-                return going, done
-            if more is None:
                 return going, done
             failures.pop(id(self), None)
             done += _FUEL
@@ -392,191 +754,129 @@ class ScalarLoop:
             if all(more) and is_unchanged(before, now):
                 return going, done  # it waits, which is seen in lockstep
             before = now
-            if isinstance(items, list):
-                items = [one for one, stays in zip(items, more, strict=True) if stays]
+            each = [one and one[_FUEL:] for one, stays in zip(each, more, strict=True) if stays]
             going = _those(going, more)
         return None, done
 
-    def _turns(
-        self, frame: Frame, mask: Mask, some: Any, items: Any, done: int
-    ) -> list[bool] | None:
-        """Run so many turns; return which lanes go on, or None where the statements would be too
-        many.
-        """
-        lanes = mask.flat
-        new = self._followed - frame.variables.keys()
+    def _turns(self, frame: Frame, mask: Mask, each: list[Any]) -> list[bool]:
+        """Run so many turns; return which lanes go on."""
+        lanes, variables = mask.flat, frame.variables
+        new = self._followed - variables.keys()
         if any(mask.without(frame.given.get(name)) is not None for name in self._followed - new):
             # some of the lanes have a value of others: what they give themselves would not be told
             # from it
             raise Refused
-        text, columns = self._bound(frame, mask, len(lanes))
-        logs = Logs(len(text.loops), len(text.sites))
-        lane = text.make(_bail, *logs.parts())
-        arrays = [_lists(frame.variables[name], lanes) for name in text.arrays]
-        last = [True] * len(lanes)
-        if some is None:
-            some = [None] * len(lanes)
-        else:
-            every = items if isinstance(items, list) else [items] * len(lanes)
-            last = [done + _FUEL >= len(one) for one in every]
-        more, rows = [], []
-        for number, given in enumerate(
-            zip(*columns, strict=True) if columns else [()] * len(lanes)
-        ):
-            logs.begin()
-            goes_on, values = lane(
-                *given, *[array[number] for array in arrays], _FUEL, some[number], last[number]
-            )
-            more.append(goes_on)
-            rows.append(values)
-        if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
-            return None
-        self._keep(frame, mask, text, rows, arrays)
-        for number, name in enumerate(text.types):
+        text, make, columns = self._bound(frame, mask)
+        logs = [Log([], [], []) for _ in text.loops]
+        loads: list[list[int]] = [[] for _ in text.sites]
+        codes, around, starts = zip(
+            *((one.codes, one.around, one.starts) for one in logs), strict=True
+        )
+        lane = make(_bail, codes, around, starts, loads)
+        arrays = [_lists(variables[name], lanes) for name in text.arrays]
+        left = []
+        for given in zip(*columns, *arrays, each, strict=True):
+            starts[0].append(len(codes[0]))
+            left.append(lane(*given))
+        turns = sum(map(len, codes))
+        _count(frame.machine, text, logs, loads, mask, variables)
+        more, *values = map(list, zip(*left, strict=True))
+        for name, held in zip(text.assigned, values, strict=True):
+            _keep(frame, mask, name, text.types[name], held)
             if name in new:
-                frame.given[name] = union(
-                    frame.given.get(name), _those(mask, [row[number] is not None for row in rows])
-                )
+                there = _those(mask, [value is not None for value in held])
+                frame.given[name] = union(frame.given.get(name), there)
+        for name, lists in zip(text.arrays, arrays, strict=True):
+            if name in text.stored:
+                data = variables[name].store.data
+                data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
         # whether a lane came to it or not: numba's types do not hang on that
         for joined in self._joined:
             if joined.id in text.types:
                 frame.types.note(joined, np.zeros((), text.types[joined.id]))
-        short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
+        short = turns < _WORTH_TURNS * len(lanes)
         self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
 
-    # -- before
-
-    def _bound(self, frame: Frame, mask: Mask, lanes: int) -> tuple[_Text, list[list[Any]]]:
-        """Return the text for what the names hold now, and the values of its parameters in each
-        lane.
+    def _bound(
+        self, frame: Frame, mask: Mask
+    ) -> tuple[LaneWriter, Callable[..., Any], list[list[Any]]]:
+        """Return the text for what the names hold now, what makes the lane's function, and the
+        values of its parameters in each lane.
         """
-        values, views = self._held(frame)
-        for (name, _), dtype in frame.types.mixed.items():
-            if name in values and values[name].dtype != dtype:
-                raise Refused
+        held = {name: frame.variables.get(name) for name in self._names}
+        views = {name: one for name, one in held.items() if isinstance(one, View)}
+        values = {
+            name: one for name, one in held.items() if isinstance(one, (np.ndarray, np.generic))
+        }
+        local = [view.store for view in views.values() if view.store.space == "local"]
+        if (
+            len(views) + len(values) < sum(one is not None for one in held.values())
+            or len(set(map(id, local))) != len(local)  # two names of one array
+            or any(
+                name in values and values[name].dtype != dtype
+                for (name, _), dtype in frame.types.mixed.items()
+            )
+        ):
+            raise Refused
         fixed: dict[int, Any] = {}
         for number, (name, expression) in self._fixed.items():
-            held = expression(frame, mask)
-            if not isinstance(held, (np.ndarray, np.generic)):
+            fixed[number] = one = expression(frame, mask)
+            if not isinstance(one, (np.ndarray, np.generic)):
                 raise Refused
-            fixed[number] = held if held.ndim == 0 else name
-            if held.ndim:
-                values[name] = held
-        largest = {
-            name: _largest(frame.machine.launch.largest, view) for name, view in views.items()
-        }
+            if one.ndim:
+                fixed[number], values[name] = name, one
+        known = frame.machine.launch.largest
+        largest = {name: _largest(known, view) for name, view in views.items()}
+        types = {name: one.dtype for name, one in values.items()}
+        arrays = [
+            (name, view.store.space, view.store.tracker is None, view.dtype, view.shape)
+            for name, view in views.items()
+        ]
         key = (
-            tuple((name, held.dtype) for name, held in values.items()),
-            tuple(
-                (
-                    name,
-                    view.store.space,
-                    view.store.tracker is None,
-                    view.dtype,
-                    view.shape,
-                    view.strides,
-                    view.offset is START,
-                )
-                for name, view in views.items()
-            ),
-            tuple(largest.values()),
-            tuple(
-                (number, held if isinstance(held, str) else (held.dtype, held.item()))
-                for number, held in fixed.items()
-            ),
+            *types.items(),
+            *arrays,
+            *((view.strides, view.offset is START) for view in views.values()),
+            *largest.values(),
+            *(one if isinstance(one, str) else (one.dtype, one.item()) for one in fixed.values()),
         )
         if key not in self._texts:
             if len(self._texts) >= _PROGRAMS_KEPT:
                 self._texts.clear()
-            self._texts[key] = self._write(values, views, fixed, largest)
-        text = self._texts[key]
-        if text is None:
+            self._texts[key] = _written(self.node, types, views, fixed, largest)
+        found = self._texts[key]
+        if found is None:
             raise Refused
-        columns = []
+        text, columns = found[0], []
         for name in text.parameters:
-            held = values[name]
-            if (
-                held.dtype == INT
-                and not -text.most <= int(held.min()) <= int(held.max()) <= text.most
-            ):
+            one = values[name]
+            if one.dtype == INT and not -text.most <= one.min() <= one.max() <= text.most:
                 raise Refused
-            columns.append(mask.selected(held).tolist() if held.ndim else [held.item()] * lanes)
-        return text, columns
+            columns.append(mask.selected(one).tolist())
+        return *found, columns
 
-    def _held(self, frame: Frame) -> tuple[dict[str, Any], dict[str, View]]:
-        """Return the numbers and the arrays that the loop's names hold."""
-        values: dict[str, Any] = {}
-        views: dict[str, View] = {}
-        for name in self._names:
-            held = frame.variables.get(name)
-            if isinstance(held, View):
-                views[name] = held
-            elif isinstance(held, (np.ndarray, np.generic)):
-                values[name] = held
-            elif held is not None:
-                raise Refused
-        local = [view.store for view in views.values() if view.store.space == "local"]
-        if len(set(map(id, local))) != len(local):
-            raise Refused  # two names of one array
-        return values, views
 
-    def _write(
-        self,
-        values: dict[str, Any],
-        views: dict[str, View],
-        fixed: dict[int, Any],
-        largest: dict[str, int],
-    ) -> _Text | None:
-        parameters = list(values)
-        for most in _MOST:
-            writer = LaneWriter(
-                {name: held.dtype for name, held in values.items()}, views, fixed, largest, most
-            )
-            try:
-                text = writer.root(self.node, parameters)
-            except Refused:
-                continue
-            names: dict[str, Any] = {}
-            exec(compile(text, f"<{self.node.lineno}>", "exec"), names)
-            return _Text(
-                names["make"],
-                most,
-                writer.loops,
-                writer.sites,
-                parameters,
-                writer.types,
-                writer.arrays,
-                writer.stored,
-                writer.assigned,
-            )
-        return None
+def _written(node: ast.While | ast.For, *held: Any) -> tuple[LaneWriter, Callable[..., Any]] | None:
+    """Return the text of a loop, for the largest integers with which there is one."""
+    for most in _MOST:
+        writer = LaneWriter(*held, most)
+        try:
+            return writer, writer.make(node)
+        except Refused:
+            continue
+    return None
 
-    # -- after
 
-    @staticmethod
-    def _keep(
-        frame: Frame, mask: Mask, text: _Text, rows: list[tuple[Any, ...]], arrays: list[Any]
-    ) -> None:
-        """Give the variables and the local arrays what the lanes left there."""
-        batch, lanes = mask.batch, mask.flat
-        columns = dict(zip(text.types, zip(*rows, strict=True), strict=True))
-        for name in text.assigned:
-            left = columns[name]
-            if all(value is None for value in left):
-                continue
-            dtype, old = text.types[name], frame.variables.get(name)
-            held = np.zeros((), dtype) if old is None else old
-            # else reshape(-1) may be a copy
-            full = np.array(np.broadcast_to(held, (batch.blocks, batch.width)), order="C")
-            full.reshape(-1)[lanes] = (
-                [0 if value is None else value for value in left] if None in left else left
-            )
-            frame.variables[name] = full
-        for name, lists in zip(text.arrays, arrays, strict=True):
-            if name in text.stored:
-                data = frame.variables[name].store.data
-                data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
+def _keep(frame: Frame, mask: Mask, name: str, dtype: np.dtype, held: list[Any]) -> None:
+    """Give a variable what the lanes left there."""
+    if all(value is None for value in held):
+        return
+    batch = mask.batch
+    old = frame.variables.get(name, np.zeros((), dtype))
+    # else reshape(-1) may be a copy
+    full = np.array(np.broadcast_to(old, (batch.blocks, batch.width)), order="C")
+    full.reshape(-1)[mask.flat] = [0 if value is None else value for value in held]
+    frame.variables[name] = full
 
 
 def scalar_loop_of(
@@ -603,15 +903,10 @@ def scalar_loop_of(
             names.add(part.id)
         return all(look(inner) for inner in ast.iter_child_nodes(part))
 
-    if not look(node):
+    # which lanes have given a variable that is unsure a value is seen in lockstep
+    if not look(node) or any(part in translator.unsure for part in ast.walk(node)):
         return None
-    if any(part in translator.unsure for part in ast.walk(node)):
-        return None  # which lanes have given it a value is seen in lockstep
-    stored = [
-        part
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    ]
+    stored = _stored(node)
     followed = frozenset(part.id for part in stored) & translator.followed
     return ScalarLoop(node, names, fixed, [part for part in stored if part in joined], followed)
 
@@ -629,23 +924,15 @@ def _is_fixed(node: ast.expr, translator: Translator) -> bool:
     """Return whether an expression has one value throughout a loop that makes no arrays: sizes,
     places, and names from outside.
     """
-    if isinstance(node, ast.Name):
-        return node.id not in translator.local
-    if isinstance(node, ast.Attribute):
-        return node.attr not in ("real", "imag")  # of a number, which the loop may change
-    if isinstance(node, ast.Subscript):
-        return (
-            isinstance(node.value, ast.Attribute)
-            and node.value.attr == "shape"
-            and isinstance(node.slice, ast.Constant)
-        )
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "len"
-        and len(node.args) == 1
-    ):
-        return isinstance(node.args[0], ast.Name) and node.args[0].id in translator.local
+    match node:
+        case ast.Name(id=name):
+            return name not in translator.local
+        case ast.Attribute(attr=attribute):
+            return attribute not in ("real", "imag")  # of a number, which the loop may change
+        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant()):
+            return True
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
+            return name in translator.local
     return False
 
 
