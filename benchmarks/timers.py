@@ -2,6 +2,7 @@
 cost, and bias.
 
     python benchmarks/timers.py [--runs 300] [--rounds 15] [--out FILE] [--quick]
+    python benchmarks/timers.py --gpu [--rounds 2] [--out FILE]
 
 Part 1, synthetic: the processes of ``processes.py`` through an injected clock, calls of 1 ms, 2 s
 for each measurement. torch's ``Timer`` takes the clock as its ``timer``; its intervals are the
@@ -19,6 +20,14 @@ is part of the call, as it is for the program that makes it. Truth and timers ta
 round, and what is reported is the median over rounds of timer / truth - 1, so that a change of the
 machine's speed strikes both. Run it on a quiet machine: on a busy one the long blocks of torch,
 timeit and pyperf hold the time in which others ran.
+
+With ``--gpu`` the calls are kernels that spin for 2 us to 100 ms (``torch.cuda._sleep``). The truth
+is again a slope: between CUDA graphs of N and of 2N kernels, timed by events. ``gl.measure`` times
+one call (with its launch, and until the host knows that it is finished), a train of calls, and the
+replay of a graph; beside each stands the plain loop of the same quantity: by the host's clock, by
+events around the same train, and the truth (bound of the last two: 1 % or 0.3 us a kernel). Then
+10,000 launches in a row, more than the queue holds: the launches return at once until it is full,
+so a timer that asks only for the time of a launch finds two.
 """
 
 from __future__ import annotations
@@ -28,6 +37,7 @@ import binascii
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,6 +53,7 @@ import numpy as np
 from interval_coverage import Replay
 from processes import Process, catalogue
 
+from gpulab.timing import measure
 from gpulab.timing.sampling import make_loops, sample
 
 SYNTHETIC = (
@@ -61,6 +72,10 @@ SYNTHETIC = (
 DEADLINE = 2.0
 BOOTSTRAPS = 400
 TARGETS_SECONDS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+KERNEL_SECONDS = (2e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+LAUNCH_SECONDS = 1.5e-6  # of an empty kernel, about
+BOUND_RATIO, BOUND_SECONDS = 0.01, 0.3e-6
+IN_A_ROW = 10_000
 
 
 def bootstrap(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float] | None:
@@ -263,6 +278,154 @@ def live(target: float, rounds: int) -> dict[str, object]:
     }
 
 
+def event_seconds(run: Callable[[], object], calls: int = 1) -> float:
+    """Return the seconds of a call, of calls in a row between two CUDA events."""
+    import torch
+
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(calls):
+        run()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / 1e3 / calls
+
+
+def wall_seconds(run: Callable[[], object], calls: int) -> float:
+    """Return the median seconds of single calls by the host's clock, each waited for."""
+    import torch
+
+    times = []
+    for _ in range(calls):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def graph_of(run: Callable[[], object], calls: int) -> Callable[[], None]:
+    """Return the replay of a CUDA graph of so many calls, replayed once."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay
+
+
+def kernel_of(target: float) -> Callable[[], None]:
+    """Return a call of a kernel that spins for about ``target`` seconds."""
+    import torch
+
+    torch.cuda._sleep(1_000_000)
+    cycles_per_second = 1e7 / event_seconds(lambda: torch.cuda._sleep(10_000_000))
+    cycles = max(1, round(cycles_per_second * (target - LAUNCH_SECONDS)))
+    return lambda: torch.cuda._sleep(cycles)
+
+
+def on_gpu(target: float, rounds: int) -> dict[str, float]:
+    """Return seconds of a kernel by each timer, the median over rounds."""
+    from torch.utils.benchmark import Timer
+    from triton.testing import do_bench
+
+    call = kernel_of(target)
+    count = max(1, min(500, round(5e-3 / target)))
+    once, twice = graph_of(call, count), graph_of(call, 2 * count)
+
+    def train() -> None:
+        for _ in range(count):
+            call()
+
+    def ours(run: Callable[[], object]) -> float:
+        return measure(run, device="cuda", deadline=0.2).median_seconds
+
+    def truth() -> float:
+        times = ((event_seconds(twice) - event_seconds(once)) / count for _ in range(5))
+        return statistics.median(times)
+
+    few = max(3, min(200, round(0.05 / target)))
+    timers: dict[str, Callable[[], float]] = {
+        "truth": truth,
+        "measure": lambda: ours(call),
+        "wall": lambda: wall_seconds(call, few),
+        "measure, train": lambda: ours(train) / count,
+        "events, train": lambda: statistics.median(event_seconds(call, count) for _ in range(5)),
+        "measure, graph": lambda: ours(once) / count,
+        "do_bench": lambda: do_bench(call, warmup=10, rep=100, return_mode="median") / 1e3,
+        "torch": lambda: (
+            Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=0.1).median
+        ),
+    }
+    seen: dict[str, list[float]] = {name: [] for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            seen[name].append(timer())
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def in_a_row(target: float) -> dict[str, float]:
+    """Return seconds of a kernel in a row of launches that is longer than the queue."""
+    from torch.utils.benchmark import Timer
+
+    call, returned = kernel_of(target), []
+
+    def row() -> None:
+        for _ in range(IN_A_ROW):
+            call()
+
+    ours = measure(row, device="cuda", deadline=0.5)
+    events = statistics.median(event_seconds(row) for _ in range(3))
+    for _ in range(IN_A_ROW):
+        start = time.perf_counter()
+        call()
+        returned.append(time.perf_counter() - start)
+    timer = Timer("call()", globals={"call": call})
+    blocks = timer.blocked_autorange(min_run_time=0.2)
+    return {
+        "measure": ours.median_seconds / IN_A_ROW,
+        "measure, call returned": ours.launch_seconds / IN_A_ROW,
+        "events": events / IN_A_ROW,
+        "median of single launches": statistics.median(returned),
+        "mean of single launches": statistics.fmean(returned),
+        "torch, median": blocks.median,
+        "torch, mean": blocks.mean,
+        "torch, timeit": timer.timeit(IN_A_ROW).mean,
+    }
+
+
+def gpu_part(rounds: int) -> list[dict[str, float]]:
+    """Print and return the figures of a GPU."""
+    rows = []
+    for target in KERNEL_SECONDS:
+        row = on_gpu(target, rounds)
+        rows.append(row)
+        if len(rows) == 1:
+            print("microseconds a kernel")
+            print("  ".join(f"{name:>14s}" for name in row))
+        print("  ".join(f"{1e6 * value:14.3f}" for value in row.values()))
+        for name, peer in (("measure, train", "events, train"), ("measure, graph", "truth")):
+            off = row[name] - row[peer]
+            within = abs(off) <= max(BOUND_RATIO * row[peer], BOUND_SECONDS)
+            print(
+                f"    {name} against {peer}: {off / row[peer]:+.2%}, {1e6 * off:+.3f} us: "
+                f"{'within' if within else 'OUTSIDE'} 1 % or 0.3 us",
+                flush=True,
+            )
+    for target in (2e-6, 2e-5):
+        row = in_a_row(target)
+        rows.append(row)
+        print(f"{IN_A_ROW:,} launches in a row of a kernel of {1e6 * target:g} us, in us each")
+        for name, value in row.items():
+            print(f"    {name:28s} {1e6 * value:9.3f}", flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -272,10 +435,13 @@ def main() -> None:
     parser.add_argument("--part", choices=("both", "synthetic", "live"), default="both")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for the figures")
     parser.add_argument("--quick", action="store_true", help="40 runs, 2 rounds")
+    parser.add_argument("--gpu", action="store_true", help="the kernels of a GPU only")
     args = parser.parse_args()
     runs, rounds = (40, 2) if args.quick else (args.runs, args.rounds)
     figures: dict[str, list] = {"synthetic": [], "live": []}
-    if args.part != "live":
+    if args.gpu:
+        figures = {"gpu": gpu_part(rounds)}
+    if not args.gpu and args.part != "live":
         print(f"{'process':38s} {'method':26s} covered strict   calls   width    cost")
         for process in (p for p in catalogue() if p.name in SYNTHETIC):
             for method in METHODS:
@@ -288,7 +454,7 @@ def main() -> None:
                     f"{cost}"
                 )
                 print(f"{row['process']:38s} {method:26s} {figure}", flush=True)
-    if args.part != "synthetic":
+    if not args.gpu and args.part != "synthetic":
         print(
             f"\n{'loop':>10s} {'truth':>10s} {'spread':>7s}  "
             + "  ".join(f"{name + ' bias':>22s}" for name in LIVE)
