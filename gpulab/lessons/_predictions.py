@@ -47,9 +47,6 @@ _NOT_ASKED = (
     "This kernel does not know the question, so nothing is compared. Run the cell with "
     "gl.lessons.predict first."
 )
-_NEVER = (
-    "You gave a number, but on this machine there is no such number. The text below explains why."
-)
 _SENTENCES = {
     "not measured": "There is nothing to compare with yet.",
     "no prediction": "No prediction. Next time, answer before you run this cell: the surprise is "
@@ -630,25 +627,23 @@ def reveal(
     known = content.question(id)
     recalled = _recalled(id)
     asked = recalled or Prediction(id, "", "", ())
-    sides, source = _evidence(known, measured, evidence)
+    sides, source = _evidence(id, measured, evidence)
     try:
-        value, text, never = _outcome(asked, known, measured, reason)
+        value, text = _answer(asked, measured, reason)
     except InputError:
         if recalled is not None or not isinstance(measured, str):
             raise
         # one of the choices of a question that was not asked here
-        value, text, never = measured, measured, False
+        value, text = measured, measured
     if isinstance(value, float):
         text, warning = _with_doubt(asked, known, measured, text, interval, warning)
     # what was measured answers nothing, so no badge may stand beside "not measured"
-    if value is None and not never:
+    if value is None:
         sides, source = {}, None
     kept = asked.answer
     predicted = kept.value if kept else None
     ratio, verdict = ratio_of(predicted, value), verdict_of(predicted, value, known)
-    if never:
-        verdict = "off" if kept else "no prediction"
-    sentence = _NEVER if never and kept else _sentence(verdict, predicted, value, ratio, known)
+    sentence = _sentence(verdict, predicted, value, ratio, known)
     # the sentence of a note begins in lower case
     sentence = f"{sentence} {warning[:1].upper()}{warning[1:]}".rstrip()
     # a file of an earlier version: without unit and choices no verdict is safe
@@ -673,7 +668,7 @@ def reveal(
         entry = content["predictions"].setdefault(id, {})
         entry["question"] = asked.question or entry.get("question") or ""
         before = entry.get("revealed")
-        if value is None and not never:
+        if value is None:
             if before is None:
                 entry["unmeasured"] = text
             return
@@ -698,10 +693,9 @@ def _with_doubt(
     warning: str,
 ) -> tuple[str, str]:
     """Return an answer's text with its interval, and the warning that belongs to it."""
-    if known.outcome is None:
-        interval = getattr(measured, "interval_seconds", None) if interval is None else interval
-        notes = [note for note in getattr(measured, "notes", ()) if note.code in _DISTURBED]
-        warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
+    interval = getattr(measured, "interval_seconds", None) if interval is None else interval
+    notes = [note for note in getattr(measured, "notes", ()) if note.code in _DISTURBED]
+    warning = warning or (f"The machine was disturbed: {notes[0].sentence}" if notes else "")
     if interval is None:
         return text, warning
     ends = _validate.items(f"reveal {asked.id}", "interval", interval)
@@ -719,19 +713,15 @@ def _with_doubt(
     return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning
 
 
-def _evidence(
-    known: content.Question, measured: Any, given: Any
-) -> tuple[dict[str, Evidence], Evidence | None]:
+def _evidence(id: str, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
     """Return the evidence of each side, where there are sides, and that of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
     if not all(isinstance(each, Evidence) for each in sides.values()):
         raise InputError(
-            f"reveal {known.id}: evidence is {shown(given)}; expected the evidence of each "
+            f"reveal {id}: evidence is {shown(given)}; expected the evidence of each "
             "side by its name. "
             'Pass for example {"the CPU": cpu.evidence, "the GPU": bill.evidence}.'
         )
-    if given is None and known.sides is not None and measured is not None:
-        sides = dict(known.sides(measured))
     if sides:
         return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
     source = given or getattr(measured, "evidence", None)
@@ -741,28 +731,16 @@ def _evidence(
     return {}, source if isinstance(source, Evidence) else None
 
 
-def _outcome(
-    asked: Prediction, known: content.Question, measured: Any, reason: str
-) -> tuple[float | str | None, str, bool]:
-    """Return the answer, its words, and whether it is that there is no such number."""
-    try:
-        value = (
-            known.outcome(measured)
-            if known.outcome is not None and measured is not None
-            else measured
-        )
-    except content.Never as why:
-        return None, str(why), True
-    except content.Unmeasured as why:
-        return None, f"not measured: {why}", False
-    value = getattr(value, "median_seconds", value)
+def _answer(asked: Prediction, measured: Any, reason: str) -> tuple[float | str | None, str]:
+    """Return the answer, as a number in base units or a choice, and its words."""
+    value = getattr(measured, "median_seconds", measured)
     if value is None:
-        return None, f"not measured{': ' + reason if reason else ''}", False
+        return None, f"not measured{': ' + reason if reason else ''}"
     if asked.choices:
         chosen = choose(value, asked.choices)
-        return chosen, chosen, False
+        return chosen, chosen
     base = asked.quantity.parse(value) if isinstance(value, str) else _number(asked.id, value)
-    return base, asked.quantity.format(base), False
+    return base, asked.quantity.format(base)
 
 
 def _number(id: str, value: Any) -> float:

@@ -3,8 +3,8 @@
 
 An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A
 notebook's folder contains ``predictions.toml``, the questions and the misconceptions behind common
-wrong predictions; ``outcomes.py``, how to get the answer of a question from a result; and one file
-for each exercise, in cells that begin with a line such as ``# %% stub``:
+wrong predictions, and one file for each exercise, in cells that begin with a line such as
+``# %% stub``:
 
 - ``exercise``: the fields of ``Exercise`` that are plain values;
 - ``stub`` and ``solution``: sources as a learner would write them;
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.errors import InputError, message_of, shown
-from gpulab.evidence import Evidence
 from gpulab.results import Result
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
@@ -59,14 +58,6 @@ class Question:
     id : str
     readings : tuple of Reading
         The first that applies is shown with the measurement.
-    outcome : callable or None
-        Called with what the notebook passes to ``reveal``; returns the number (base units) or the
-        choice. It raises ``Unmeasured`` if the result does not contain it, and ``Never`` if the
-        answer is that there is no such number. None if the notebook passes a number, a choice or a
-        measurement.
-    sides : callable or None
-        For an answer that compares two things: called with what is passed to ``reveal``; returns
-        the evidence of each by name.
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
     close_absolute : float
@@ -76,8 +67,6 @@ class Question:
 
     id: str
     readings: tuple[Reading, ...] = ()
-    outcome: Callable[[Any], Any] | None = None
-    sides: Callable[[Any], Mapping[str, Evidence]] | None = None
     close_ratio: float = 2.0
     close_absolute: float = 0.0
 
@@ -201,16 +190,6 @@ class Refused(Exception):  # noqa: N818  (not an error of the program: an answer
     """The answer is wrong; the message says why."""
 
 
-class Unmeasured(Exception):  # noqa: N818
-    """The answer cannot be taken from the measurement; the message says why and what to do."""
-
-
-class Never(Unmeasured):
-    """The measurement shows that there is no such number; the message is the answer, such as that
-    something never pays off.
-    """
-
-
 class NotAttempted(Exception):  # noqa: N818
     """The stub is unchanged, or has no answer yet; the message, if any, says what is missing."""
 
@@ -252,9 +231,6 @@ def read_lesson(folder: Path) -> Lesson:
     InputError
         If a file cannot be read, or two exercises have the same id.
     """
-    file = folder / "outcomes.py"
-    with _named(file):
-        taken = definitions(file) if file.exists() else {}
     with _named(folder / "predictions.toml"):
         tables = tomllib.loads((folder / "predictions.toml").read_text(encoding="utf-8"))
         notebook = tables.pop("notebook")
@@ -265,18 +241,16 @@ def read_lesson(folder: Path) -> Lesson:
                     Reading(_condition(each["when"]), each["text"])
                     for each in table.pop("readings", ())
                 ),
-                *(taken.get(name, {}).get(id) for name in ("outcome", "sides")),
                 **table,
             )
             for id, table in tables.items()
         }
     exercises: dict[int, Exercise] = {}
     for path in sorted(folder.glob("*.py")):
-        if path != file:
-            with _named(path):
-                found = _exercise_of(path)
-                if exercises.setdefault(int(found.id.partition(".")[2]), found) is not found:
-                    raise ValueError(f"another file has the id {found.id}")
+        with _named(path):
+            found = _exercise_of(path)
+            if exercises.setdefault(int(found.id.partition(".")[2]), found) is not found:
+                raise ValueError(f"another file has the id {found.id}")
     return Lesson(
         notebook,
         questions,
