@@ -12,6 +12,8 @@ kernel and no other metadata; no execution counts, but a 1 where outputs are kep
 cells that nbval compares (the tag ``nbval-check-output``); one space of indentation; a newline at
 the end. Tags stay. A notebook of the course has the badge "Open in Colab" under its title, and
 after it the cell that installs gpulab there: both are written here, since they name the repository.
+So is what a notebook repeats from the file of an exercise: below a cell with the heading
+"### Exercise 02.5" and the task, its title, its hints, and the cell with the stub and the check.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from gpulab.lessons import content
+from gpulab.lessons.content import Exercise
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CHECKED = "nbval-check-output"
@@ -43,6 +48,8 @@ _METADATA = {
     "language_info": {"name": "python"},
 }
 _KEPT_CELL_METADATA = ("tags", "jupyter")
+_HEADING = re.compile(r"^### Exercise (\d\d\.\d+)", re.MULTILINE)
+_CHECK = re.compile(r'^gl\.lessons\.check\("(\d\d\.\d+)"', re.MULTILINE)
 
 
 def canonical(notebook: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def canonical_text(path: Path) -> str:
     """Return a notebook file's canonical text."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     if path.resolve().parent == FOLDER:
-        notebook["cells"] = _with_colab(notebook["cells"], path.name)
+        notebook["cells"] = _with_exercises(_with_colab(notebook["cells"], path.name))
     return json.dumps(canonical(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -75,6 +82,48 @@ def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     source = f"{title}\n\n[![Open in Colab](attachment:{_BADGE.name})]({address})\n{rest}"
     head = {**first, "source": source, "attachments": {_BADGE.name: picture}}
     return [head, {"cell_type": "code", "id": "colab", "source": _ON_COLAB}, *others]
+
+
+def _with_exercises(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells with each exercise as its file in gpulab/course has it; a cell with the
+    check is added where there is none.
+    """
+    checked = {id for cell in cells for id in _CHECK.findall("".join(cell["source"]))}
+    made: list[dict[str, Any]] = []
+    for cell in cells:
+        source, is_code = "".join(cell["source"]), cell["cell_type"] == "code"
+        named = (_CHECK if is_code else _HEADING).search(source)
+        exercise = content.exercises().get(named[1]) if named else None
+        if exercise is None:
+            made.append(cell)
+        elif is_code:
+            made.append({**cell, "source": _check_cell(exercise)})
+        else:
+            made.append({**cell, "source": _task(exercise, source)})
+            if exercise.id not in checked:
+                name = f"ex-{exercise.id.replace('.', '-')}"
+                made.append({"cell_type": "code", "id": name, "source": _check_cell(exercise)})
+    return made
+
+
+def _task(exercise: Exercise, source: str) -> str:
+    """Return the task in ``source`` between the exercise's title and its hints."""
+    before, _, after = source.partition("### Exercise ")
+    task = after.partition("\n")[2].partition("<details>")[0].strip()
+    hints = (
+        f"<details><summary>Hint {number}</summary>\n\n{hint}\n\n</details>\n\n"
+        for number, hint in enumerate(exercise.hints, 1)
+    )
+    return (
+        f"{before}### Exercise {exercise.id}: {exercise.title}\n\n{task}\n\n{''.join(hints)}"
+        f'Stuck? `gl.lessons.solution("{exercise.id}")` shows one solution.'
+    )
+
+
+def _check_cell(exercise: Exercise) -> str:
+    """Return the stub and its check, two empty lines below a function."""
+    gap = "\n\n\n" if exercise.stub.splitlines()[-1].startswith(" ") else "\n\n"
+    return f'{exercise.stub}{gap}gl.lessons.check("{exercise.id}", {exercise.answer_name})'
 
 
 def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
