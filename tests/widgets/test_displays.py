@@ -63,7 +63,11 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("InferencePlanner", {"context": 8192, "batch": 64, "price": 3}),
     ("InferencePlanner", {"model": "Llama 3.1 70B", "device": "L4", "weights": "int4"}),
 ]
-IDS = [f"{name} {k}" for k, (name, _) in enumerate(ANALYTIC)]
+# Numbered for each instrument, so that a new row renames no other's text.
+IDS = [
+    f"{name} {[other for other, _ in ANALYTIC[: k + 1]].count(name)}"
+    for k, (name, _) in enumerate(ANALYTIC)
+]
 
 
 @pytest.fixture(autouse=True)
