@@ -289,6 +289,22 @@ def test_links_of_the_pages_lead_somewhere(page: Path) -> None:
             assert anchor in slugs, target
 
 
+def test_the_maps_name_each_part_and_the_pages_what_is_there() -> None:
+    """Both maps have every part of the package; paths and names of gpulab in a page exist."""
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in pages}
+    parts = {path.stem for path in (ROOT / "gpulab").iterdir() if not path.stem.startswith("__")}
+    for page, heading in (("CONTRIBUTING", "## The map"), ("architecture", "## The parts")):
+        words = re.findall(r"\w+", texts[page].partition(heading)[2].partition("\n## ")[0])
+        assert parts - {"py"} - set(words) == set()
+    for page in texts.keys() - {"CHANGELOG"}:
+        folders = r"`((?:gpulab|tests|tools|docs|benchmarks|notebooks)/[\w./-]+)`"
+        for path in re.findall(folders, texts[page].replace("NN", "02")):
+            assert (ROOT / path).exists(), (page, path)
+        for name in re.findall(r"(?<![\w./])gl\.(\w+(?:\.[A-Za-z_]\w*)*)", texts[page]):
+            assert _named(name) is not None, (page, name)
+
+
 def test_nothing_that_names_students_enters_an_image() -> None:
     """What git ignores because it names students is left out of the container too."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").partition("# What names students")

@@ -25,8 +25,8 @@ How to add an instrument
    - ``failed(action)``, if work without a result must remove what was shown before;
    - if an action is to run by itself when the controls ask for something new, it inherits from
      ``FollowingInstrument`` instead.
-3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to
-   ``tests/widgets``, and one to ``tests/browser``.
+3. Add its name to the three lists of ``gpulab/widgets/__init__.py``, where the tests find it, a row
+   with what it shows to ``tests/widgets/test_displays.py``, and a cell with it to a notebook.
 
 The base class handles validation with one-sentence errors, the thread, progress, Stop, the refusal
 of a second run, turn-taking between instruments, the errors of the core, focus, keyboard and

@@ -20,7 +20,7 @@ Attention and the training steps count matrix products and convolutions only, as
 does. Bytes are the compulsory traffic: each input read once, each output written once; repeated
 reads and memory that an implementation keeps between operators are not counted.
 
-Adding a workload takes ten lines in one place, here or in your own module::
+Adding a workload takes a dozen lines in one place, here or in your own module::
 
     from gpulab.workloads import WorkloadSpec, draw, register
 
