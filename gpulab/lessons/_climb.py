@@ -215,7 +215,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
 
     Notes
     -----
-    A time is that of the rung's source with its default settings; ``tuning`` shows other settings.
+    A time is that of the rung's source with its default settings.
     """
     from gpulab.kernels import ladder  # its kernels load numba
 

@@ -4,7 +4,7 @@ A dispatch mode sees each operator below autograd, so it sees what autograd save
 backward pass makes. Views share one storage and count once; a storage dies when its last owner does
 (PyTorch keeps one Python object per storage alive as long as the storage, so a weak reference to it
 shows this). What an operator allocates inside and frees before it returns is not seen here:
-``_scratch`` estimates that apart.
+``kernel_memory`` estimates that apart.
 """
 
 from __future__ import annotations
