@@ -11,8 +11,8 @@ The parts, in the order in which a simulation passes through them:
 - ``_hazards`` keeps who touched which word, by happens-before.
 - ``_loops`` runs loops, and sees where one waits for other threads; ``_turns`` lets blocks, or each
   thread of a block, run by themselves where they wait for each other.
-- ``_scalar_lanes`` writes a loop as Python for one lane, and runs it lane by lane when few lanes
-  are active and the result is the same.
+- ``_scalar_lanes`` runs a loop lane by lane, as Python, when few lanes are active and the result is
+  the same.
 - ``_simulate`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.
 
 A number has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is

@@ -257,8 +257,6 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
-    # what arrays that nobody writes hold at most, by store
-    largest: dict[int, int] = field(default_factory=dict)
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
     # loops whose lanes could not run alone, and how often in a row
     left_to_lockstep: dict[int, int] = field(default_factory=dict)

@@ -45,7 +45,6 @@ _PROGRAMS_KEPT, _TRIES = 32, 4
 # Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
 # (measured: it costs some 10).
 _WORTH_TURNS, _LONGEST_WAIT = 10, 40
-_MOST_LOOKED_AT = 1 << 18  # elements of an array whose largest one is looked for
 _SIMPLE = (
     ast.Assign,
     ast.AugAssign,
@@ -118,8 +117,7 @@ class LaneWriter:
     """Writes the function of one lane; ``types`` and ``views`` are what the names hold when the
     loop begins.
 
-    ``fixed`` has what expressions are throughout the loop (a number, or the name of a parameter),
-    ``largest`` what arrays hold at most.
+    ``fixed`` has what expressions are throughout the loop: a number, or the name of a parameter.
     """
 
     def __init__(
@@ -127,11 +125,10 @@ class LaneWriter:
         types: dict[str, np.dtype],
         views: dict[str, View],
         fixed: dict[int, Any],
-        largest: dict[str, int],
         most: int,
     ) -> None:
         self.parameters, self.types, self.most = list(types), dict(types), most
-        self._views, self._fixed_values, self._largest = views, fixed, largest
+        self._views, self._fixed_values = views, fixed
         self._known = set(types)  # names that surely have a value here
         self._lines: list[str] = []
         self.loops: list[LoopText] = []
@@ -385,10 +382,10 @@ class LaneWriter:
         text = f"A_{name}[{place}]"
         if view.dtype != INT:
             return Value(text, view.dtype, _bound_of(view.dtype))
-        if self._largest[name] > self.most:
-            value, first = self._named(text)
-            text = f"({value} if {-self.most} <= {first} <= {self.most} else bail())"
-        return Value(text, INT, self.most)
+        value, first = self._named(text)
+        return Value(
+            f"({value} if {-self.most} <= {first} <= {self.most} else bail())", INT, self.most
+        )
 
     def _temporary(self) -> str:
         self._temporaries += 1
@@ -826,8 +823,6 @@ class ScalarLoop:
                 raise Refused
             if one.ndim:
                 fixed[number], values[name] = name, one
-        known = frame.machine.launch.largest
-        largest = {name: _largest(known, view) for name, view in views.items()}
         types = {name: one.dtype for name, one in values.items()}
         arrays = [
             (name, view.store.space, view.store.tracker is None, view.dtype, view.shape)
@@ -837,13 +832,12 @@ class ScalarLoop:
             *types.items(),
             *arrays,
             *((view.strides, view.offset is START) for view in views.values()),
-            *largest.values(),
             *(one if isinstance(one, str) else (one.dtype, one.item()) for one in fixed.values()),
         )
         if key not in self._texts:
             if len(self._texts) >= _PROGRAMS_KEPT:
                 self._texts.clear()
-            self._texts[key] = _written(self.node, types, views, fixed, largest)
+            self._texts[key] = _written(self.node, types, views, fixed)
         found = self._texts[key]
         if found is None:
             raise Refused
@@ -934,24 +928,6 @@ def _is_fixed(node: ast.expr, translator: Translator) -> bool:
         case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
             return name in translator.local
     return False
-
-
-def _largest(known: dict[int, int], view: View) -> int:
-    """Return a bound, one of ``_MOST``, of the integers in memory that nobody writes; 2**63 where
-    it is not known.
-    """
-    store = view.store
-    if (
-        store.space != "global"
-        or store.tracker is not None
-        or store.dtype != INT
-        or not 0 < store.elements <= _MOST_LOOKED_AT
-    ):
-        return 1 << 63
-    if id(store) not in known:
-        largest = max(-int(store.data.min()), int(store.data.max()))
-        known[id(store)] = min((most for most in _MOST if largest <= most), default=1 << 63)
-    return known[id(store)]
 
 
 def _lists(view: View, lanes: np.ndarray) -> Any:
