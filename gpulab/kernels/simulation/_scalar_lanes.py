@@ -138,13 +138,11 @@ class LaneWriter:
         self.assigned: list[str] = []
         self._loop: LoopText | None = None
         self._temporaries = 0
-        self._counts: dict[str, int] = {}
 
     def make(self, node: ast.While | ast.For) -> Callable[..., Any]:
         """Return what returns the lane's function for ``bail`` and the logs. The function returns
         whether there are more turns, and what the variables that it assigned hold.
         """
-        self._counts = _counts(node)
         self._loop_text(node, 2)
         logs = [
             f" L{n}, P{n}, S{n}, N{n} = codes[{n}], codes[{n}].append, around[{n}].append, "
@@ -294,7 +292,7 @@ class LaneWriter:
             case ast.Name(id=name):
                 self._gives(name, value.dtype)
                 self._line(indent, f"v_{name} = {value.text}")
-                if value.dtype == INT and value.bound > self.most and not self._only_counts(name):
+                if value.dtype == INT and value.bound > self.most:
                     self._line(indent, f"if not {-self.most} <= v_{name} <= {self.most}: bail()")
             case ast.Subscript(value=ast.Name(id=array)):
                 view, name = self._view(array), self._temporary()
@@ -317,13 +315,6 @@ class LaneWriter:
         self._known.add(name)
         if name not in self.assigned:
             self.assigned.append(name)
-
-    def _only_counts(self, name: str) -> bool:
-        """Return whether a variable changes by so little in each turn that it need not be asked how
-        large it is.
-        """
-        most = self._counts.get(name, self.most) * (_MOST_LOGGED + _MOST_TURNS)
-        return most <= self.most >> 3
 
     # -- arrays
 
@@ -432,7 +423,7 @@ class LaneWriter:
         if node.id not in self._known or node.id in self._views:
             raise Refused
         dtype = self.types[node.id]
-        bound = self.most + (self.most >> 3) if dtype == INT else _bound_of(dtype)
+        bound = self.most if dtype == INT else _bound_of(dtype)
         return Value(f"v_{node.id}", dtype, bound)
 
     def _boolop(self, node: ast.BoolOp) -> Value:
@@ -542,23 +533,6 @@ def _as_load(node: ast.expr) -> ast.expr:
         ):
             return ast.copy_location(ast.Subscript(value, index, ast.Load()), node)
     raise Refused  # also an index that loads, which is written twice here, and loads once
-
-
-def _counts(node: ast.AST) -> dict[str, int]:
-    """Return the variables that a loop only adds constants to, with the sum of these."""
-    found: dict[str, int] = {}
-    counted: set[int] = set()
-    for part in ast.walk(node):
-        match part:
-            case ast.AugAssign(
-                target=ast.Name(id=name),
-                op=ast.Add() | ast.Sub(),
-                value=ast.Constant(value=int(amount)),
-            ):
-                counted.add(id(part.target))
-                found[name] = found.get(name, 0) + abs(amount)
-    others = {part.id for part in _stored(node) if id(part) not in counted}
-    return {name: amount for name, amount in found.items() if name not in others}
 
 
 def _stored(node: ast.AST) -> list[ast.Name]:
