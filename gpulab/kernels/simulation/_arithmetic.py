@@ -28,7 +28,7 @@ from gpulab.kernels.simulation._memory import (
     elements,
     fill,
     load,
-    local_view,
+    new_view,
     reshaped,
     store,
     viewed,
@@ -651,7 +651,7 @@ def _of_memory(call: Call) -> Expression:
         try:
             if kind == "copy":  # memory of each thread's own
                 shape = tuple(map(int, view.shape))
-                copy = local_view(view.store.name, shape, view.dtype, mask.batch)
+                copy = new_view(view.store.name, "local", shape, view.dtype, mask.batch)
                 fill(frame.machine, copy, mask, view, call.line)
                 return copy
             if kind == "view":

@@ -27,7 +27,7 @@ from gpulab.kernels.simulation._memory import (
     constant_view,
     forget,
     index_of,
-    local_view,
+    new_view,
 )
 from gpulab.kernels.simulation.source import UNKNOWN, dtype_of
 from gpulab.units import plural
@@ -459,7 +459,7 @@ def _local_array(call: Call) -> Expression:
         view = frame.arrays.get(key)
         if view is None:
             _, shape, dtype = key
-            view = frame.arrays[key] = local_view(name, shape, dtype, frame.machine.batch)
+            view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
         else:
             # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
             forget(view.store, mask)
@@ -669,7 +669,7 @@ def _atomic(call: Call, operation: str) -> Expression:
     whole = operation == "compare_and_swap"  # numba's older form works on the first element
     index = None if whole else call.translator.index(nodes[1])
     values = [call.numeric(node) for node in nodes[1 if whole else 2 :]]
-    takes = _memory.types_of(operation)
+    takes = _memory.INTEGERS_ONLY.get(operation, _memory.ALL_TYPES)
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)

@@ -25,7 +25,7 @@ from gpulab.kernels.simulation._hazards import (
     of_all_blocks,
     of_one_block,
 )
-from gpulab.kernels.simulation._memory import START, Known, Store, View, shared_view
+from gpulab.kernels.simulation._memory import START, Known, Store, View, new_view
 from gpulab.kernels.simulation._turns import MORE_THAN_FIT, Turns, WaitError
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
@@ -512,7 +512,7 @@ class Machine:
         view = self.shared.get(key)
         if view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
-            view = self.shared[key] = shared_view(name, shape, dtype, self.batch)
+            view = self.shared[key] = new_view(name, "shared", shape, dtype, self.batch)
             view.store.tracker = self._new_tracker(view.store.all_words)
         return view
 
@@ -546,8 +546,8 @@ class Machine:
                 return view
         if not self.dynamic:
             self._more_shared(nbytes, line)
-            self._dynamic_bytes = shared_view(
-                name, (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
+            self._dynamic_bytes = new_view(
+                name, "shared", (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
             ).store.data
         elements = nbytes // dtype.itemsize
         store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)

@@ -447,22 +447,14 @@ def cannot_be_written(view: View) -> str:
     )
 
 
-def shared_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
-    """Return a new array in the shared memory of each block."""
-    return _new_view(name, "shared", shape, dtype, (batch.blocks,))
-
-
-def local_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
-    """Return a new array of each thread's own."""
-    return _new_view(name, "local", shape, dtype, (batch.blocks, batch.width))
-
-
-def _new_view(
-    name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, lanes: tuple[int, ...]
-) -> View:
+def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
+    """Return a new array in the "shared" memory of each block, or of each thread's own
+    ("local").
+    """
     size, item, is_record = math.prod(shape), dtype.itemsize, dtype.names is not None
     if is_record:
         size, dtype, record = size * item, np.dtype(np.uint8), dtype
+    lanes = (batch.blocks,) if space == "shared" else (batch.blocks, batch.width)
     full = (size, *lanes) if space == "local" and not is_record else (*lanes, size)
     data = np.full(full, _unwritten(dtype), dtype=dtype)
     if space == "local" and is_record:
@@ -504,31 +496,21 @@ class Known:
     accesses is looked at once.
     """
 
-    __slots__ = ("_found",)
-
     def __init__(self) -> None:
-        self._found: dict[tuple[int, Any, int], tuple[Any, Mask | None, Any]] = {}
+        self._found: dict[tuple[int, int, int], tuple[Any, Any, Mask | None, Any]] = {}
 
-    def place(self, index: np.ndarray, extent: Any, stride: int, mask: Mask) -> Any:
+    def place(self, index: Any, extent: Any, stride: int, mask: Mask) -> Any:
         """Return what was found for an index (in all lanes, or in these), or None."""
-        known = self._found.get((id(index), extent, stride))
-        if (
-            known is None
-            or known[0] is not index
-            or (known[1] is not None and known[1] is not mask)
-        ):
-            return None
-        return known[2]
+        known = self._found.get((id(index), id(extent), stride))
+        is_same = known is not None and known[0] is index and known[1] is extent
+        return known[3] if is_same and known[2] in (None, mask) else None  # type: ignore[index]
 
-    def remember(
-        self, index: np.ndarray, extent: Any, stride: int, mask: Mask | None, place: Any
-    ) -> None:
+    def remember(self, index: Any, extent: Any, stride: int, mask: Mask | None, place: Any) -> None:
         """Keep what was found; ``mask`` is None where it holds for any lanes."""
-        if index.size > _MOST_REMEMBERED:
-            return
-        if len(self._found) >= _REMEMBERED:
-            self._found.clear()
-        self._found[id(index), extent, stride] = index, mask, place
+        if 1 < index.size <= _MOST_REMEMBERED:
+            if len(self._found) >= _REMEMBERED:
+                self._found.clear()
+            self._found[id(index), id(extent), stride] = index, extent, mask, place
 
 
 def locate(
@@ -544,84 +526,50 @@ def locate(
     lanes that are within.
     """
     where = view.offset
-    inside = mask
-    if view.within is not None:
-        here, _ = mask.split(view.within)
-        if here is None:
-            return where, None
-        inside = here
+    inside = mask if view.within is None else mask.split(view.within)[0]
     for axis, index in enumerate(indices):
+        if inside is None:
+            return where, None
         extent, stride = view.shape[axis], view.strides[axis]
         if from_end[axis]:
             index = index + extent  # noqa: PLW2901 - a[-1] is written for the last element
-        if isinstance(index, np.ndarray) and not isinstance(extent, np.ndarray):
-            place = machine.known.place(index, extent, stride, inside)
-            if place is None:
-                place, rest = _place(machine, view, indices, axis, index, inside, line, verb)
-                if rest is None:
-                    return where, None
-                inside = rest
-        elif not isinstance(extent, np.ndarray) and 0 <= index < extent:
-            place = index if stride == 1 else index * np.int64(stride)
-        else:
-            index, rest = _outside(machine, view, indices, axis, index, inside, line, verb)  # noqa: PLW2901
-            if rest is None:
-                return where, None
-            inside, place = rest, index * np.int64(stride)
+        place = machine.known.place(index, extent, stride, inside)
+        if place is None:
+            safe, rest = _within(machine, view, indices, index, extent, inside, line, verb)
+            place = safe if stride == 1 else safe * np.int64(stride)
+            if rest is inside:
+                machine.known.remember(
+                    index, extent, stride, None if safe is index else inside, place
+                )
+            inside = rest
         where = place if where is START else where + place
     return where, inside
 
 
-def _place(
+def _within(
     machine: Machine,
     view: View,
     indices: tuple[Any, ...],
-    axis: int,
-    index: np.ndarray,
-    mask: Mask,
-    line: int,
-    verb: str,
-) -> tuple[Any, Mask | None]:
-    """Return index times stride, and the lanes that are within; remember it, unless there is
-    something to report.
-    """
-    extent, stride = view.shape[axis], view.strides[axis]
-    rest: Mask | None = mask
-    safe = index
-    outside = index.view(_UNSIGNED) >= np.uint64(extent)
-    if np.count_nonzero(outside):
-        if np.count_nonzero(outside if mask.array is None else outside & mask.array):
-            safe, rest = _outside(machine, view, indices, axis, index, mask, line, verb)
-            return (safe if stride == 1 else safe * np.int64(stride)), rest
-        safe = np.where(outside, np.int64(0), index)  # in lanes that take no part
-    place = safe if stride == 1 else safe * np.int64(stride)
-    machine.known.remember(index, extent, stride, None if safe is index else mask, place)
-    return place, rest
-
-
-def _outside(
-    machine: Machine,
-    view: View,
-    indices: tuple[Any, ...],
-    axis: int,
     index: Any,
+    extent: Any,
     mask: Mask,
     line: int,
     verb: str,
 ) -> tuple[Any, Mask | None]:
-    """Report the lanes whose index is out of bounds; return an index that is not, and the lanes
-    that remain.
+    """Return an index that is 0 where it is out of bounds, and the lanes that are within; report
+    the others.
     """
-    extent = view.shape[axis]
-    bad = np.atleast_2d((index < 0) | (index >= extent))
-    outside, rest = mask.split(bad)
+    is_one = isinstance(extent, np.generic)
+    bad = index.view(_UNSIGNED) >= np.uint64(extent) if is_one else (index < 0) | (index >= extent)
+    if not np.count_nonzero(bad):
+        return index, mask
+    outside, rest = mask.split(np.atleast_2d(bad))
     if outside is not None:
         _report(machine, view, indices, index, outside, line, verb)
-        wraps = bad & (np.atleast_2d(index) >= -extent) & (np.atleast_2d(index) < 0)
-        if wraps.any():  # numba's rule, so that the values are those of numba
-            index = np.where(wraps, np.atleast_2d(index) + extent, np.atleast_2d(index))
-            bad = np.atleast_2d((index < 0) | (index >= extent))
-            outside, rest = mask.split(bad)
+        # numba's rule, so that the values are those of numba
+        index = np.where(index < 0, index + extent, index)
+        bad = np.atleast_2d((index < 0) | (index >= extent))
+        rest = mask.split(bad)[1]
     return np.where(bad, np.int64(0), index), rest
 
 
@@ -634,14 +582,14 @@ def _report(
     line: int,
     verb: str,
 ) -> None:
-    row, lane = (int(part) for part in divmod(outside.flat[0], machine.batch.width))
-    shown = tuple(int(_of_lane(i, row, lane)) for i in indices)
-    wrapped = (
-        "; numba would count it from the end, CUDA C++ would access memory before the array"
-        if _of_lane(index, row, lane) < 0
-        else ""
-    )
-    shape = tuple(int(_of_lane(n, row, lane)) for n in view.shape)
+    batch = machine.batch
+    row, lane = (int(part) for part in divmod(outside.flat[0], batch.width))
+
+    def of_lane(value: Any) -> int:
+        return int(np.broadcast_to(value, (batch.blocks, batch.width))[row, lane])
+
+    shown, shape = tuple(map(of_lane, indices)), tuple(map(of_lane, view.shape))
+    wrapped = "; numba would count it from the end, CUDA C++ would access memory before the array"
     machine.found(
         "bounds",
         line,
@@ -650,14 +598,9 @@ def _report(
         (machine.thread(row, lane),),
         outside.lanes,
         f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for "
-        f"{view.store.name}, whose shape is {shape[0] if len(shape) == 1 else shape}{wrapped}",
+        f"{view.store.name}, whose shape is {shape[0] if len(shape) == 1 else shape}"
+        f"{wrapped if of_lane(index) < 0 else ''}",
     )
-
-
-def _of_lane(value: Any, row: int, lane: int) -> Any:
-    if np.ndim(value) == 0:
-        return value
-    return value[row if value.shape[0] > 1 else 0, lane if value.shape[1] > 1 else 0]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -972,12 +915,7 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
     count = conflict.count * lanes.times
     if machine.found_again("race", line, store.name, count, conflict.other_line):
         return
-    index = (
-        int(lanes.words[conflict.lane])
-        % store.tracker.words
-        * store.word_bytes
-        // store.index_bytes
-    )
+    index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
         for t in (conflict.thread, conflict.other_thread)
@@ -1067,16 +1005,14 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 _WHOLE, _UNSIGNED_OF_BYTES = ("int32", "uint32", "int64", "uint64"), ("uint32", "uint64")
 # The element types for which numba-cuda has each; those that are not here take floats as well.
 # Source: numba-cuda 0.30, cudadecl.py.
-_INTEGERS_ONLY = dict.fromkeys(
+INTEGERS_ONLY = dict.fromkeys(
     ("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE
 ) | dict.fromkeys(("inc", "dec"), _UNSIGNED_OF_BYTES)
 _FEW = 8  # lanes at one place that take their turns one by one
 _SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 
 
-def types_of(operation: str) -> tuple[str, ...]:
-    """Return the element types on which a GPU has an atomic."""
-    return _INTEGERS_ONLY.get(operation, (*_WHOLE, "float32", "float64"))
+ALL_TYPES = (*_WHOLE, "float32", "float64")
 
 
 @of_each_array
@@ -1149,19 +1085,16 @@ def _in_order(
     starts = np.flatnonzero(begins)
     lengths = np.diff(np.append(starts, len(order)))
     old = np.empty(len(order), dtype=data.dtype)
-    # what is lost depends on what was summed before
-    if operation == "add" and data.dtype.kind == "f":
+    if operation in _SCANS:
         many = lengths > _FEW
         for start, length in zip(starts[many].tolist(), lengths[many].tolist(), strict=True):
             lanes = order[start : start + length]
-            place = places[lanes[0]]
-            sums = np.add.accumulate(np.append(data[place], given[0][lanes]))
-            old[lanes], data[place] = sums[:-1], sums[-1]
+            place, combine = places[lanes[0]], OPERATIONS[operation]
+            found = np.append(data[place], given[0][lanes])
+            found = combine.accumulate(found, dtype=data.dtype)  # type: ignore[attr-defined]
+            old[lanes], data[place] = found[:-1], found[-1]
         starts, lengths = starts[~many], lengths[~many]
-        if not len(starts):
-            return old
-    if operation in _SCANS and lengths.max() > _FEW:
-        old[order] = _scanned(operation, data, sorted_places, given[0][order], starts, lengths)
+    if not len(starts):
         return old
     # One round for the first lane of each place, one for the second, and so on.
     longest_first = np.argsort(-lengths, kind="stable")
@@ -1175,31 +1108,4 @@ def _in_order(
             data[here] = np.where(found == given[0][lanes], given[1][lanes], found)
         else:
             data[here] = OPERATIONS[operation](found, given[0][lanes])
-    return old
-
-
-def _scanned(
-    operation: str,
-    data: np.ndarray,
-    places: np.ndarray,
-    values: np.ndarray,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-) -> np.ndarray:
-    """Return the old value of each lane, sorted by place, by a segmented scan of doubling steps;
-    update ``data``.
-    """
-    combine = OPERATIONS[operation]
-    position = np.arange(len(places)) - np.repeat(starts, lengths)
-    running = values.copy()
-    running[starts] = combine(data[places[starts]], values[starts])
-    step = 1
-    while step < int(lengths.max()):
-        reach = np.flatnonzero(position >= step)
-        running[reach] = combine(running[reach - step], running[reach])
-        step *= 2
-    old = np.empty_like(running)
-    old[1:] = running[:-1]
-    old[starts] = data[places[starts]]
-    data[places[starts]] = running[starts + lengths - 1]
     return old
