@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -204,116 +204,6 @@ class Orders:
 
 
 # -------------------------------------------------------------------------------------------------
-# A cheap test that most accesses pass: while each word belongs to one thread, or is never written,
-# no two accesses can race.
-#
-# Accesses that pass are only recorded. When one does not pass, the recorded ones go to the
-# witnesses in ``_hazards`` for the exact test.
-
-
-NOBODY, SEVERAL = -1, -2
-# Lanes noted at most, at 12 bytes each.
-_MOST_NOTED = 1 << 21
-
-
-class Owners:
-    """The accesses of one array since the owners were last forgotten, and which thread reads or
-    writes each word.
-    """
-
-    def __init__(self, words: int) -> None:
-        self.words = words
-        self.noted: list[tuple[str, Lanes, Moment]] = []
-        self._noted_lanes = 0
-        # made when first needed
-        self._readers, self._writers = (np.empty(0, dtype=np.int32) for _ in range(2))
-        self._forget()
-
-    def _forget(self) -> None:
-        self._new_readers: list[Lanes] = []
-        self._read_alone: dict[int, Lanes] = {}
-        self._own: dict[int, Lanes] = {}  # lanes that were found to write words of their own
-        self._kinds: set[str] = set()
-        self._any_readers = False
-
-    def forget(self) -> None:
-        """Begin anew: nobody has accessed anything."""
-        if self.noted:
-            self.noted = []
-            self._noted_lanes = 0
-            self._forget()
-
-    def passes(self, kind: str, lanes: Lanes, moment: Moment) -> bool:
-        """Return whether an access cannot race with those before, and note it then."""
-        if self._noted_lanes > _MOST_NOTED:
-            return False
-        kinds = self._kinds
-        if kind == "atomic" or "atomic" in kinds:
-            harmless = kinds <= {"atomic"} and kind == "atomic"
-        elif kind == "load" and "store" not in kinds:
-            self._new_readers.append(lanes)
-            harmless = True
-        elif id(lanes) in self._own:
-            harmless = True
-        elif kind == "load":
-            harmless = self._only(self._writers.take(lanes.words), lanes)
-            self._new_readers.append(lanes)
-        else:
-            harmless = self._takes(lanes)
-        if harmless:
-            kinds.add(kind)
-            self.noted.append((kind, lanes, moment))
-            self._noted_lanes += len(lanes.words)
-        return harmless
-
-    @staticmethod
-    def _only(owners: np.ndarray, lanes: Lanes) -> bool:
-        """Return whether the words belong to the lanes, or to nobody."""
-        return not np.count_nonzero((owners != lanes.threads) & (owners != NOBODY))
-
-    def _takes(self, lanes: Lanes) -> bool:
-        """Return whether all words that lanes write are their own, each lane's another one; they
-        belong to them then.
-        """
-        if "store" not in self._kinds:
-            self._writers = self._nobodies(self._writers)
-        for readers in self._new_readers:
-            self._read(readers)
-        self._new_readers = []
-        words, threads = lanes.words, lanes.threads
-        if self._any_readers and not self._only(self._readers.take(words), lanes):
-            return False
-        if "store" in self._kinds and not self._only(self._writers.take(words), lanes):
-            return False
-        self._writers[words] = threads
-        if np.count_nonzero(self._writers.take(words) != threads):
-            return False
-        self._own[id(lanes)] = lanes
-        return True
-
-    def _read(self, lanes: Lanes) -> None:
-        """Note who reads each word: one thread, or several."""
-        if id(lanes) in self._read_alone:
-            return
-        if not self._any_readers:
-            self._readers = self._nobodies(self._readers)
-            self._any_readers = True
-        words, threads = lanes.words, lanes.threads
-        before = self._readers.take(words)
-        self._readers[words] = threads
-        shared = (self._readers.take(words) != threads) | ((before != threads) & (before != NOBODY))
-        if np.count_nonzero(shared):
-            self._readers[words[shared]] = SEVERAL
-        self._read_alone[id(lanes)] = lanes
-
-    def _nobodies(self, owners: np.ndarray) -> np.ndarray:
-        if not len(owners):
-            return np.full(self.words, NOBODY, dtype=np.int32)
-        owners.fill(NOBODY)
-        return owners
-
-
-# -------------------------------------------------------------------------------------------------
 # Accesses that are no longer witnesses, because later ones replaced them; kept only where
 # ``syncwarp`` names lanes.
 #
@@ -395,8 +285,8 @@ class Evicted:
 # thread that did so, and one more that differs from it as much as possible: of another block, else
 # of another warp, else another lane. Whoever touches the word next is unordered with one of the
 # two, if it is unordered with any thread since the last barrier; only where ``syncwarp`` names
-# some lanes of a warp, others that were witnesses are asked as well (``Evicted``). An array is
-# ``quiet``, without witnesses, as long as its ``Owners`` tell that nothing can race there.
+# some lanes of a warp, others that were witnesses are asked as well (``Evicted``). As long as there
+# are reads alone, or atomics alone, none of them races, and they wait to be recorded.
 
 
 @dataclass(frozen=True)
@@ -410,11 +300,13 @@ class Conflict:
     count: int
 
 
+# Accesses that wait to be recorded at most, since each keeps its lanes.
+_MOST_WAITING = 64
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
-# What a word takes where blocks differ: two witnesses of each of three kinds, two owners, and
-# whether it is written.
-BYTES_OF_A_WORD = 3 * 2 * _PACKED.itemsize + 2 * np.dtype(np.int32).itemsize + 1
+# What a word takes where blocks differ: two witnesses of each of three kinds, and whether it is
+# written.
+BYTES_OF_A_WORD = 3 * 2 * _PACKED.itemsize + 1
 
 
 class _Witnesses:
@@ -452,6 +344,15 @@ class _Witnesses:
         found: Flat = self.packed[which].take(words).view(_FIELDS).reshape(-1, 4)
         return found
 
+    def each_of(self, words: Flat) -> Iterator[tuple[Flat | None, Flat]]:
+        """Return the fields of all that accessed the words: of each witness those of all words; of
+        others those that there are, and which of the words they are of.
+        """
+        for which in range(self.kept):
+            yield None, self.of(which, words)
+        if self.forgotten is not None:
+            yield self.forgotten.of(words)
+
 
 def _moment_fields(threads: Flat, moment: Moment) -> Flat:
     fields = np.empty((len(threads), 4), dtype=_FIELDS)
@@ -485,9 +386,10 @@ class Tracker:
         self.rows = 1
         self.orders = Orders()
         self.events = events
-        self.quiet = True
-        self._owners = Owners(words)
         self._epoch: Flat | int = -1
+        # the kinds of access since all before was ordered, and those that wait to be recorded
+        self._kinds: set[str] = set()
+        self._waiting: list[tuple[str, Lanes, Moment]] = []
         self._witnesses = {
             kind: _Witnesses(words, Evicted() if names_lanes else None)
             for kind in ("store", "atomic", "load")
@@ -507,8 +409,8 @@ class Tracker:
 
     def begin_anew(self) -> None:
         """Note that all accesses so far come before those that follow."""
-        self.quiet = True
-        self._owners.forget()
+        self._kinds.clear()
+        self._waiting.clear()
 
     def split(self, rows: int) -> None:
         """Keep the words of so many blocks apart from here on (shared memory whose blocks have been
@@ -516,9 +418,8 @@ class Tracker:
         """
         if self.rows == rows:
             return
-        self._look_closely()
+        self._record_waiting()
         self.rows = rows
-        self._owners = Owners(self.words * rows)
         self._witnesses = {
             kind: witnesses.copy_rows(rows) for kind, witnesses in self._witnesses.items()
         }
@@ -537,45 +438,39 @@ class Tracker:
         """
         kind, others = _KINDS[how]
         found = None
-        if not self._passes(kind, lanes, moment):
-            words, threads = lanes.words, lanes.threads
+        if not self.across_blocks and not isinstance(moment.epoch, np.ndarray):
+            self._reach(moment.epoch)
+        if kind != "store" and self._kinds <= {kind} and len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((kind, lanes, moment))  # none of them races with another one
+        else:
+            self._record_waiting()
             for other in others:
-                same = unchanged if other == "store" else None
-                found = found or self._conflict(
-                    self._witnesses[other], words, threads, moment, same
-                )
-            self._record(self._witnesses[kind], words, threads, moment)
+                if found is None and other in self._kinds:
+                    same = unchanged if other == "store" else None
+                    found = self._conflict(self._witnesses[other], lanes, moment, same)
+            self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
+        self._kinds.add(kind)
         if self._written is not None and kind != "load" and how != "compared":
             self._written[lanes.words] = True
         return found
 
-    def _passes(self, kind: str, lanes: Lanes, moment: Moment) -> bool:
-        """Return whether nothing can race with an access."""
-        in_step = self.across_blocks or not isinstance(moment.epoch, np.ndarray)
-        if in_step and not self.across_blocks and moment.epoch != self._epoch:
-            self._epoch = moment.epoch  # a barrier of all blocks: what was before is ordered
+    def _reach(self, epoch: int) -> None:
+        """Note a barrier of all blocks, if there was one: what was before is ordered."""
+        if epoch != self._epoch:
+            self._epoch = epoch
             self.begin_anew()
             if self._written is not None and self._written.all():
                 self._written = None
-        if in_step and self.quiet and self._owners.passes(kind, lanes, moment):
-            return True
-        self._look_closely()
-        return False
 
-    def _look_closely(self) -> None:
-        """Tell the witnesses what passed so far, and ask them from here on."""
-        if self.quiet:
-            self.quiet = False
-            for kind, lanes, moment in self._owners.noted:
-                self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
-            self._owners.forget()
+    def _record_waiting(self) -> None:
+        for kind, lanes, moment in self._waiting:
+            self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
+        self._waiting.clear()
 
     def clash(self, lanes: Lanes, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to
         be asked after ``write``.
         """
-        if self.quiet:
-            return None
         threads = lanes.threads
         winner = self._witnesses["store"].of(0, lanes.words)[:, 0]
         lost = np.flatnonzero(winner != threads)
@@ -583,11 +478,6 @@ class Tracker:
         if not len(lost):
             return None
         return Conflict(int(lost[0]), int(threads[lost[0]]), int(winner[lost[0]]), line, len(lost))
-
-    @property
-    def may_be_unwritten(self) -> bool:
-        """Return whether it is kept which words have a value."""
-        return self._written is not None
 
     def unwritten(self, words: Flat) -> Flat:
         """Return the lanes whose word of shared memory nobody has written."""
@@ -598,87 +488,41 @@ class Tracker:
     def _conflict(
         self,
         witnesses: _Witnesses,
-        words: Flat,
-        threads: Flat,
+        access: Lanes,
         moment: Moment,
         unchanged: Callable[[Flat], Flat] | None,
     ) -> Conflict | None:
-        for which in range(witnesses.kept):
-            fields = witnesses.of(which, words)
+        words, threads = access.words, access.threads
+        for which, fields in witnesses.each_of(words):
+            asked, at, epoch = threads, words, moment.epoch
+            if which is not None:  # those that are no witnesses, of the same warp alone
+                asked, at = threads[which], words[which]
+                epoch = epoch[which] if isinstance(epoch, np.ndarray) else epoch
             others = fields[:, 0]
-            unordered = (
-                (fields[:, 1] == moment.epoch)
-                if not self.across_blocks
-                else self._not_ordered(fields, threads, moment)
-            )
-            unordered &= others != threads
+            unordered = fields[:, 1] == epoch
+            if which is not None:
+                unordered &= others // WARP == asked // WARP
+            elif self.across_blocks:
+                unordered |= others // self.width != asked // self.width
+            unordered &= others != asked
             if not unordered.any():
                 continue
-            lanes = np.flatnonzero(unordered & (others >= 0))
-            if len(lanes) and self.events:
-                lanes = lanes[~self._by_warp_barrier(fields[lanes], words[lanes], threads[lanes])]
-            if len(lanes) and self.orders.blocks is not None:
-                lanes = lanes[~self._by_release(fields[lanes], words[lanes], threads[lanes])]
-            if len(lanes) and unchanged is not None:
-                lanes = lanes[~unchanged(lanes)]
+            found = np.flatnonzero(unordered & (others >= 0))
+            for is_used, ordered in (
+                (self.events, self._by_warp_barrier),
+                (self.orders.blocks is not None, self._by_release),
+            ):
+                if is_used and len(found):
+                    found = found[~ordered(fields[found], at[found], asked[found])]
+            lanes = found if which is None else which[found]
+            if unchanged is not None and len(lanes):
+                is_new = ~unchanged(lanes)
+                found, lanes = found[is_new], lanes[is_new]
             if len(lanes):
-                first = int(lanes[0])
-                return Conflict(
-                    first,
-                    int(threads[first]),
-                    int(others[first]),
-                    int(fields[first, 2]),
-                    len(lanes),
-                )
-        return (
-            self._forgotten_conflict(witnesses.forgotten, words, threads, moment, unchanged)
-            if witnesses.forgotten is not None
-            else None
-        )
-
-    def _forgotten_conflict(
-        self,
-        forgotten: Evicted,
-        words: Flat,
-        threads: Flat,
-        moment: Moment,
-        unchanged: Callable[[Flat], Flat] | None,
-    ) -> Conflict | None:
-        """Return a conflict with a lane of the same warp that is no witness any more; both
-        witnesses are ordered before the access.
-        """
-        lanes, fields = forgotten.of(words)
-        epoch = moment.epoch[lanes] if isinstance(moment.epoch, np.ndarray) else moment.epoch
-        others = fields[:, 0]
-        unordered = np.flatnonzero(
-            (fields[:, 1] == epoch)
-            & (others // WARP == threads[lanes] // WARP)
-            & (others != threads[lanes])
-        )
-        unordered = unordered[
-            ~self._by_warp_barrier(
-                fields[unordered], words[lanes[unordered]], threads[lanes[unordered]]
-            )
-        ]
-        if len(unordered) and unchanged is not None:
-            unordered = unordered[~unchanged(lanes[unordered])]
-        if not len(unordered):
-            return None
-        first, fields = int(lanes[unordered[0]]), fields[unordered[0]]
-        return Conflict(
-            first,
-            int(threads[first]),
-            int(fields[0]),
-            int(fields[2]),
-            len(np.unique(lanes[unordered])),
-        )
-
-    def _not_ordered(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
-        """Return where the witness is of another block, or of this one since its last barrier."""
-        found: Flat = (fields[:, 1] == moment.epoch) | (
-            fields[:, 0] // self.width != threads // self.width
-        )
-        return found
+                first, other = int(lanes[0]), fields[found[0]]
+                count = len(np.unique(lanes))
+                return Conflict(first, int(threads[first]), int(other[0]), int(other[2]), count)
+        return None
 
     def _by_release(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
         """Return where the other lane, or its block, released its access before this one looked."""

@@ -866,7 +866,7 @@ def _touch(
         first = store.word_of(where)
         places = [first + np.int64(part) for part in range(store.words)]
     found = [machine.lanes_of(store, place, mask) for place in places]
-    for lanes in found if kind != "store" and tracker.may_be_unwritten else ():
+    for lanes in found if kind != "store" else ():
         if len(unwritten := tracker.unwritten(lanes.words)):
             _report_unwritten(machine, store, lanes, unwritten, line)
             break
