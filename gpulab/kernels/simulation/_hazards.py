@@ -363,6 +363,7 @@ def _moment_fields(threads: Flat, moment: Moment) -> Flat:
     return fields
 
 
+_OTHER_BLOCK = 3  # how far threads of two blocks are apart
 _NONE = np.zeros(0, dtype=np.int64)
 # What an access counts as, and the kinds before it with which it may race. A read that serves a
 # compare-and-swap ("compared") is as good as an atomic one.
@@ -499,15 +500,14 @@ class Tracker:
                 asked, at = threads[which], words[which]
                 epoch = epoch[which] if isinstance(epoch, np.ndarray) else epoch
             others = fields[:, 0]
-            unordered = fields[:, 1] == epoch
-            if which is not None:
-                unordered &= others // WARP == asked // WARP
-            elif self.across_blocks:
-                unordered |= others // self.width != asked // self.width
-            unordered &= others != asked
-            if not unordered.any():
+            found = np.flatnonzero((others >= 0) & (others != asked))
+            if not len(found):
                 continue
-            found = np.flatnonzero(unordered & (others >= 0))
+            apart = self._apart(others, asked)
+            unordered = (fields[:, 1] == epoch) | (apart == _OTHER_BLOCK)
+            if which is not None:
+                unordered &= apart == 1
+            found = found[unordered[found]]
             for is_used, ordered in (
                 (self.events, self._by_warp_barrier),
                 (self.orders.blocks is not None, self._by_release),
@@ -564,14 +564,20 @@ class Tracker:
         lane, 0 none, itself, or long ordered.
         """
         others = fields[:, 0]
-        rank = 1 + (others // WARP != threads // WARP)
-        fresh = fields[:, 1] == moment.epoch
+        others_are_there: Flat = (others != threads) & (others >= 0)
+        if not others_are_there.any():
+            return others_are_there
+        apart = self._apart(others, threads)
+        return apart * (
+            others_are_there & ((fields[:, 1] == moment.epoch) | (apart == _OTHER_BLOCK))
+        )
+
+    def _apart(self, others: Flat, threads: Flat) -> Flat:
+        """Return 1 for threads of one warp, 2 of one block, 3 of two blocks that share memory."""
+        apart: Flat = 1 + (others // WARP != threads // WARP)
         if self.across_blocks:
-            rank = np.where(others // self.width != threads // self.width, 3, rank * fresh)
-        else:
-            rank *= fresh
-        ranked: Flat = rank * ((others != threads) & (others >= 0))
-        return ranked
+            apart[others // self.width != threads // self.width] = _OTHER_BLOCK
+        return apart
 
     def _record(self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment) -> None:
         if not witnesses.kept:
@@ -616,9 +622,7 @@ class Tracker:
         """
         witnesses.kept = 2
         other = witnesses.packed[1]
-        apart = 1 + (winner[lost] // WARP != threads[lost] // WARP)
-        if self.across_blocks:
-            apart = np.where(winner[lost] // self.width != threads[lost] // self.width, 3, apart)
+        apart = self._apart(winner[lost], threads[lost])
         epoch = moment.epoch[lost] if isinstance(moment.epoch, np.ndarray) else moment.epoch
         before = self._rank(
             witnesses.of(1, words[lost]), winner[lost], moment._replace(epoch=epoch)
