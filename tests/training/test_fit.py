@@ -314,10 +314,13 @@ def test_who_feeds_changes_no_bit(options: dict) -> None:
     ids=str,
 )  # fmt: skip
 def test_faster_forms_learn_the_same(options: dict) -> None:
-    """Each is really done, and the losses are those of a plain run but for its rounding."""
+    """Each is really done, and the losses are those of a plain run but for its rounding; of a
+    compiled step the memory has no categories.
+    """
     found = run(**options)
-    assert lacks(found) == []
-    assert len(set(found.losses.tolist())) == 60
+    assert len(lacks(found)) == bool(options.get("compile"))
+    # bfloat16 has few numbers between 2 and 4
+    assert (len(found.losses), len(set(found.losses.tolist())) > 30) == (60, True)
     assert found.final_loss == pytest.approx(run().final_loss, rel=0.1)
     assert ("graph" in found.phase_seconds) == bool(options.get("cuda_graph"))
 

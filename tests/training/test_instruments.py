@@ -89,7 +89,6 @@ def test_the_interval_of_the_rate_by_hand() -> None:
     ends = (10 / (3.5 + half), 10 / (3.5 - half))
     assert found.images_per_second_interval == pytest.approx(ends, rel=1e-3)
     assert pipeline_of(range(1, 13)).images_per_second_interval is None
-    assert "95 %" in repr(found)
 
 
 def test_a_replay_changes_one_thing() -> None:
@@ -247,8 +246,10 @@ def test_a_training_step_waits_where_its_loss_is_read() -> None:
 @pytest.mark.gpu
 def test_cudas_debug_mode_counts_the_same() -> None:
     """On a device PyTorch warns where a wait is counted, and not where none is."""
-    x = X.cuda()
+    x, silent = X.cuda(), []
     for name, fn in [*(each for each in WAITS if each[0] != "numpy"), *(("", fn) for fn in NONE)]:
-        fn(x)  # what a library waits for at its first call is not asked
-        found = training.hidden_waits(fn, x, device="cuda")
-        assert (found.count, found.warned > 0) == (bool(name), bool(name))
+        # what a library waits for at its first call is not asked
+        _, found = (training.hidden_waits(fn, x, device="cuda") for _ in range(2))
+        assert found.count == bool(name) >= (found.warned > 0)
+        silent += [name] * (found.count > found.warned)
+    assert silent == []
