@@ -5,12 +5,12 @@ highest rates, number formats, working sets, kernels and copies.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpulab import arrays, hierarchy, transfer, workloads
@@ -185,16 +185,16 @@ def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
     raw = cupy.RawKernel(_lessons.SOURCE, "one")
     if how == "CuPy":
         return functools.partial(raw, (1,), (1,), (cupy.asarray(x),))
-    from cuda.bindings import driver  # type: ignore[import-untyped,unused-ignore]
+    # The driver's own call, without a binding's conversions: the address of each argument's address.
+    pointer = ctypes.c_void_p(x.data_ptr())
+    stream = ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
+    extents = (ctypes.c_uint(1),) * 6
+    given = (ctypes.c_void_p(raw.kernel.ptr), *extents, ctypes.c_uint(0), stream, arguments, None)
+    call = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
 
-    # the kernel's one argument is a pointer: the driver takes the address of its address
-    pointer = np.array([x.data_ptr()], np.uint64)
-    arguments = np.array([pointer.ctypes.data], np.uint64)
-    stream = torch.cuda.current_stream(x.device).cuda_stream
-    function, address = raw.kernel.ptr, arguments.ctypes.data
-
-    def launch(keep: Any = (x, pointer, arguments, raw)) -> None:
-        driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, address, 0)
+    def launch(keep: Any = (x, pointer, raw)) -> None:
+        call(*given)
 
     return launch
 
