@@ -185,7 +185,7 @@ def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
     raw = cupy.RawKernel(_lessons.SOURCE, "one")
     if how == "CuPy":
         return functools.partial(raw, (1,), (1,), (cupy.asarray(x),))
-    # The driver's own call, without a binding's conversions: the address of each argument's address.
+    # the driver's own call, without a binding's conversions; it takes the addresses of addresses
     pointer = ctypes.c_void_p(x.data_ptr())
     stream = ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
