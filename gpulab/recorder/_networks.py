@@ -731,16 +731,17 @@ def generation(device: Device) -> Iterable[Case]:
     """Prefill and decode of a decoder: batches, lengths, heads, weights of fewer bits, graph and
     compiler.
     """
+    shape = _CPU_SHAPE if device.is_cpu else _SHAPE
     plain = {
+        "model": shape.name,
         "phase": "decode",
         "batch": 1,
         "length": _CPU_LENGTH if device.is_cpu else _LENGTH,
         "new": 1,
-        "kv_heads": _CPU_SHAPE.kv_heads if device.is_cpu else _SHAPE.kv_heads,
+        "kv_heads": shape.kv_heads,
         "weights": "float32" if device.is_cpu else "bfloat16",
         "means": "plain",
     }
-    shape = _CPU_SHAPE if device.is_cpu else _SHAPE
     asked: list[tuple[dict[str, Any], int]] = [
         ({}, SECOND),
         ({"batch": 16}, SECOND),

@@ -35,6 +35,7 @@ _MOST_COUNT, _MOST_WORK = 10**15, 1e30
 # recorder's cases have them, and a test checks that both agree. An experiment that is not listed
 # here may have any parameters.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "attention": ("kernel", "passes", "length", "dtype"),
     "bandwidth": ("nbytes", "operation"),
     "catalogue": ("workload", "n", "dtype"),
     "ceilings": ("operation", "dtype"),
@@ -43,6 +44,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "data-parallel scaling": ("model", "mode", "ranks", "batch", "parameter_bytes"),
     "ladders": ("family", "rung", "n"),
     "latency": ("nbytes", "method", "hops"),
+    "generation": ("model", "phase", "batch", "length", "new", "kv_heads", "weights", "means"),
     "launch": ("operation", "launches"),
     "lessons": ("cell", "form", "n"),
     "overlap": ("arrangement", "nbytes", "chunks"),
@@ -54,7 +56,10 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "transfer": ("direction", "memory", "nbytes"),
 }
 # Those that are counted with; all others of the above are words.
-_COUNTS = ("batch", "batch_size", "chunks", "hops", "launches", "n", "ranks", "steps")
+_COUNTS = (
+    *("batch", "batch_size", "chunks", "hops", "kv_heads", "launches", "length", "n", "new"),
+    *("ranks", "steps"),
+)
 _WHOLE = frozenset((*_COUNTS, "nbytes", "parameter_bytes"))
 # beyond it no memory lies, and a whole number would not turn into a float without loss
 _MOST = 2**62
