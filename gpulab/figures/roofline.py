@@ -576,6 +576,10 @@ def _nothing(title: str, sentence: str) -> LabFigure:
 # Text generation.
 
 
+# What a point beside the plans is: the widget measures products, the recorder whole steps.
+_POINTS = {Badge.MEASURED: "products of all layers", Badge.RECORDED: "a step of decode"}
+
+
 def inference(
     plans: Sequence[InferencePlan],
     batch: int | None = None,
@@ -616,7 +620,7 @@ def inference(
             "mode": "markers",
             "x": [size],
             "y": [rate],
-            "name": ink(f"products of all layers ({evidence.badge.value.lower()})"),
+            "name": ink(f"{_POINTS[evidence.badge]} ({evidence.badge.value.lower()})"),
             "marker": palette.marker(evidence.badge, palette.VERMILLION, "diamond", 12),
             "hovertemplate": f"batch {size:,}: {format_number(rate)} tokens/s<extra></extra>",
         }

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab import compression, devices, figures, models, timing, training, transfer
+from gpulab import (
+    compression,
+    devices,
+    figures,
+    models,
+    recordings,
+    timing,
+    training,
+    transfer,
+)
 from gpulab.compression import Recipe, Weighing
 from gpulab.devices import memory_sizes
 from gpulab.errors import InputError, shown
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
 from gpulab.training import PipelineResult
@@ -552,6 +561,33 @@ _HERE = "this machine"
 _PRODUCTS = ("L4", "GeForce RTX 4090", "A100 80GB SXM", "H100 SXM", "H200 SXM")
 
 
+def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, str, Evidence]]:
+    """Return the fastest recorded step of decode for each batch, of this model on this product:
+    batch, seconds, how it ran, and the source.
+    """
+    shape, found = plan.model, list[tuple[int, float, str, Evidence]]()
+    if plan.cache != "bfloat16" or LANGUAGE_MODELS.get(shape.name) != shape:
+        return found
+    asked: dict[str, Any] = {
+        "model": shape.name,
+        "phase": "decode",
+        "length": plan.context,
+        "new": 1,
+    }
+    asked |= {"kv_heads": shape.kv_heads, "weights": plan.weights}
+    for name in recordings.names():
+        recording = recordings.load(name)
+        if recording.environment.device.split()[-1] not in device.split():
+            continue
+        for entry in recording.select("generation", **asked):
+            if entry.timing is not None:
+                batch, means = int(entry.params["batch"]), str(entry.params["means"])
+                source = recording.evidence(entry)
+                found.append((batch, entry.timing.median_seconds, means, source))
+    found.sort(key=lambda one: one[:2])
+    return [one for k, one in enumerate(found) if not k or one[0] != found[k - 1][0]]
+
+
 class InferencePlanner(Instrument):
     """Choose a model, a device, formats, context and batch; Measure times one layer on this
     machine.
@@ -750,6 +786,11 @@ class InferencePlanner(Instrument):
             points.append((chosen.batch, chosen.batch / seconds, measured.evidence))
             evidence.append(measured.evidence)
             notes += measured.notes
+        for batch, seconds, means, source in _recorded_steps(chosen, values["device"]):
+            points.append((batch, batch / seconds, source))
+            if batch == chosen.batch:
+                table.append((f"a step, recorded ({means})", format_seconds(seconds)))
+            evidence.append(source)
         return Drawing(
             figures.inference(plans, chosen.batch, points),
             headers,
