@@ -2,12 +2,10 @@
 93 %.
 
     python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick]
-    [--candidates]
 
 A round measures cuBLAS and each rung with each of its compiler options, forwards and then
 backwards, so that a clock that drifts meets all alike. The share is the median over the rounds of
-cuBLAS's seconds over the rung's. The rung on Tensor Cores is left out: it is TF32. ``--candidates``
-times kernels in ``benchmarks/candidates`` too, which are no rungs yet; nothing is recorded then.
+cuBLAS's seconds over the rung's. The rungs on Tensor Cores are left out: they are not float32.
 """
 
 from __future__ import annotations
@@ -34,23 +32,9 @@ from gpulab.kernels.ladder import cuda_rung
 from gpulab.results import Result
 
 GOAL = 0.93
-RUNGS = ("matmul-vectorised", "matmul-warp-tiled")
+RUNGS = ("matmul-vectorized", "matmul-warp-tiled", "matmul-double-buffered")
 LIBRARY = "cuBLAS"
 _ROWS_CHECKED = 64
-CANDIDATE, CANDIDATE_KERNEL = (
-    Path(__file__).resolve().parent / "candidates" / "matmul_double_buffered.cu",
-    "matmul_double_buffered",
-)
-_LARGER = ("-DACROSS=2", "-DCHUNKS=4")
-# Options of the candidate, and the rows, columns and threads of its blocks with them.
-CANDIDATE_FORMS: tuple[tuple[tuple[str, ...], int, int, int], ...] = (
-    ((), 128, 128, 256),
-    (("-DDEPTH=8",), 128, 128, 256),
-    (_LARGER, 128, 128, 128),
-    ((*_LARGER, "-DDEPTH=8"), 128, 128, 128),
-    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1"), 256, 128, 256),
-    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1", "-DDEPTH=8"), 256, 128, 256),
-)
 
 
 @dataclass(frozen=True)
@@ -128,9 +112,7 @@ def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(c[rows] - expected).max() / np.abs(expected).max())
 
 
-def _launchers(
-    n: int, candidates: bool
-) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
+def _launchers(n: int) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
     """Yield the name, the options, what is launched, and the arguments on the host."""
     for rung in map(cuda_rung, RUNGS):
         for options in rung.options:
@@ -141,18 +123,9 @@ def _launchers(
                 cuda_launcher(rung.source, rung.kernel, *rung.launch(n), *given, options=options),
                 given,
             )
-    for options, rows, columns, threads in CANDIDATE_FORMS if candidates else ():
-        given, grid = cuda_rung(RUNGS[0]).arguments(n), (n // columns, n // rows)
-        source = CANDIDATE.read_text(encoding="utf-8")
-        yield (
-            CANDIDATE_KERNEL,
-            options,
-            cuda_launcher(source, CANDIDATE_KERNEL, grid, threads, *given, options=options),
-            given,
-        )
 
 
-def compare(n: int, rounds: int, deadline: float, candidates: bool = False) -> MatmulRecord:
+def compare(n: int, rounds: int, deadline: float) -> MatmulRecord:
     """Measure cuBLAS and the rungs in turns on the first CUDA device."""
     import torch
 
@@ -164,7 +137,7 @@ def compare(n: int, rounds: int, deadline: float, candidates: bool = False) -> M
         out = torch.empty(n, n, device="cuda")
         works: dict[Any, Callable[[], Any]] = {LIBRARY: lambda: torch.matmul(left, right, out=out)}
         results: dict[Any, float] = {}
-        for name, options, ready, (x, y, z, _) in _launchers(n, candidates):
+        for name, options, ready, (x, y, z, _) in _launchers(n):
             ready()
             ready.fetch()
             results[name, options] = off_by(z, x, y)
@@ -240,7 +213,7 @@ def summary(record: MatmulRecord) -> str:
         rate = 2e-12 * record.n**3 / statistics.median(each.seconds)
         spread = f"{min(each.shares):.1%} to {max(each.shares):.1%}"
         lines.append(
-            f"{each.rung:18s} {' '.join(each.options):10s} {rate:6.1f} TFLOP/s  {each.share:.1%} "
+            f"{each.rung:22s} {' '.join(each.options):20s} {rate:6.1f} TFLOP/s  {each.share:.1%} "
             f"of cuBLAS ({spread})"
         )
     best = record.best
@@ -261,16 +234,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--size", type=int, default=4096, help="a multiple of 128")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="1024 x 1024, three rounds")
-    parser.add_argument(
-        "--candidates",
-        action="store_true",
-        help="also kernels that are no rungs yet; a size of 256's multiples",
-    )
     asked = parser.parse_args(arguments)
-    if asked.candidates and asked.record:
-        parser.error(
-            "--candidates are no rungs, so nothing is recorded with them; leave out --record"
-        )
     import torch
 
     if not torch.cuda.is_available():
@@ -286,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         amount = (1024, 3, 0.2) if asked.quick else (asked.size, asked.rounds, 0.5)
-        record = compare(*amount, candidates=asked.candidates)
+        record = compare(*amount)
     except GpulabError as error:
         print(f"hardware_matmul: failed: {error}", file=sys.stderr)
         return 1

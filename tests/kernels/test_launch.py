@@ -397,7 +397,7 @@ def test_each_rung_is_right_and_measured_on_a_gpu(rung):
     n, plain = rung.sizes[0], hasattr(rung, "reference")
     for options in ({},) if plain else [{"options": one} for one in rung.options]:
         arguments = rung.arguments(n)
-        expected = rung.expected(*arguments) if plain else arguments[0].astype(float) @ arguments[1]
+        expected = rung.expected(*arguments)
         asked = (rung.kernel,) if plain else (rung.source, rung.kernel)
         make = launcher if plain else cuda_launcher
         ready = make(*asked, *rung.launch(n), *arguments, **options)

@@ -1,6 +1,8 @@
-"""The last rungs, in CUDA C++: loads of four floats, tiles for warps, Tensor Cores.
+"""The last rungs, in CUDA C++: loads of four floats, tiles for warps, copies under way while the
+block multiplies, Tensor Cores.
 
-All take C = A B for square float32 matrices of multiples of 128, and have no guards.
+All take C = A B for square matrices of multiples of 128, and have no guards. C is float32; A and B
+are float32 too, but for the last rung, which takes bfloat16.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ extern "C" __global__ void __launch_bounds__(256) matmul_registers_2d(const floa
 }
 """
 
-_VECTORISED = r"""
+_VECTORIZED = r"""
 // A block takes 128 x 128 of C, each of its 256 threads 8 x 8 of them; loads and stores move four floats at once.
-extern "C" __global__ void __launch_bounds__(256) matmul_vectorised(const float* a, const float* b, float* c, int n) {
+extern "C" __global__ void __launch_bounds__(256) matmul_vectorized(const float* a, const float* b, float* c, int n) {
     __shared__ __align__(16) float tile_a[8][128];  // turned, so that neighbors in a column lie side by side
     __shared__ __align__(16) float tile_b[8][128];
     int t = threadIdx.x, ty = t / 16, tx = t % 16;
@@ -128,6 +130,72 @@ extern "C" __global__ void __launch_bounds__(256) matmul_warp_tiled(const float*
 }
 """
 
+_DOUBLE_BUFFERED = r"""
+// While a block multiplies one tile, cp.async brings the next from global to shared memory, past the registers.
+// A block is 4 warps, each with 64 x 64 of its 128 x 128. A thread has 8 x 16: 128 products need 24 floats of shared memory.
+#include <cuda_pipeline_primitives.h>
+#ifndef DEPTH
+#define DEPTH 16  // columns of A and rows of B in a tile: 8 or 16
+#endif
+#ifndef TILES
+#define TILES 2  // in shared memory, one of them in use and the others on their way: 2, 3 or 4
+#endif
+extern "C" __global__ void __launch_bounds__(128, 2) matmul_double_buffered(const float* a, const float* b, float* c, int n) {
+    __shared__ __align__(16) float tile_a[TILES][DEPTH][132];  // turned; 4 spare floats keep its rows apart in the banks
+    __shared__ __align__(16) float tile_b[TILES][DEPTH][128];
+    int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    // Lane l shares its floats of A with l + 1 and its floats of B with l + 2, so that one request serves more lanes.
+    int top = 64 * (warp / 2) + 4 * (lane / 8 * 2 + lane / 2 % 2), left_edge = 64 * (warp % 2) + 4 * (lane / 4 % 2 * 2 + lane % 2);
+    a += (size_t)blockIdx.y * 128 * n + (size_t)(t / 8) * n + t % 8;  // where this thread's part of a tile begins
+    b += blockIdx.x * 128 + (size_t)(t / 32) * n + 4 * (t % 32);
+    c += (size_t)(blockIdx.y * 128 + top) * n + blockIdx.x * 128 + left_edge;
+    auto fetch = [&](int first) {
+        if (first < n) {
+            float* to_a = &tile_a[first / DEPTH % TILES][t % 8][t / 8];
+            float* to_b = &tile_b[first / DEPTH % TILES][t / 32][4 * (t % 32)];
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 8)
+#pragma unroll
+                for (int m = 0; m < 128; m += 16)  // one float at once, which turns the tile
+                    __pipeline_memcpy_async(&to_a[k * 132 + m], &a[(size_t)m * n + first + k], 4);
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 4)
+                __pipeline_memcpy_async(&to_b[k * 128], &b[(size_t)(first + k) * n], 16);
+        }
+        __pipeline_commit();  // also an empty group, so that the groups below are counted right
+    };
+#pragma unroll
+    for (int first = 0; first < (TILES - 1) * DEPTH; first += DEPTH) fetch(first);
+    float totals[8][16] = {};
+    for (int first = 0; first < n; first += DEPTH) {
+        __pipeline_wait_prior(TILES - 2);  // this thread's part of the tile is there,
+        __syncthreads();                   // and now everyone's, and no one reads the tile before any more
+        fetch(first + (TILES - 1) * DEPTH);
+        int slot = first / DEPTH % TILES;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            float left[8], right[16];
+#pragma unroll
+            for (int m = 0; m < 8; m += 4) *(float4*)&left[m] = *(float4*)&tile_a[slot][k][top + 8 * m];
+#pragma unroll
+            for (int j = 0; j < 16; j += 4) *(float4*)&right[j] = *(float4*)&tile_b[slot][k][left_edge + 4 * j];
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) {  // there and back, so that one factor stays at each turn
+                    int m = j % 2 ? 7 - i : i;
+                    totals[m][j] += left[m] * right[j];
+                }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 8; m++)
+#pragma unroll
+        for (int j = 0; j < 16; j += 4)
+            *(float4*)&c[(size_t)(32 * (m / 4) + m % 4) * n + 4 * j] = *(float4*)&totals[m][j];
+}
+"""
+
 _TENSOR = r"""
 // Tensor Cores: a warp multiplies 16 x 8 by 8 x 16 in one instruction or two. Inputs are rounded to TF32, which keeps 10 bits.
 #include <mma.h>
@@ -171,6 +239,84 @@ extern "C" __global__ void __launch_bounds__(256) matmul_tensor(const float* a, 
 }
 """
 
+_TENSOR_BF16 = r"""
+// Tensor Cores on bfloat16: a warp multiplies 16 x 16 of A by 16 x 8 of B in one instruction, and adds in float32.
+#include <cuda_bf16.h>
+#include <cuda_pipeline_primitives.h>
+#ifndef DEPTH
+#define DEPTH 32  // columns of A and rows of B in a tile: 16 or 32
+#endif
+#ifndef TILES
+#define TILES 2  // in shared memory, one of them in use and the others on their way; with DEPTH=16 up to 4
+#endif
+typedef __nv_bfloat16 bf16;
+
+// Four 8 x 8 matrices from shared memory into the registers of a warp. Lane l has the address of row l % 8 of matrix l / 8.
+__device__ void load(unsigned (&to)[4], const bf16* from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"((unsigned)__cvta_generic_to_shared(from)));
+}
+__device__ void load_turned(unsigned (&to)[4], const bf16* from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"((unsigned)__cvta_generic_to_shared(from)));
+}
+__device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+extern "C" __global__ void __launch_bounds__(128, 2) matmul_tensor_bf16(const bf16* a, const bf16* b, float* c, int n) {
+    __shared__ __align__(16) bf16 tile_a[TILES][128][DEPTH + 8];  // 8 spare numbers keep rows apart in the banks
+    __shared__ __align__(16) bf16 tile_b[TILES][DEPTH][136];
+    int t = threadIdx.x, warp = t / 32, lane = t % 32, top = 64 * (warp / 2), left_edge = 64 * (warp % 2);
+    int row_a = t / (DEPTH / 8), column_a = 8 * (t % (DEPTH / 8)), row_b = t / 16, column_b = 8 * (t % 16);
+    a += (size_t)(blockIdx.y * 128 + row_a) * n + column_a;  // where this thread's part of a tile begins
+    b += (size_t)row_b * n + blockIdx.x * 128 + column_b;
+    c += (size_t)(blockIdx.y * 128 + top + lane / 4) * n + blockIdx.x * 128 + left_edge + 2 * (lane % 4);
+    auto fetch = [&](int first) {
+        if (first < n) {
+            bf16* to_a = &tile_a[first / DEPTH % TILES][row_a][column_a];
+            bf16* to_b = &tile_b[first / DEPTH % TILES][row_b][column_b];
+#pragma unroll
+            for (int m = 0; m < 128; m += 1024 / DEPTH)
+                __pipeline_memcpy_async(&to_a[m * (DEPTH + 8)], &a[(size_t)m * n + first], 16);
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 8)
+                __pipeline_memcpy_async(&to_b[k * 136], &b[(size_t)(first + k) * n], 16);
+        }
+        __pipeline_commit();  // also an empty group, so that the groups below are counted right
+    };
+#pragma unroll
+    for (int first = 0; first < (TILES - 1) * DEPTH; first += DEPTH) fetch(first);
+    float totals[4][8][4] = {};
+    for (int first = 0; first < n; first += DEPTH) {
+        __pipeline_wait_prior(TILES - 2);  // this thread's part of the tile is there,
+        __syncthreads();                   // and now everyone's, and no one reads the tile before any more
+        fetch(first + (TILES - 1) * DEPTH);
+        int slot = first / DEPTH % TILES;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) {
+            unsigned left[4][4], right[4][4];
+#pragma unroll
+            for (int m = 0; m < 4; m++) load(left[m], &tile_a[slot][top + 16 * m + lane % 16][k + 8 * (lane / 16)]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) load_turned(right[j], &tile_b[slot][k + lane % 16][left_edge + 16 * j + 8 * (lane / 16)]);
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+#pragma unroll
+                for (int j = 0; j < 8; j++) multiply(totals[m][j], left[m], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) {  // a lane has two neighbors in each of two rows
+            *(float2*)&c[(size_t)(16 * m) * n + 8 * j] = float2{totals[m][j][0], totals[m][j][1]};
+            *(float2*)&c[(size_t)(16 * m + 8) * n + 8 * j] = float2{totals[m][j][2], totals[m][j][3]};
+        }
+}
+"""
+
 
 @dataclass(frozen=True)
 class CudaRung:
@@ -185,6 +331,10 @@ class CudaRung:
         Compiler options worth trying against each other; the first is the default.
     tolerance : float
         Of the result against float64, relative to its largest value.
+    threads : int
+        Of a block, which makes 128 x 128 numbers of C.
+    dtype : str
+        Of A and B: "float32", or "bfloat16", whose 16 bits are passed as int16.
     """
 
     name: str
@@ -194,6 +344,8 @@ class CudaRung:
     kernel: str
     options: tuple[tuple[str, ...], ...] = ((),)
     tolerance: float = 1e-5
+    threads: int = field(repr=False, default=256)
+    dtype: str = field(repr=False, default="float32")
     sizes: tuple[int, ...] = (128, 1024, 4096)
     multiple: ClassVar[int] = 128
 
@@ -206,18 +358,23 @@ class CudaRung:
             If n is not a multiple of 128.
         """
         tiles = checked_size(self, n) // self.multiple
-        return (tiles, tiles), 256
+        return (tiles, tiles), self.threads
 
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
         """Return fresh arguments for size n, the same for the same seed."""
         size = checked_size(self, n)
         rng = np.random.default_rng(seed)
-        return (
-            rng.random((size, size), dtype=np.float32),
-            rng.random((size, size), dtype=np.float32),
-            np.zeros((size, size), np.float32),
-            np.int32(size),
-        )
+        factors = [rng.random((size, size), dtype=np.float32) for _ in range(2)]
+        if self.dtype == "bfloat16":  # the upper half of each float32, rounded to nearest
+            halves = [(x.view(np.uint32) + 0x8000) >> 16 for x in factors]
+            factors = [x.astype(np.uint16).view(np.int16) for x in halves]
+        return (*factors, np.zeros((size, size), np.float32), np.int32(size))
+
+    def expected(self, a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
+        """Return the product of the factors in float64."""
+        if self.dtype == "bfloat16":
+            a, b = ((x.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for x in (a, b))
+        return a.astype(np.float64) @ b.astype(np.float64)
 
     def flops(self, n: int) -> float:
         """Return the operations of size n."""
@@ -225,7 +382,7 @@ class CudaRung:
 
     def nbytes(self, n: int) -> float:
         """Return the bytes that must be read and written at least once."""
-        return 12.0 * n * n
+        return (2 * (2 if self.dtype == "bfloat16" else 4) + 4.0) * n * n
 
 
 # TF32 keeps 10 bits: each factor may be off by 2^-11, and the products' errors partly cancel in a
@@ -239,11 +396,11 @@ CUDA_RUNGS = (
         "matmul_registers_2d",
     ),
     CudaRung(
-        "matmul-vectorised",
+        "matmul-vectorized",
         "matmul",
         "CUDA C++: four floats at once",
-        _VECTORISED,
-        "matmul_vectorised",
+        _VECTORIZED,
+        "matmul_vectorized",
     ),
     CudaRung(
         "matmul-warp-tiled",
@@ -254,12 +411,31 @@ CUDA_RUNGS = (
         ((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
     ),
     CudaRung(
+        "matmul-double-buffered",
+        "matmul",
+        "CUDA C++: the next tile on its way",
+        _DOUBLE_BUFFERED,
+        "matmul_double_buffered",
+        ((), ("-DDEPTH=8", "-DTILES=3"), ("-DDEPTH=8", "-DTILES=4")),
+        threads=128,
+    ),
+    CudaRung(
         "matmul-tensor",
         "matmul",
         "CUDA C++: Tensor Cores, TF32",
         _TENSOR,
         "matmul_tensor",
         tolerance=1e-3,
+    ),
+    CudaRung(
+        "matmul-tensor-bf16",
+        "matmul",
+        "CUDA C++: Tensor Cores, bfloat16",
+        _TENSOR_BF16,
+        "matmul_tensor_bf16",
+        ((), ("-DDEPTH=16", "-DTILES=3"), ("-DDEPTH=16", "-DTILES=4")),
+        threads=128,
+        dtype="bfloat16",
     ),
 )
 
