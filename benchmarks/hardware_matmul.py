@@ -249,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 0
     try:
-        amount = (1024, 3, 0.2) if asked.quick else (asked.size, asked.rounds, 0.5)
+        amount = (1024, 3, 0.2) if asked.quick else (asked.size, asked.rounds, 0.25)
         record = compare(*amount)
     except GpulabError as error:
         print(f"hardware_matmul: failed: {error}", file=sys.stderr)
