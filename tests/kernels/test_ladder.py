@@ -150,7 +150,10 @@ def test_cuda_rungs_compile_without_spills(rung):
 # Enough of CUDA for one block at a time on a CPU: a thread of the machine for each of the block.
 SHIM = """
 #include <cstdio>
+#include <cstring>
+#include <deque>
 #include <pthread.h>
+#include <vector>
 struct alignas(16) float4 { float x, y, z, w; };
 struct Index { unsigned x, y; };
 thread_local Index threadIdx, blockIdx;
@@ -160,6 +163,17 @@ pthread_barrier_t barrier;
 #define __shared__ static
 #define __align__(x) __attribute__((aligned(x)))
 void __syncthreads() { pthread_barrier_wait(&barrier); }
+// Copies arrive as late as they may, so that one wait too few gives a wrong product.
+struct Copy { void* to; const void* from; size_t size; };
+thread_local std::deque<std::vector<Copy>> groups(1);
+void __pipeline_memcpy_async(void* to, const void* from, size_t size) {
+    groups.back().push_back({to, from, size});
+}
+void __pipeline_commit() { groups.emplace_back(); }
+void __pipeline_wait_prior(size_t n) {
+    for (; groups.size() > n + 1; groups.pop_front())
+        for (Copy& each : groups.front()) memcpy(each.to, each.from, each.size);
+}
 SOURCE
 const int n = N;
 alignas(16) float first[n * n], second[n * n], product[n * n];
@@ -187,37 +201,23 @@ int main(int, char** names) {
 }
 """
 
-# Copies under way arrive as late as they may, so that a wait too few gives a wrong product.
-PIPELINE = """
-#include <cstring>
-#include <deque>
-#include <vector>
-struct Copy { void* to; const void* from; size_t size; };
-thread_local std::deque<std::vector<Copy>> groups(1);
-void __pipeline_memcpy_async(void* to, const void* from, size_t size) {
-    groups.back().push_back({to, from, size});
-}
-void __pipeline_commit() { groups.emplace_back(); }
-void __pipeline_wait_prior(size_t n) {
-    for (; groups.size() > n + 1; groups.pop_front())
-        for (Copy& each : groups.front()) memcpy(each.to, each.from, each.size);
-}
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rung", CUDA_RUNGS[:4], ids=lambda rung: rung.name)
 def test_cuda_rungs_are_right_as_plain_cpp(rung, tmp_path):
     """Their text, compiled for the CPU, gives the product of two matrices; n = 256 has 4 blocks."""
     compiler = shutil.which("g++") or pytest.skip("no g++ here; the gpu tests run the kernels")
-    (tmp_path / "cuda_pipeline_primitives.h").write_text(PIPELINE)
     for n, options in ((256, ()), *((128, options) for options in rung.options[1:])):
         a, b, _, _ = rung.arguments(n)
         (tmp_path / "in.bin").write_bytes(a.tobytes() + b.tobytes())
-        text = SHIM.replace("SOURCE", rung.source).replace("KERNEL", rung.kernel)
+        text = (
+            SHIM.replace("SOURCE", rung.source)
+            .replace("KERNEL", rung.kernel)
+            .replace("#include <cuda_pipeline_primitives.h>", "")
+            .replace("THREADS", str(rung.threads))
+        )
         (tmp_path / "kernel.cpp").write_text(text.replace("int n = N", f"int n = {n}"))
-        flags = ["-std=c++20", "-O1", "-pthread", "-fno-strict-aliasing", "-I.", *options]
-        flags += [f"-DTHREADS={rung.threads}"]
+        flags = ["-std=c++20", "-O1", "-pthread", "-fno-strict-aliasing", *options]
         subprocess.run([compiler, *flags, "kernel.cpp", "-o", "kernel"], check=True, cwd=tmp_path)
         subprocess.run(["./kernel", "in.bin", "out.bin"], check=True, timeout=240, cwd=tmp_path)
         c, expected = (
