@@ -313,7 +313,13 @@ def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) ->
         *given, size = arguments
         on_device = [arrays.to_device(each, device) for each in given]
         ready = cuda_launcher(
-            rung.source, rung.kernel, *rung.launch(n), *on_device, size, options=options
+            rung.source,
+            rung.kernel,
+            *rung.launch(n),
+            *on_device,
+            size,
+            dynamic_shared_bytes=rung.shared_bytes,
+            options=options,
         )
     return Work(ready, rung.name, (), rung.flops(n), rung.nbytes(n))
 

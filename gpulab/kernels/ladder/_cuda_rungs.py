@@ -1,14 +1,14 @@
 """The last rungs, in CUDA C++: loads of four floats, tiles for warps, copies under way while the
 block multiplies, Tensor Cores.
 
-All take C = A B for square matrices of multiples of 128, and have no guards. C is float32; A and B
-are float32 too, but for the last rung, which takes bfloat16.
+All take C = A B for square matrices of multiples of 128 or 256, and have no guards. C is float32;
+A and B are float32 too, but for the last rung, which takes bfloat16.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -131,60 +131,68 @@ extern "C" __global__ void __launch_bounds__(256) matmul_warp_tiled(const float*
 """
 
 _DOUBLE_BUFFERED = r"""
-// While a block multiplies one tile, cp.async brings the next from global to shared memory, past the registers.
-// A block is 4 warps, each with 64 x 64 of its 128 x 128. A thread has 8 x 16: 128 products need 24 floats of shared memory.
+// While a block multiplies one tile, cp.async brings the next ones from global to shared memory, past the registers.
+// A block is 2 x 4 warps, each with 64 x 64 of its 128 x 256. A thread has 8 x 16: 128 products need 24 floats of shared memory.
 #include <cuda_pipeline_primitives.h>
-#ifndef DEPTH
-#define DEPTH 16  // columns of A and rows of B in a tile: 8 or 16
-#endif
-#ifndef TILES
-#define TILES 2  // in shared memory, one of them in use and the others on their way: 2, 3 or 4
-#endif
-extern "C" __global__ void __launch_bounds__(128, 2) matmul_double_buffered(const float* a, const float* b, float* c, int n) {
+#define DEPTH 8  // columns of A and rows of B in a tile
+#define TILES 3  // in shared memory: one in use, the others on their way
+extern "C" __global__ void __launch_bounds__(256, 1) matmul_double_buffered(const float* a, const float* b, float* c, int n) {
     __shared__ __align__(16) float tile_a[TILES][DEPTH][132];  // turned; 4 spare floats keep its rows apart in the banks
-    __shared__ __align__(16) float tile_b[TILES][DEPTH][128];
+    __shared__ __align__(16) float tile_b[TILES][DEPTH][256];
     int t = threadIdx.x, warp = t / 32, lane = t % 32;
     // Lane l shares its floats of A with l + 1 and its floats of B with l + 2, so that one request serves more lanes.
-    int top = 64 * (warp / 2) + 4 * (lane / 8 * 2 + lane / 2 % 2), left_edge = 64 * (warp % 2) + 4 * (lane / 4 % 2 * 2 + lane % 2);
-    a += (size_t)blockIdx.y * 128 * n + (size_t)(t / 8) * n + t % 8;  // where this thread's part of a tile begins
-    b += blockIdx.x * 128 + (size_t)(t / 32) * n + 4 * (t % 32);
-    c += (size_t)(blockIdx.y * 128 + top) * n + blockIdx.x * 128 + left_edge;
-    auto fetch = [&](int first) {
-        if (first < n) {
-            float* to_a = &tile_a[first / DEPTH % TILES][t % 8][t / 8];
-            float* to_b = &tile_b[first / DEPTH % TILES][t / 32][4 * (t % 32)];
+    int top = 64 * (warp / 4) + 4 * (lane / 8 * 2 + lane / 2 % 2);
+    int left_edge = 64 * (warp % 4) + 4 * (lane / 4 % 2 * 2 + lane % 2);
+    a += (size_t)(blockIdx.y * 128 + t / 8) * n + t % 8;  // where this thread's part of a tile begins
+    b += (size_t)(t / 64) * n + blockIdx.x * 256 + 4 * (t % 64);
+    c += (size_t)(blockIdx.y * 128 + top) * n + blockIdx.x * 256 + left_edge;
+
+    auto fetch = [&](int slot) {  // start the copies of the next tile, and go on
 #pragma unroll
-            for (int k = 0; k < DEPTH; k += 8)
+        for (int m = 0; m < 128; m += 32)  // one float at once, which turns the tile
+            __pipeline_memcpy_async(&tile_a[slot][t % 8][t / 8 + m], &a[(size_t)m * n], 4);
 #pragma unroll
-                for (int m = 0; m < 128; m += 16)  // one float at once, which turns the tile
-                    __pipeline_memcpy_async(&to_a[k * 132 + m], &a[(size_t)m * n + first + k], 4);
-#pragma unroll
-            for (int k = 0; k < DEPTH; k += 4)
-                __pipeline_memcpy_async(&to_b[k * 128], &b[(size_t)(first + k) * n], 16);
-        }
-        __pipeline_commit();  // also an empty group, so that the groups below are counted right
+        for (int k = 0; k < DEPTH; k += 4)
+            __pipeline_memcpy_async(&tile_b[slot][t / 64 + k][4 * (t % 64)], &b[(size_t)k * n], 16);
+        a += DEPTH;
+        b += (size_t)DEPTH * n;
     };
+    float left[2][8], right[2][16];  // of step k, and of the next, whose loads are on their way meanwhile
+    auto load = [&](int slot, int k) {
 #pragma unroll
-    for (int first = 0; first < (TILES - 1) * DEPTH; first += DEPTH) fetch(first);
+        for (int m = 0; m < 8; m += 4) *(float4*)&left[k % 2][m] = *(float4*)&tile_a[slot][k][top + 8 * m];
+#pragma unroll
+        for (int j = 0; j < 16; j += 4) *(float4*)&right[k % 2][j] = *(float4*)&tile_b[slot][k][left_edge + 4 * j];
+    };
+
+#pragma unroll
+    for (int slot = 0; slot < TILES - 1; slot++) {
+        fetch(slot);
+        __pipeline_commit();
+    }
+    __pipeline_wait_prior(TILES - 2);
+    __syncthreads();
+    load(0, 0);
     float totals[8][16] = {};
+    int now = 0, unused = TILES - 1;  // slots
     for (int first = 0; first < n; first += DEPTH) {
-        __pipeline_wait_prior(TILES - 2);  // this thread's part of the tile is there,
-        __syncthreads();                   // and now everyone's, and no one reads the tile before any more
-        fetch(first + (TILES - 1) * DEPTH);
-        int slot = first / DEPTH % TILES;
+        if (first + (TILES - 1) * DEPTH < n) fetch(unused);
+        __pipeline_commit();  // also an empty group, so that the waits count right
+        unused = now;
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            float left[8], right[16];
-#pragma unroll
-            for (int m = 0; m < 8; m += 4) *(float4*)&left[m] = *(float4*)&tile_a[slot][k][top + 8 * m];
-#pragma unroll
-            for (int j = 0; j < 16; j += 4) *(float4*)&right[j] = *(float4*)&tile_b[slot][k][left_edge + 4 * j];
+            if (k == DEPTH - 1) {
+                now = now + 1 == TILES ? 0 : now + 1;
+                __pipeline_wait_prior(TILES - 2);  // this thread's part of the next tile is there,
+                __syncthreads();                   // and now everyone's, and no one reads the old tile any more
+            }
+            load(now, (k + 1) % DEPTH);
 #pragma unroll
             for (int j = 0; j < 16; j++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) {  // there and back, so that one factor stays at each turn
                     int m = j % 2 ? 7 - i : i;
-                    totals[m][j] += left[m] * right[j];
+                    totals[m][j] += left[k % 2][m] * right[k % 2][j];
                 }
         }
     }
@@ -196,59 +204,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) matmul_double_buffered(cons
 }
 """
 
-_TENSOR = r"""
-// Tensor Cores: a warp multiplies 16 x 8 by 8 x 16 in one instruction or two. Inputs are rounded to TF32, which keeps 10 bits.
-#include <mma.h>
-using namespace nvcuda;
-extern "C" __global__ void __launch_bounds__(256) matmul_tensor(const float* a, const float* b, float* c, int n) {
-    __shared__ __align__(32) float tile_a[128][24];  // 16 columns; the spare ones keep rows apart in the banks
-    __shared__ __align__(32) float tile_b[16][136];
-    int t = threadIdx.x, warp = t / 32, top = 64 * (warp / 4), left_edge = 32 * (warp % 4);
-    a += (size_t)blockIdx.y * 128 * n;
-    b += blockIdx.x * 128;
-    c += (size_t)blockIdx.y * 128 * n + blockIdx.x * 128;
-    wmma::fragment<wmma::accumulator, 16, 16, 8, float> totals[4][2];
-    for (int m = 0; m < 4; m++)
-        for (int j = 0; j < 2; j++) wmma::fill_fragment(totals[m][j], 0.0f);
-    for (int first = 0; first < n; first += 16) {
-        for (int k = t; k < 512; k += 256) {
-            float4 left = *(const float4*)&a[(size_t)(k / 4) * n + first + 4 * (k % 4)];
-            float4 right = *(const float4*)&b[(size_t)(first + k / 32) * n + 4 * (k % 32)];
-            *(float4*)&tile_a[k / 4][4 * (k % 4)] = left;
-            *(float4*)&tile_b[k / 32][4 * (k % 32)] = right;
-        }
-        __syncthreads();
-        for (int k = 0; k < 16; k += 8) {
-            wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> left;
-            wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major> right[2];
-            for (int j = 0; j < 2; j++) {
-                wmma::load_matrix_sync(right[j], &tile_b[k][left_edge + 16 * j], 136);
-                for (int e = 0; e < right[j].num_elements; e++) right[j].x[e] = wmma::__float_to_tf32(right[j].x[e]);
-            }
-            for (int m = 0; m < 4; m++) {
-                wmma::load_matrix_sync(left, &tile_a[top + 16 * m][k], 24);
-                for (int e = 0; e < left.num_elements; e++) left.x[e] = wmma::__float_to_tf32(left.x[e]);
-                for (int j = 0; j < 2; j++) wmma::mma_sync(totals[m][j], left, right[j], totals[m][j]);
-            }
-        }
-        __syncthreads();
-    }
-    for (int m = 0; m < 4; m++)
-        for (int j = 0; j < 2; j++)
-            wmma::store_matrix_sync(&c[(size_t)(top + 16 * m) * n + left_edge + 16 * j], totals[m][j], n, wmma::mem_row_major);
-}
-"""
-
 _TENSOR_BF16 = r"""
 // Tensor Cores on bfloat16: a warp multiplies 16 x 16 of A by 16 x 8 of B in one instruction, and adds in float32.
+// (The library's kernels for an H100 use wgmma, which four warps issue together and which reads shared memory itself.)
 #include <cuda_bf16.h>
 #include <cuda_pipeline_primitives.h>
-#ifndef DEPTH
-#define DEPTH 32  // columns of A and rows of B in a tile: 16 or 32
-#endif
-#ifndef TILES
-#define TILES 2  // in shared memory, one of them in use and the others on their way; with DEPTH=16 up to 4
-#endif
+#define DEPTH 32  // columns of A and rows of B in a tile
+#define TILES 4   // in shared memory: one in use, the others on their way
 typedef __nv_bfloat16 bf16;
 
 // Four 8 x 8 matrices from shared memory into the registers of a warp. Lane l has the address of row l % 8 of matrix l / 8.
@@ -265,47 +227,54 @@ __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-extern "C" __global__ void __launch_bounds__(128, 2) matmul_tensor_bf16(const bf16* a, const bf16* b, float* c, int n) {
-    __shared__ __align__(16) bf16 tile_a[TILES][128][DEPTH + 8];  // 8 spare numbers keep rows apart in the banks
-    __shared__ __align__(16) bf16 tile_b[TILES][DEPTH][136];
+extern "C" __global__ void __launch_bounds__(128, 1) matmul_tensor_bf16(const bf16* a, const bf16* b, float* c, int n) {
+    extern __shared__ __align__(16) bf16 tiles[];  // 74 KiB, which the launch has to ask for
+    auto tile_a = (bf16(*)[128][DEPTH + 8])tiles;  // 8 spare numbers keep rows apart in the banks
+    auto tile_b = (bf16(*)[DEPTH][136])(tiles + TILES * 128 * (DEPTH + 8));
     int t = threadIdx.x, warp = t / 32, lane = t % 32, top = 64 * (warp / 2), left_edge = 64 * (warp % 2);
-    int row_a = t / (DEPTH / 8), column_a = 8 * (t % (DEPTH / 8)), row_b = t / 16, column_b = 8 * (t % 16);
-    a += (size_t)(blockIdx.y * 128 + row_a) * n + column_a;  // where this thread's part of a tile begins
-    b += (size_t)row_b * n + blockIdx.x * 128 + column_b;
+    a += (size_t)(blockIdx.y * 128 + t / 4) * n + 8 * (t % 4);  // where this thread's part of a tile begins
+    b += (size_t)(t / 16) * n + blockIdx.x * 128 + 8 * (t % 16);
     c += (size_t)(blockIdx.y * 128 + top + lane / 4) * n + blockIdx.x * 128 + left_edge + 2 * (lane % 4);
-    auto fetch = [&](int first) {
-        if (first < n) {
-            bf16* to_a = &tile_a[first / DEPTH % TILES][row_a][column_a];
-            bf16* to_b = &tile_b[first / DEPTH % TILES][row_b][column_b];
+
+    auto fetch = [&](int slot) {  // start the copies of the next tile, and go on
 #pragma unroll
-            for (int m = 0; m < 128; m += 1024 / DEPTH)
-                __pipeline_memcpy_async(&to_a[m * (DEPTH + 8)], &a[(size_t)m * n + first], 16);
+        for (int m = 0; m < 128; m += 32)
+            __pipeline_memcpy_async(&tile_a[slot][t / 4 + m][8 * (t % 4)], &a[(size_t)m * n], 16);
 #pragma unroll
-            for (int k = 0; k < DEPTH; k += 8)
-                __pipeline_memcpy_async(&to_b[k * 136], &b[(size_t)(first + k) * n], 16);
-        }
-        __pipeline_commit();  // also an empty group, so that the groups below are counted right
+        for (int k = 0; k < DEPTH; k += 8)
+            __pipeline_memcpy_async(&tile_b[slot][t / 16 + k][8 * (t % 16)], &b[(size_t)k * n], 16);
+        a += DEPTH;
+        b += (size_t)DEPTH * n;
     };
 #pragma unroll
-    for (int first = 0; first < (TILES - 1) * DEPTH; first += DEPTH) fetch(first);
+    for (int slot = 0; slot < TILES - 1; slot++) {
+        fetch(slot);
+        __pipeline_commit();
+    }
     float totals[4][8][4] = {};
+    int now = 0, unused = TILES - 1;  // slots
     for (int first = 0; first < n; first += DEPTH) {
         __pipeline_wait_prior(TILES - 2);  // this thread's part of the tile is there,
         __syncthreads();                   // and now everyone's, and no one reads the tile before any more
-        fetch(first + (TILES - 1) * DEPTH);
-        int slot = first / DEPTH % TILES;
+        if (first + (TILES - 1) * DEPTH < n) fetch(unused);
+        __pipeline_commit();  // also an empty group, so that the waits count right
+        unused = now;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
             unsigned left[4][4], right[4][4];
 #pragma unroll
-            for (int m = 0; m < 4; m++) load(left[m], &tile_a[slot][top + 16 * m + lane % 16][k + 8 * (lane / 16)]);
+            for (int m = 0; m < 4; m++) load(left[m], &tile_a[now][top + 16 * m + lane % 16][k + 8 * (lane / 16)]);
 #pragma unroll
-            for (int j = 0; j < 4; j++) load_turned(right[j], &tile_b[slot][k + lane % 16][left_edge + 16 * j + 8 * (lane / 16)]);
+            for (int j = 0; j < 4; j++) load_turned(right[j], &tile_b[now][k + lane % 16][left_edge + 16 * j + 8 * (lane / 16)]);
 #pragma unroll
             for (int m = 0; m < 4; m++)
 #pragma unroll
-                for (int j = 0; j < 8; j++) multiply(totals[m][j], left[m], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                for (int i = 0; i < 8; i++) {  // there and back, so that one factor stays at each turn
+                    int j = m % 2 ? 7 - i : i;
+                    multiply(totals[m][j], left[m], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                }
         }
+        now = now + 1 == TILES ? 0 : now + 1;
     }
 #pragma unroll
     for (int m = 0; m < 4; m++)
@@ -332,9 +301,13 @@ class CudaRung:
     tolerance : float
         Of the result against float64, relative to its largest value.
     threads : int
-        Of a block, which makes 128 x 128 numbers of C.
+        Of a block.
     dtype : str
         Of A and B: "float32", or "bfloat16", whose 16 bits are passed as int16.
+    multiple : int
+        A block makes 128 x ``multiple`` numbers of C, and the size is a multiple of it.
+    shared_bytes : int
+        Dynamic shared memory that the launch has to ask for.
     """
 
     name: str
@@ -347,7 +320,8 @@ class CudaRung:
     threads: int = field(repr=False, default=256)
     dtype: str = field(repr=False, default="float32")
     sizes: tuple[int, ...] = (128, 1024, 4096)
-    multiple: ClassVar[int] = 128
+    multiple: int = field(repr=False, default=128)
+    shared_bytes: int = field(repr=False, default=0)
 
     def launch(self, n: int) -> tuple[tuple[int, int], int]:
         """Return grid and block for size n.
@@ -355,10 +329,10 @@ class CudaRung:
         Raises
         ------
         InputError
-            If n is not a multiple of 128.
+            If n is not a multiple of ``multiple``.
         """
-        tiles = checked_size(self, n) // self.multiple
-        return (tiles, tiles), self.threads
+        size = checked_size(self, n)
+        return (size // self.multiple, size // 128), self.threads
 
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
         """Return fresh arguments for size n, the same for the same seed."""
@@ -385,8 +359,6 @@ class CudaRung:
         return (2 * (2 if self.dtype == "bfloat16" else 4) + 4.0) * n * n
 
 
-# TF32 keeps 10 bits: each factor may be off by 2^-11, and the products' errors partly cancel in a
-# sum.
 CUDA_RUNGS = (
     CudaRung(
         "matmul-registers-2d-cuda",
@@ -416,16 +388,8 @@ CUDA_RUNGS = (
         "CUDA C++: the next tile on its way",
         _DOUBLE_BUFFERED,
         "matmul_double_buffered",
-        ((), ("-DDEPTH=8", "-DTILES=3"), ("-DDEPTH=8", "-DTILES=4")),
-        threads=128,
-    ),
-    CudaRung(
-        "matmul-tensor",
-        "matmul",
-        "CUDA C++: Tensor Cores, TF32",
-        _TENSOR,
-        "matmul_tensor",
-        tolerance=1e-3,
+        multiple=256,
+        sizes=(256, 1024, 4096),
     ),
     CudaRung(
         "matmul-tensor-bf16",
@@ -433,9 +397,9 @@ CUDA_RUNGS = (
         "CUDA C++: Tensor Cores, bfloat16",
         _TENSOR_BF16,
         "matmul_tensor_bf16",
-        ((), ("-DDEPTH=16", "-DTILES=3"), ("-DDEPTH=16", "-DTILES=4")),
         threads=128,
         dtype="bfloat16",
+        shared_bytes=75_776,
     ),
 )
 
