@@ -415,7 +415,7 @@ def _notes_of(rows: Any) -> tuple[Note, ...]:
     ]:
         found.setdefault(note.code, []).append((row.name, note.sentence))
     return tuple(
-        Note(code, f"{', '.join(name for name, _ in each)}: {each[0][1]}")
+        Note(code, f"{', '.join(dict.fromkeys(name for name, _ in each))}: {each[0][1]}")
         for code, each in found.items()
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,10 @@ def _numba() -> tuple[Any, Callable[[str], Any]]:
         from numba import cuda
     except ImportError:
         return StandIn(), lambda name: getattr(np, name)
+    # That a small grid leaves most of a GPU idle is what the notebooks are about; each small
+    # example need not say it. Whoever sets Numba's variable wants the warnings.
+    if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
+        numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     if not numba.config.ENABLE_CUDASIM:
         load_beside_new_numpy()
     return cuda, lambda name: getattr(numba.types, name)

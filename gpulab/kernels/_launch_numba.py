@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -58,11 +57,7 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
         # A form for just these types is compiled now and not at the first launch, and a launch need
         # not look at the types again.
         form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
-        with warnings.catch_warnings():
-            # That a small grid leaves most of a GPU idle is what the notebooks are about; each
-            # small example need not say it.
-            warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
-            configured = form[grid, block, 0, shared_bytes]
+        configured = form[grid, block, 0, shared_bytes]
         return lambda: configured(*seen)
 
     def refusal(error: Exception) -> KernelError | None:

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -230,7 +230,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     ]
     first = whole[0]
     size = first.sizes[0] if n is None else n
-    timed_n, found, times = _times(first)
+    timed_n, found, times = _times(first, {_LIBRARY, *(one.name for one in chosen)})
 
     def row(name: str, summary: str, simulation: Simulation | None, rung: Any) -> Climb:
         timing = found.get(name)
@@ -262,9 +262,9 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     return LadderTable(family, int(size), timed_n, tuple(rows), evidence, times)
 
 
-def _times(first: Rung) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Return the size, the timings by rung and their evidence: measured here, or recorded; none
-    where there is neither.
+def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any], Evidence | None]:
+    """Return the size, the timings by rung and their evidence: measured here, of those wanted, or
+    recorded; none where there is neither.
 
     Both are of the largest size, of those recorded with the most rungs or of those that this GPU
     can do: starting a kernel hides what the rungs differ in at small ones.
@@ -272,7 +272,7 @@ def _times(first: Rung) -> tuple[int, Mapping[str, Any], Evidence | None]:
     family, sizes = first.family, first.sizes[1:]
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
-        found = _measured(first, where)
+        found = _measured(first, wanted, where)
         # empty where every rung was refused: numba-cuda is installed and cannot run beside this
         # driver
         if found[1]:
@@ -296,15 +296,17 @@ def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
     }
 
 
-def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Time the rungs at the largest size that this GPU does while the learner waits; begin with the
-    first rung, at the smallest.
+def _measured(
+    first: Rung, wanted: Collection[str], where: devices.Device
+) -> tuple[int, Mapping[str, Any], Evidence | None]:
+    """Time the wanted rungs at the largest size that this GPU does while the learner waits; begin
+    with the ladder's first rung, at the smallest.
     """
     (experiment,) = experiments([EXPERIMENT])
     cases = [case for case in experiment.cases(where) if case.params["family"] == first.family]
-    trial = _timed(cases, first.sizes[1], only=first.name)
+    trial = _timed(cases, first.sizes[1], {first.name})
     n = _largest(first, trial[first.name].median_seconds if trial else math.inf, where)
-    found = _timed(cases, n)
+    found = _timed(cases, n, wanted)
     return n, found, Evidence.measured(where.name) if found else None
 
 
@@ -327,12 +329,12 @@ def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
     return smallest
 
 
-def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, Any]:
-    """Return the timings at one size by rung, each of the source as it stands."""
+def _timed(cases: Sequence[Case], n: int, wanted: Collection[str]) -> dict[str, Any]:
+    """Return the timings of the wanted rungs at one size, each of the source as it stands."""
     found: dict[str, Any] = {}
     for case in cases:
         rung = str(case.params["rung"])
-        if case.params["n"] == n and only in ("", rung) and not case.params.get("options"):
+        if case.params["n"] == n and rung in wanted and not case.params.get("options"):
             # one rung that this GPU refuses leaves its row empty; `make gpu-check` says why
             with contextlib.suppress(GpulabError):
                 found[rung] = case.time(_RUNG_SECONDS)

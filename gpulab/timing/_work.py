@@ -183,6 +183,11 @@ def dtypes_in(*values: Any) -> tuple[str, ...]:
     )
 
 
+def libraries_in(*values: Any) -> set[str]:
+    """Return the names of the libraries that the arrays belong to, such as "torch"."""
+    return {_backends.backend_of(array).name for array in arrays_in(values)}  # type: ignore[union-attr]
+
+
 def allocations() -> dict[int, int]:
     """Return how many blocks PyTorch has handed out on each CUDA device; empty where CUDA is not in
     use.

@@ -5,7 +5,7 @@ No clock is read here; ``measure`` and ``compare`` make these objects, tables an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,7 +115,7 @@ class Measurement(Result):
         return any(note.code == code for note in self.notes)
 
     def __repr__(self) -> str:
-        codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
+        codes = f", notes: {', '.join(_codes(self.notes))}" if self.notes else ""
         figure = (
             f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = "
             f"{len(self.samples_seconds)}"
@@ -258,10 +258,15 @@ class Comparison(Result):
                     "not checked"
                     if row.max_relative_difference is None
                     else f"{row.max_relative_difference:.1e}",
-                    ", ".join(note.code for note in m.notes) or "none",
+                    ", ".join(_codes(m.notes)) or "none",
                 )
             )
         return headers, rows + note_rows(self.notes, len(headers))
+
+
+def _codes(notes: tuple[Note, ...]) -> Iterable[str]:
+    """Return each code once: a GPU and its host may both be contended."""
+    return dict.fromkeys(note.code for note in notes)
 
 
 def format_interval(

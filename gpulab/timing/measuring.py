@@ -59,8 +59,12 @@ _WARM_MOST_CALLS = 50
 # comparison, since calls that take turns are too short for the counter.
 _TRANSFER_SHARE = 0.5
 _ENERGY_SHARE = 0.5
+# By then the counter's step is a tenth of what it counted; longer, a slow script would be run for
+# its energy alone.
+_ENERGY_MOST_SECONDS = 1.0
 # The operations of float32 for which PyTorch has a switch for TF32.
 _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
+_OTHER_SWITCHES = {"cupy", "jax", "tensorflow"}  # libraries that do not look at PyTorch's
 
 
 def measure(
@@ -324,7 +328,7 @@ def _energy_apart(
     """
     if last.gpu is None or last.gpu.energy_joules is None:
         return
-    end = job.clock() + _ENERGY_SHARE * limits.deadline
+    end = job.clock() + min(_ENERGY_MOST_SECONDS, _ENERGY_SHARE * limits.deadline)
     first, made = read(job.device, last), job.calls
     while job.clock() < end and not limits.stop():
         run(calls)
@@ -581,7 +585,8 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
             for operation, words in _SWITCHES.items()
             if "tf32" in _devices.arithmetic("float32", "cuda", operation)
         ]
-        if "float32" in _work.dtypes_in(job.args, _work.held_by(job.fn)):
+        used = (job.args, _work.held_by(job.fn))
+        if "float32" in _work.dtypes_in(used) and not _OTHER_SWITCHES & _work.libraries_in(used):
             precision = "float32, TF32 not allowed"
             if allowed:
                 precision = f"float32 with TF32 allowed for {' and '.join(allowed)}"

@@ -3,7 +3,6 @@
 import contextlib
 import sys
 import types
-import warnings
 from unittest import mock
 
 import gpulab as gl
@@ -79,7 +78,6 @@ class Form:
         return self
 
     def __getitem__(self, asked):
-        warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=1)
         LOG.append((*asked[:2], asked[3]))
         options = {"dynamic_shared_bytes": asked[3]}
         return lambda *arguments: simulate(self.py_func, *asked[:2], *arguments, **options)
@@ -118,9 +116,7 @@ def gpus(monkeypatch):
 def test_the_same_call_works_as_with_simulate(gpus, make):
     """Host arrays travel there and back, on one device; tensors of autograd by their values."""
     x, out = make(np.arange(70, dtype=np.float32)), np.zeros(70, np.float32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert launch(scale, 3, (32, 1), x, 2.5, out, dynamic_shared_bytes=8) is None
+    assert launch(scale, 3, (32, 1), x, 2.5, out, dynamic_shared_bytes=8) is None
     assert np.array_equal(out, np.arange(70, dtype=np.float32) * np.float32(2.5))
     assert LOG == ["(70,) on cuda:0"] * 2 + [((3, 1, 1), (32, 1, 1), 8), "waited"]
     launch(gpus.cuda.jit(scale), 3, 32, x, torch.tensor(2.0), out)  # wrapped by cuda.jit
@@ -409,8 +405,11 @@ def test_each_rung_is_right_and_measured_on_a_gpu(rung):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("error:.*Grid size")  # a few blocks are no mistake in an example
 def test_arrays_on_the_gpu_are_used_in_place():
-    """CUDA tensors and CuPy arrays change without a copy; a refused kernel changes nothing."""
+    """CUDA tensors and CuPy arrays change without a copy or a warning; a refused kernel changes
+    nothing.
+    """
 
     def wrong(out):
         out[0] = undefined_name  # noqa: F821

@@ -189,6 +189,13 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
     assert (words in single.sentence, "TF32" in double.sentence) == (True, False)
 
 
+def test_no_switch_of_pytorch_is_named_beside_jax(clock: Clock) -> None:
+    """JAX has its own precision of a product, and does not look at PyTorch's."""
+    x = pytest.importorskip("jax").numpy.ones(3)
+    measured = gl.measure(clock.takes(1e-3), x, device="cuda", clock=clock)
+    assert "TF32" not in measured.evidence.sentence
+
+
 def test_a_working_set_little_larger_than_the_cache() -> None:
     """Of 64 MiB beside 33 MiB of caches that part may come from them, at the rate of L3."""
     cached = (2**20 + 2**25) / 2**26
