@@ -247,7 +247,6 @@ def _elementwise(
     values = [call.translator.expression(node) for node in nodes]
     places = [call.translator.is_place(node) for node in nodes]
     writes = writes and len(nodes) > counts[1]
-    call.translator.program.writes[id(call.node)] = nodes[-1:] if writes else []
 
     def of_numbers(*given: Any) -> Any:
         if any(map(not_numeric, given)):
@@ -419,7 +418,7 @@ def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     if np.count_nonzero(found) == found.size:
         return found
     zero = a + b if ufunc is np.fmax else -(-a - b)
-    return _types.select((a == 0) & (b == 0), zero, found)[()]
+    return np.where((a == 0) & (b == 0), zero, found)[()]
 
 
 @makes("min", "max")

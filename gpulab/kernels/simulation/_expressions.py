@@ -809,7 +809,6 @@ class Translator:
         if found is not UNKNOWN:
             return self._call_of(found, node, unused, assigned_to)
         callee, made = self.expression(node.func), dict[Any, Callable[..., Any]]()
-        self.program.writes[id(node)] = node.args
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = callee(frame, mask)
@@ -850,8 +849,6 @@ class Translator:
                     self.program.notes.append(note)
             if found.name.startswith("cuda.syncwarp"):
                 self.program.uses_warp_barriers = True
-            if found.name.startswith("cuda.atomic."):
-                self.program.writes[id(node)] = node.args[:1]
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
             one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
             starred = any(isinstance(part, ast.Starred) for part in node.args)
@@ -861,8 +858,6 @@ class Translator:
         if isinstance(found, Callee):
             function = self.program.device_function(found, self.source, node.lineno)
             call = self._call_of_function(function, node)
-            if not node.keywords and not any(isinstance(part, ast.Starred) for part in node.args):
-                self.program.calls[id(node)] = function.source
             return lambda frame, mask: call(frame, mask, {})
         raise self.fail(
             f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "

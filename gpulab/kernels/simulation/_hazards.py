@@ -6,11 +6,14 @@ import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpulab.kernels.simulation._geometry import WARP, Mask
+
+if TYPE_CHECKING:
+    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # The lanes of one access as a flat list, and its moment: the form in which the hazard search uses
@@ -380,19 +383,17 @@ class Tracker:
     grid, the words serve all blocks.
     """
 
-    def __init__(
-        self, words: int, width: int, across_blocks: bool, events: bool, names_lanes: bool = False
-    ) -> None:
+    def __init__(self, words: int, width: int, across_blocks: bool, program: Program) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.orders = Orders()
-        self.events = events
+        self._uses_warp_barriers = program.uses_warp_barriers
         self._epoch: Flat | int = -1
         # the kinds of access since all before was ordered, and those that wait to be recorded
         self._kinds: set[str] = set()
         self._waiting: list[tuple[str, Lanes, Moment]] = []
         self._witnesses = {
-            kind: _Witnesses(words, Evicted() if names_lanes else None)
+            kind: _Witnesses(words, Evicted() if program.names_lanes else None)
             for kind in ("store", "atomic", "load")
         }
         # Which words of shared memory have a value; None once all have, and for global memory.
@@ -509,7 +510,7 @@ class Tracker:
                 unordered &= apart == 1
             found = found[unordered[found]]
             for is_used, ordered in (
-                (self.events, self._by_warp_barrier),
+                (self._uses_warp_barriers, self._by_warp_barrier),
                 (self.orders.blocks is not None, self._by_release),
             ):
                 if is_used and len(found):

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.errors import KernelError
+from gpulab.kernels._arguments import MOST_SHARED_BYTES
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps
 from gpulab.kernels.simulation._hazards import (
     Lanes,
@@ -25,11 +26,14 @@ from gpulab.kernels.simulation._hazards import (
     of_all_blocks,
     of_one_block,
 )
-from gpulab.kernels.simulation._memory import START, Known, Store, View, new_view
+from gpulab.kernels.simulation._memory import START, Store, View, new_view
 from gpulab.kernels.simulation._turns import MORE_THAN_FIT, Turns, WaitError
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
 from gpulab.models.requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
+
+if TYPE_CHECKING:
+    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # What each source line executed and moved.
@@ -230,22 +234,20 @@ _REMEMBERED = 8
 _WORK_OF_A_FINDING = 16
 
 
+_MOST_TRACED = 100_000  # statements
+
+
 @dataclass
 class Launch:
     """What lasts through all batches of a launch."""
 
-    source: Source
-    sources: list[Source]
-    counters: Counters
+    program: Program
     max_steps: int
     dynamic_bytes: int
-    shared_limit: int
     resident: int  # blocks that a GPU has at work at once
-    uses_warp_barriers: bool
-    names_lanes: bool
     releases: Releases | None
     captured: list[Any]  # the arrays on the device that the kernel names from outside
-    dynamic_word: int = 1  # bytes of the smallest element of dynamic shared memory
+    counters: Counters = field(default_factory=Counters)
     steps: float = 0
     repeated: int = 0
     next_look: float = 0
@@ -254,7 +256,6 @@ class Launch:
     findings: dict[tuple, Finding] = field(default_factory=dict)
     traced_block: int | None = None
     trace: list[Step] = field(default_factory=list)
-    max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
@@ -274,7 +275,8 @@ class Launch:
 
     def source_of(self, line: int) -> Source:
         """Return the kernel, or the device function, that has a line."""
-        return next((source for source in self.sources if line in source.lines), self.source)
+        program = self.program
+        return next((one for one in program.sources if line in one.lines), program.source)
 
     def place(self, line: int) -> str:
         """Return a line in words."""
@@ -301,12 +303,11 @@ class Machine:
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = (
             WarpBarriers(batch.blocks, batch.warps, batch.first)
-            if launch.uses_warp_barriers
+            if launch.program.uses_warp_barriers
             else None
         )
         threads = launch.releases and Releases(batch.blocks * batch.width)
         self.orders = Orders(self.barriers, launch.releases, threads, batch.first * batch.width)
-        self.known = Known()
         self._lanes: dict[tuple[int, int, int], tuple[Any, Lanes]] = {}
         self._recording = False
 
@@ -366,7 +367,7 @@ class Machine:
         if row is not None:
             bits = mask.bits[row if len(mask.bits) > 1 else 0]
             if bits.any():
-                self._recording = len(self.launch.trace) < self.launch.max_trace_steps
+                self._recording = len(self.launch.trace) < _MOST_TRACED
                 if self._recording:
                     self.launch.trace.append(Step(line, tuple(bits.tolist()), []))
                 self.launch.trace_cut |= not self._recording
@@ -517,19 +518,17 @@ class Machine:
         return view
 
     def _new_tracker(self, words: int) -> Tracker:
-        tracker = Tracker(
-            words, self.batch.width, False, self.launch.uses_warp_barriers, self.launch.names_lanes
-        ).serve(self.orders)
+        tracker = Tracker(words, self.batch.width, False, self.launch.program).serve(self.orders)
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker
 
     def _more_shared(self, nbytes: int, line: int) -> None:
         self.shared_bytes += nbytes
-        if self.shared_bytes > self.launch.shared_limit:
+        if self.shared_bytes > MOST_SHARED_BYTES:
             raise self.launch.error(
                 f"the block asks for {self.shared_bytes:,} bytes of shared memory; expected at "
-                f"most {self.launch.shared_limit:,}. Make the shared arrays smaller",
+                f"most {MOST_SHARED_BYTES:,}. Make the shared arrays smaller",
                 line,
             )
 
@@ -551,8 +550,8 @@ class Machine:
             ).store.data
         elements = nbytes // dtype.itemsize
         store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
-        store.word_bytes = self.launch.dynamic_word
-        words = max(nbytes // self.launch.dynamic_word, store.words)
+        store.word_bytes = self.launch.program.dynamic_word
+        words = max(nbytes // store.word_bytes, store.words)
         store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
         view = View(store, START, (np.int64(elements),), (1,))
         self.dynamic.append(view)

@@ -256,7 +256,7 @@ def merge(chosen: np.ndarray | None, value: Any, other: Any) -> Any:
     if value is other or chosen is None:
         return value
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(other, (np.ndarray, np.generic)):
-        return _types.select(chosen, *_types.alike(value, other))
+        return np.where(chosen, *_types.alike(value, other))
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
         parts = zip(value, other, strict=True)
         return tuple_like(value, [merge(chosen, *part) for part in parts])
@@ -484,33 +484,6 @@ def _unwritten(dtype: np.dtype) -> Any:
 
 
 _UNSIGNED = np.dtype(np.uint64)  # an int64 below 0 is larger than any extent there
-# How many indices are remembered: as many as a statement or two use, so that variables find theirs
-# again.
-_REMEMBERED = 16
-# Larger ones are not: to look again costs less than memory that is kept from being used again.
-_MOST_REMEMBERED = 1 << 14
-
-
-class Known:
-    """The places that indices in use were found to mean, so that a variable that indexes many
-    accesses is looked at once.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int, int], tuple[Any, Any, Mask | None, Any]] = {}
-
-    def place(self, index: Any, extent: Any, stride: int, mask: Mask) -> Any:
-        """Return what was found for an index (in all lanes, or in these), or None."""
-        known = self._found.get((id(index), id(extent), stride))
-        is_same = known is not None and known[0] is index and known[1] is extent
-        return known[3] if is_same and known[2] in (None, mask) else None  # type: ignore[index]
-
-    def remember(self, index: Any, extent: Any, stride: int, mask: Mask | None, place: Any) -> None:
-        """Keep what was found; ``mask`` is None where it holds for any lanes."""
-        if 1 < index.size <= _MOST_REMEMBERED:
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
-            self._found[id(index), id(extent), stride] = index, extent, mask, place
 
 
 def locate(
@@ -533,15 +506,8 @@ def locate(
         extent, stride = view.shape[axis], view.strides[axis]
         if from_end[axis]:
             index = index + extent  # noqa: PLW2901 - a[-1] is written for the last element
-        place = machine.known.place(index, extent, stride, inside)
-        if place is None:
-            safe, rest = _within(machine, view, indices, index, extent, inside, line, verb)
-            place = safe if stride == 1 else safe * np.int64(stride)
-            if rest is inside:
-                machine.known.remember(
-                    index, extent, stride, None if safe is index else inside, place
-                )
-            inside = rest
+        safe, inside = _within(machine, view, indices, index, extent, inside, line, verb)
+        place = safe if stride == 1 else safe * np.int64(stride)
         where = place if where is START else where + place
     return where, inside
 
@@ -776,7 +742,7 @@ def load(
     _touch(machine, store, where, inside, line, "load", None, compared)
     value = store.read(where, machine.batch)
     if inside is not mask and inside.array is not None:
-        value = _types.select(inside.array, value, store.dtype.type(0))
+        value = np.where(inside.array, value, store.dtype.type(0))
     return value
 
 
@@ -854,6 +820,9 @@ def _touch(
     """
     if store.space not in ("global", "shared"):
         return []
+    if kind != "load" and not store.writable:
+        machine.launch.program.written.add(store.name)
+        raise _types.RelaunchError
     machine.counters.access(line, store, kind, where, mask)
     if machine.launch.traced_block is not None:
         machine.trace_access(store, np.atleast_2d(where), mask, kind)

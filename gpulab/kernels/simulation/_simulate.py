@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import math
 import types
@@ -29,7 +28,7 @@ from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._expressions import type_of
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
 from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Releases, Tracker
-from gpulab.kernels.simulation._machine import Counters, Launch, Machine
+from gpulab.kernels.simulation._machine import Launch, Machine
 from gpulab.kernels.simulation._memory import View, global_view, tuple_like, viewed
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._turns import Turns, WaitError
@@ -43,7 +42,6 @@ from gpulab.kernels.simulation.source import (
     plain_function,
     read_source,
     signatures_of,
-    written_names,
 )
 from gpulab.units import plural
 
@@ -187,19 +185,16 @@ class Program:
     def __init__(self, function: Any) -> None:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
-        self._written: tuple[int, frozenset[str]] = -1, frozenset()
+        # arguments that are written; those that the text does not show are added as it runs
+        self.written = self.source.stored_names
         self.meets = False  # whether all blocks meet at a barrier of the grid
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
-        self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
+        self.dynamic_word = 0  # bytes of the smallest element of the dynamic shared arrays
         self.literals: dict[int, Any] = {}  # the numbers that the compiler knows, by ``id``
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
-        # the device function that a call calls, by the id of its node
-        self.calls: dict[int, Source] = {}
-        # the arguments that other calls may write, likewise
-        self.writes: dict[int, list[ast.expr]] = {}
         # arrays on the device that are named from outside
         self.captured: list[tuple[str, np.ndarray]] = []
         # names that were looked up, and what they stood for
@@ -214,14 +209,6 @@ class Program:
         made = Function(source, callee.signatures, defaults)
         self._functions[weakref.ref(callee.function)] = made
         return made.translate(self)
-
-    @property
-    def written(self) -> frozenset[str]:
-        """Return the kernel's parameters (and other names) that it may write to."""
-        known = len(self.calls) + len(self.writes)  # more where a call was found while it ran
-        if known != self._written[0]:
-            self._written = known, frozenset(written_names(self.source, self.calls, self.writes))
-        return self._written[1]
 
     def outside(self, source: Source, name: str) -> Any:
         """Return what a name that is not local to a function stands for, and remember that.
@@ -479,21 +466,15 @@ def simulate(
         changing = [view for view in arguments.views if view.store.writable]
         before = [view.store.root.data.copy() for view in changing]
         launch = Launch(
-            source,
-            program.sources,
-            Counters(),
+            program,
             _MOST_STEPS if max_steps is None else max_steps,
             dynamic_shared_bytes,
-            MOST_SHARED_BYTES,
             resident_blocks(
                 program.static_shared_bytes + dynamic_shared_bytes,
                 -(-math.prod(extents[1]) // WARP) * WARP,
             ),
-            program.uses_warp_barriers,
-            program.names_lanes,
             Releases(math.prod(extents[0])) if program.uses_fences else None,
             arguments.captured,
-            min(program.dynamic_sizes, default=1),
             traced_block=trace,
             stop=stop,
             alone=_STEPS_OF_A_STATEMENT_ALONE if max_steps is None else 1,
@@ -545,14 +526,13 @@ class _Arguments:
     def __init__(self, source: Source, bound: dict[str, Any], program: Program) -> None:
         self._kernel = source.name
         self._arrays: list[tuple[np.ndarray, View]] = []
-        self.values = {
-            name: self._value(name, argument, name in program.written)
-            for name, argument in bound.items()
-        }
+        self._written = program.written
+        self.values = {name: self._value(name, argument) for name, argument in bound.items()}
         self.captured = [self._value(name, array, True) for name, array in program.captured]
         self.views = [view for _, view in self._arrays]
 
-    def _value(self, name: str, argument: Any, writable: bool) -> Any:
+    def _value(self, name: str, argument: Any, writable: bool = False) -> Any:
+        writable |= name in self._written
         if isinstance(argument, tuple):
             parts = [
                 self._value(f"{name}[{number}]", part, writable)
@@ -645,8 +625,7 @@ def _run(
                 view.store.all_words,
                 width,
                 True,
-                launch.uses_warp_barriers,
-                launch.names_lanes,
+                program,
             )
             launch.trackers.append(view.store.tracker)
     shared_bytes = done = 0
@@ -700,8 +679,8 @@ def resident_blocks(block_bytes: int, width: int) -> int:
 
 def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
     """Return what the shared and local arrays of one block take."""
-    dynamic = launch.dynamic_bytes if program.dynamic_sizes else 0
-    elements = program.static_shared_elements + dynamic // launch.dynamic_word
+    dynamic = launch.dynamic_bytes if program.dynamic_word else 0
+    elements = program.static_shared_elements + dynamic // max(1, program.dynamic_word)
     return (
         program.static_shared_bytes
         + dynamic

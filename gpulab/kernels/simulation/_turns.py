@@ -98,7 +98,7 @@ class _Meeting:
         here = strand.mask.array
         if self.waiting and here is not None:
             both = zip(values, self.values, strict=True)
-            values = tuple(_types.select(here, *_types.alike(new, old)) for new, old in both)
+            values = tuple(np.where(here, *_types.alike(new, old)) for new, old in both)
         self.values, self.mask = list(values), union(self.mask, strand.mask)
         self.waiting.append(strand)
 
@@ -231,9 +231,10 @@ class Turns:
             try:
                 thread.start()
             except RuntimeError as error:
+                name = strand.machine.launch.program.source.name
                 raise KernelError(
-                    f"{strand.machine.launch.source.name}: too many blocks or threads wait for "
-                    "each other at once for this machine, which starts no more threads. Use fewer."
+                    f"{name}: too many blocks or threads wait for each other at once for "
+                    "this machine, which starts no more threads. Use fewer."
                 ) from error
             self._threads.append(thread)
         self._back.acquire()

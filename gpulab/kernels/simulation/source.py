@@ -18,7 +18,7 @@ import linecache
 import math
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,18 @@ class Source:
             ),
             *([self.tree.args.vararg.arg] if self.tree.args.vararg else []),
         }
+
+    @property
+    def stored_names(self) -> set[str]:
+        """Return the names of arrays of which the function's text stores an element."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+                owner: ast.expr = node
+                while isinstance(owner, (ast.Subscript, ast.Attribute)):
+                    owner = owner.value
+                found.add(getattr(owner, "id", ""))
+        return found
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
@@ -367,68 +379,6 @@ def _shift(nodes: list[ast.AST], lines: int) -> None:
         if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
             node.lineno += lines
             node.end_lineno = (node.end_lineno or 0) + lines
-
-
-def _roots(node: ast.expr) -> set[str]:
-    """Return the names that ``a[i].b[j]`` may begin with: one, or those of a call or a tuple that
-    stands there.
-    """
-    while isinstance(node, (ast.Subscript, ast.Attribute)):
-        node = node.value
-    return _names(node)
-
-
-def _names(node: ast.AST, context: type[ast.expr_context] = ast.Load) -> set[str]:
-    return {
-        part.id
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, context)
-    }
-
-
-def written_names(
-    source: Source, calls: Mapping[int, Source], writes: Mapping[int, list[ast.expr]]
-) -> set[str]:
-    """Return the names of arrays that the function may write, directly, through another name, or in
-    a function that it calls.
-
-    ``calls`` has the device function that a call's node calls, ``writes`` the arguments that other
-    calls may write, both by ``id``: the text alone does not tell, since a function may have several
-    names.
-    """
-    written: set[str] = set()
-    aliases: list[tuple[set[str], set[str]]] = []
-    for node in source.nodes:
-        if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-            written |= _roots(node)
-        elif (
-            isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None
-        ):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            aliases.append(
-                (
-                    set().union(*(_names(target, ast.Store) for target in targets)),
-                    _names(node.value),
-                )
-            )
-        elif isinstance(node, ast.For):
-            aliases.append((_names(node.target, ast.Store), _names(node.iter)))
-        elif id(node) in calls and isinstance(node, ast.Call):
-            called = calls[id(node)]
-            others = {number: one for number, one in calls.items() if one is not source}
-            inside = written_names(called, others, writes)
-            for argument, parameter in zip(node.args, called.parameters, strict=False):
-                written |= _roots(argument) if parameter in inside else set()
-        elif id(node) in writes:
-            written |= set().union(*map(_roots, writes[id(node)]))
-    changed = True
-    while changed:
-        changed = False
-        for stored, used in aliases:
-            if stored & written and not used <= written:
-                written |= used
-                changed = True
-    return written
 
 
 def compared_reads(source: Source) -> set[ast.AST]:
