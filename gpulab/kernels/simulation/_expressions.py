@@ -123,16 +123,6 @@ def type_of(item: Any) -> Any:
     return (item.dtype, item.ndim) if isinstance(item, (View, Choice)) else (type(item), item)
 
 
-def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], bool]) -> bool:
-    """Return whether numba knows an index when it compiles: a number, or a variable that is given
-    one number and nothing else.
-    """
-    if number(node):
-        return True
-    given = given_once(node, source)
-    return given is not None and is_constant(given, source, number)
-
-
 def given_once(node: ast.expr, source: Source) -> ast.expr | None:
     """Return the only value that a variable is given, or None."""
     if not isinstance(node, ast.Name) or node.id in source.parameters:
@@ -254,10 +244,6 @@ class Translator:
         """
         given = given_once(node, self.source)
         return self.number(node) if given is None else self.literal(given)
-
-    def is_static(self, node: ast.expr) -> bool:
-        """Return whether an expression is one object before the kernel runs."""
-        return isinstance(node, ast.Constant) or self.static(node) is not UNKNOWN
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
@@ -705,7 +691,7 @@ class Translator:
             isinstance(part, ast.Slice)
             for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
         )
-        constant = is_constant(node.slice, source, lambda part: self.number(part) is not UNKNOWN)
+        constant = self.literal(node.slice) is not UNKNOWN
         fail = lambda message: self.fail(message, node)  # noqa: E731
         compared = node in self._compared
         if compared:
@@ -892,7 +878,13 @@ class Translator:
             and isinstance(node.args[0], ast.Constant)
             and isinstance(node.args[0].value, str)
         ):
-            return self._float_of_text(node.args[0].value, node)
+            text = node.args[0].value
+            try:
+                return self._literal(float(text), node)
+            except ValueError as error:
+                raise self.fail(
+                    f"float({shown(text)}) is not a number; expected one such as float('inf')", node
+                ) from error
         value = self.expression(node.args[0])
         # Python's own int and float leave narrower types as they are
         keeps = {"int": "iu", "float": "f"}.get(words, "")
@@ -945,15 +937,6 @@ class Translator:
             return Closure(function, frame.variables)
 
         return run
-
-    def _float_of_text(self, text: str, node: ast.Call) -> Expression:
-        """Return the number that a text such as "inf" is, as numba has it when it compiles."""
-        try:
-            return self._literal(float(text), node)
-        except ValueError as error:
-            raise self.fail(
-                f"float({shown(text)}) is not a number; expected one such as float('inf')", node
-            ) from error
 
     def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:

@@ -19,6 +19,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _memory, _types
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
+from gpulab.kernels.simulation._hazards import Releases
 from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
     START,
@@ -312,30 +313,23 @@ _SHUFFLED = ("int32", "int64", "float32", "float64")
 # -- where a thread is
 
 
-def _register_places() -> None:
-    def place(read: Callable[[Batch, int], Any], axis: int) -> Callable[[Machine], Any]:
-        return lambda machine: read(machine.batch, axis)
-
-    for axis, letter in enumerate("xyz"):
-        INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index[i], axis)
-        INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index[i], axis)
-        INTRINSICS[f"cuda.blockDim.{letter}"] = place(
-            lambda batch, i: np.int64(batch.block[i]), axis
-        )
-        INTRINSICS[f"cuda.gridDim.{letter}"] = place(lambda batch, i: np.int64(batch.grid[i]), axis)
+_PLACES: dict[str, Callable[[Batch, int], Any]] = {
+    "threadIdx": lambda batch, axis: batch.thread_index[axis],
+    "blockIdx": lambda batch, axis: batch.block_index[axis],
+    "blockDim": lambda batch, axis: np.int64(batch.block[axis]),
+    "gridDim": lambda batch, axis: np.int64(batch.grid[axis]),
+}
 
 
-_register_places()
+def _place(machine: Machine, read: Callable[[Batch, int], Any], axis: int) -> Any:
+    return read(machine.batch, axis)
+
+
+for _name, _read in _PLACES.items():
+    for _axis, _letter in enumerate("xyz"):
+        INTRINSICS[f"cuda.{_name}.{_letter}"] = functools.partial(_place, read=_read, axis=_axis)
 INTRINSICS["cuda.laneid"] = lambda m: m.batch.linear_thread % 32
 INTRINSICS["cuda.warpsize"] = lambda m: np.int64(32)
-
-
-def _grid_index(batch: Batch, axis: int) -> Any:
-    return batch.grid_index[axis]
-
-
-def _grid_size(batch: Batch, axis: int) -> Any:
-    return np.int64(batch.block[axis] * batch.grid[axis])
 
 
 @makes("cuda.grid", "cuda.gridsize")
@@ -343,12 +337,14 @@ def _grid(call: Call) -> Expression:
     dimensions = call.translator.number(call.arguments(1, names=("ndim",))[0])
     if dimensions not in (1, 2, 3):
         raise call.fail(f"{call.name} takes 1, 2 or 3, written as a number")
-    of_axis = _grid_index if call.name == "cuda.grid" else _grid_size
-    if dimensions == 1:
-        return lambda frame, mask: of_axis(frame.machine.batch, 0)
-    return lambda frame, mask: tuple(
-        of_axis(frame.machine.batch, axis) for axis in range(dimensions)
-    )
+    is_index = call.name == "cuda.grid"
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        batch = frame.machine.batch
+        found = batch.grid_index if is_index else batch.grid_size
+        return found[0] if dimensions == 1 else found[:dimensions]
+
+    return run
 
 
 # -- arrays
@@ -412,7 +408,8 @@ def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]
         return is_new
 
     given = call.arguments(2, 3, ("shape", "dtype", "alignment"))
-    if call.translator.literal(given[0]) is not UNKNOWN and call.translator.is_static(given[1]):
+    kind = None if isinstance(given[1], ast.Constant) else call.translator.static(given[1])
+    if call.translator.literal(given[0]) is not UNKNOWN and kind is not UNKNOWN:
         note(*ask(None, None))
 
     def run(frame: Frame, mask: Mask) -> View:
@@ -422,15 +419,6 @@ def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]
         return make(frame, mask, (id(call.node), shape, dtype), name, call.line)
 
     return run
-
-
-@makes("cuda.shared.array")
-def _shared_array(call: Call) -> Expression:
-    return _new_array(
-        call,
-        _allot_shared,
-        lambda frame, mask, key, name, line: frame.machine.new_shared(key, name, line),
-    )
 
 
 def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -453,19 +441,19 @@ def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
         )
 
 
-@makes("cuda.local.array")
-def _local_array(call: Call) -> Expression:
-    def make(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
-        view = frame.arrays.get(key)
-        if view is None:
-            _, shape, dtype = key
-            view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
-        else:
-            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
-            forget(view.store, mask)
-        return view
+def _new_shared(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
+    return frame.machine.new_shared(key, name, line)
 
-    return _new_array(call, _allot_local, make)
+
+def _new_local(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
+    view = frame.arrays.get(key)
+    if view is None:
+        _, shape, dtype = key
+        view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
+    else:
+        # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+        forget(view.store, mask)
+    return view
 
 
 def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -478,6 +466,12 @@ def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
             f"{_MOST_LOCAL_BYTES:,}. Make the array smaller"
         )
     call.translator.program.local_bytes += nbytes
+
+
+FUNCTIONS["cuda.shared.array"] = functools.partial(
+    _new_array, allot=_allot_shared, make=_new_shared
+)
+FUNCTIONS["cuda.local.array"] = functools.partial(_new_array, allot=_allot_local, make=_new_local)
 
 
 @makes("cuda.const.array_like")
@@ -597,33 +591,30 @@ def _fence(call: Call) -> Expression:
     call.arguments(0)
     call.translator.program.uses_fences = True
     everywhere = call.name != "cuda.threadfence_block"
-    return lambda frame, mask: frame.machine.fence(mask, everywhere)
+    return lambda frame, mask: frame.machine.release(Releases.fence, mask, everywhere)
 
 
-@makes("cuda.nanosleep")
-def _sleep(call: Call) -> Expression:
-    call.numbers(1)
-    return lambda frame, mask: None
+def _of_lanes(call: Call, count: int, act: Callable[[Machine, Mask], Any]) -> Expression:
+    call.numbers(count)
+    return lambda frame, mask: act(frame.machine, mask)
 
 
-@makes("cuda.activemask")
-def _activemask(call: Call) -> Expression:
-    call.arguments(0)
-    return lambda frame, mask: of_warps(frame.machine, mask.bits.astype(np.uint32))
+def _lanes_below(machine: Machine, mask: Mask) -> Any:
+    return ((np.int64(1) << (machine.batch.linear_thread % 32)) - 1).astype(np.uint32)
 
 
-@makes("cuda.lanemask_lt")
-def _lanemask_lt(call: Call) -> Expression:
-    call.arguments(0)
-    return lambda frame, mask: (
-        (np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1
-    ).astype(np.uint32)
+def _active_lanes(machine: Machine, mask: Mask) -> Any:
+    return of_warps(machine, mask.bits.astype(np.uint32))
 
 
 _INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)))
 
 
 def _register_warp() -> None:
+    FUNCTIONS["cuda.nanosleep"] = functools.partial(_of_lanes, count=1, act=lambda *_: None)
+    FUNCTIONS["cuda.activemask"] = functools.partial(_of_lanes, count=0, act=_active_lanes)
+    FUNCTIONS["cuda.lanemask_lt"] = functools.partial(_of_lanes, count=0, act=_lanes_below)
+
     def warp(
         name: str, act: Callable[..., Any], more: int = 0, takes: tuple[str, ...] = ()
     ) -> None:
@@ -746,28 +737,18 @@ def shuffle(
     gives = np.take_along_axis(active, source, axis=2) & (bits >> source & 1).astype(bool)
     bad = active & ~gives & (source != lanes)
     if bad.any():
-        _inactive_source(machine, bad, source, line)
+        row, warp, asker = (int(i) for i in np.argwhere(bad)[0])
+        asked = int(source[row, warp, asker])
+        threads = tuple(machine.thread(row, warp * WARP + i) for i in (asker, asked))
+        text = (
+            f"lane {asker} asks lane {asked} for its value, but that lane does not take part here: "
+            "the value that it gets is undefined"
+        )
+        machine.found("shuffle", line, "", (), threads, machine.times(bad), text)
     else:
         _expect_named(machine, members, mask, line)
     taken = np.take_along_axis(values, source, axis=2)
     return np.where(gives, taken, values).reshape(rows, machine.batch.width)
-
-
-def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line: int) -> None:
-    row, warp, lane = (int(i) for i in np.argwhere(bad)[0])
-    other = int(source[row, warp, lane])
-    count = int(np.count_nonzero(bad)) * (machine.batch.blocks if len(bad) == 1 else 1)
-    asker, asked = (machine.thread(row, warp * WARP + i) for i in (lane, other))
-    machine.found(
-        "shuffle",
-        line,
-        "",
-        (),
-        (asker, asked),
-        count,
-        f"lane {lane} asks lane {other} for its value, but that lane does not take part here: the "
-        "value that it gets is undefined",
-    )
 
 
 def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
@@ -847,8 +828,26 @@ def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:
     """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
     Groups of a warp may name themselves.
     """
+    assert machine.barriers is not None
     for arrived, named in _groups(machine, members, mask):
-        _arrive(machine, arrived, named, line)
+        _expect(
+            machine,
+            arrived,
+            named,
+            "barrier",
+            line,
+            absent="not all lanes that this syncwarp names reach it: of the two named here, only "
+            "the first does",
+            uninvited="the first of the two threads named here calls syncwarp with a mask that "
+            "does not name it",
+        )
+        # one that is named and has returned did so before the others go on
+        named_here = np.uint32(named) & (arrived | ~machine.alive.bits)
+        together = np.where(arrived != 0, named_here, np.uint32(0)).astype(np.uint32)
+        if len(together) > 1:
+            machine.split_shared()
+        machine.launch.event += 1
+        machine.barriers.add(machine.launch.event, together)
 
 
 def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
@@ -893,33 +892,8 @@ def _expect(
         if away
         else (_lowest(extra), _lowest(here & named or named or here))
     )
-    count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
     threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
-    machine.found(kind, line, "", (), threads, count, absent if away else uninvited)
-
-
-def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> None:
-    """Let lanes (as bits of each warp) that name the same lanes wait for each other."""
-    barriers = machine.barriers
-    assert barriers is not None
-    _expect(
-        machine,
-        arrived,
-        named,
-        "barrier",
-        line,
-        absent="not all lanes that this syncwarp names reach it: of the two named here, only the "
-        "first does",
-        uninvited="the first of the two threads named here calls syncwarp with a mask that does "
-        "not name it",
-    )
-    # one that is named and has returned did so before the others go on
-    named_here = np.uint32(named) & (arrived | ~machine.alive.bits)
-    together = np.where(arrived != 0, named_here, np.uint32(0)).astype(np.uint32)
-    if len(together) > 1:
-        machine.split_shared()
-    machine.launch.event += 1
-    barriers.add(machine.launch.event, together)
+    machine.found(kind, line, "", (), threads, machine.times(wrong), absent if away else uninvited)
 
 
 def _lowest(bits: int) -> int:

@@ -109,9 +109,9 @@ class Batch:
         )
 
     @property
-    def lanes_apart(self) -> list[np.ndarray]:
-        """Return the mask of each thread of one block, as an array."""
-        return [self.linear_thread == lane for lane in range(self.threads)]
+    def grid_size(self) -> tuple[np.int64, ...]:
+        """Return the threads of the grid along each axis."""
+        return tuple(np.int64(n * count) for n, count in zip(self.block, self.grid, strict=True))
 
     def place_of_thread(self, lane: int) -> Extent:
         """Return a lane's ``threadIdx`` (x, y, z)."""

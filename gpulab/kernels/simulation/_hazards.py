@@ -359,10 +359,8 @@ class _Witnesses:
 
 def _moment_fields(threads: Flat, moment: Moment) -> Flat:
     fields = np.empty((len(threads), 4), dtype=_FIELDS)
-    fields[:, 0] = threads
-    fields[:, 1] = moment.epoch
-    fields[:, 2] = moment.line
-    fields[:, 3] = moment.event
+    fields[:, 0], fields[:, 1] = threads, moment.epoch
+    fields[:, 2], fields[:, 3] = moment.line, moment.event
     return fields
 
 

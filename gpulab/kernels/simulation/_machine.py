@@ -424,9 +424,7 @@ class Machine:
         else:
             self.split_shared()
             self.epoch = np.where(arrived, np.int64(self.launch.epoch), self.epoch)
-        self.counters.lines[line]["barriers"] += int(np.count_nonzero(arrived)) * (
-            self.batch.blocks if len(arrived) == 1 else 1
-        )
+        self.counters.lines[line]["barriers"] += self.times(arrived)
 
     def _divergent_barrier(
         self, mask: Mask, missing: Mask, absent: np.ndarray, line: int, of_grid: bool
@@ -434,24 +432,22 @@ class Machine:
         whom, threads = "grid" if of_grid else "block", []
         for lanes, blocks in ((mask, mask.blocks if of_grid else absent), (missing, absent)):
             row = int(np.argmax(np.broadcast_to(blocks, (self.batch.blocks, 1))[:, 0]))
-            threads.append(self.thread(row, self._first_lane(lanes, row)))
-        count = int(np.count_nonzero(absent)) * (self.batch.blocks if len(absent) == 1 else 1)
+            rows, places = np.divmod(lanes.flat, self.batch.width)
+            threads.append(self.thread(row, int(places[rows == row][0])))
         self.found(
             "barrier",
             line,
             "",
             (),
             tuple(threads),
-            count,
+            self.times(absent),
             f"not all threads of the {whom} reach this barrier: of the two named here, only the "
             f"first does. On a GPU the {whom} would hang, or continue with wrong data",
         )
 
-    def _first_lane(self, mask: Mask, row: int) -> int:
-        if mask.array is None:
-            return 0
-        lanes = mask.array[row if len(mask.array) > 1 else 0]
-        return int(np.argmax(lanes))
+    def times(self, which: np.ndarray) -> int:
+        """Return how many lanes, warps or blocks are marked, in all blocks where they are alike."""
+        return int(np.count_nonzero(which)) * (self.batch.blocks if len(which) == 1 else 1)
 
     # -- findings
 
@@ -460,6 +456,10 @@ class Machine:
         return Thread(
             self.batch.place_of_block(self.batch.first + row), self.batch.place_of_thread(lane)
         )
+
+    def first_thread(self, mask: Mask) -> Thread:
+        """Return the first lane of a mask."""
+        return self.thread(*map(int, divmod(mask.flat[0], self.batch.width)))
 
     def found(
         self,
@@ -586,25 +586,19 @@ class Machine:
         self._lanes[key] = where, lanes
         return lanes
 
-    def publish(self, mask: Mask, everywhere: bool) -> None:
-        """Let the lanes call an atomic, which publishes what they fenced; ``everywhere`` where it
-        is on global memory, so that other blocks can see it.
-        """
-        self._note(Releases.atomic, mask, everywhere)
-
-    def fence(self, mask: Mask, everywhere: bool) -> None:
-        """Let the lanes call ``threadfence``, or ``threadfence_block``."""
-        self._note(Releases.fence, mask, everywhere)
-
-    def _note(
+    def release(
         self, what: Callable[[Releases, np.ndarray, int], None], mask: Mask, everywhere: bool
     ) -> None:
+        """Let the lanes call a fence, or an atomic, which publishes what they fenced;
+        ``everywhere`` where other blocks can see it.
+        """
         orders = self.orders
         if orders.threads is not None and orders.blocks is not None:
             self.launch.event += 1
             what(orders.threads, mask.flat, self.launch.event)
             if everywhere:
-                what(orders.blocks, self._blocks_of(mask), self.launch.event)
+                blocks = self.batch.first + np.unique(mask.flat // self.batch.width)
+                what(orders.blocks, blocks, self.launch.event)
 
     def serve(self) -> None:
         """Let the hazards of global memory be judged by what orders these blocks."""
@@ -636,8 +630,3 @@ class Machine:
         if turns is None or not turns.by_thread:
             return act(mask, *values)
         return turns.meet(id(site), act, values, block)
-
-    def _blocks_of(self, mask: Mask) -> np.ndarray:
-        """Return the numbers of the blocks that have a lane here."""
-        here = np.broadcast_to(mask.blocks, (self.batch.blocks, 1))[:, 0]
-        return self.batch.first + np.flatnonzero(here)

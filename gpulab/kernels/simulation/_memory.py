@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import Batch, Mask
-from gpulab.kernels.simulation._hazards import Conflict, Lanes, Moment, Tracker
+from gpulab.kernels.simulation._hazards import Conflict, Lanes, Moment, Releases, Tracker
 from gpulab.kernels.simulation.report import Thread
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
@@ -561,7 +561,7 @@ def _report(
         line,
         view.store.name,
         shown,
-        (machine.thread(row, lane),),
+        (machine.first_thread(outside),),
         outside.lanes,
         f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for "
         f"{view.store.name}, whose shape is {shape[0] if len(shape) == 1 else shape}"
@@ -829,7 +829,9 @@ def _touch(
     tracker: Tracker | None = store.tracker
     if tracker is None:
         return []
-    moment = Moment(_epochs(machine, mask), machine.launch.event, line)
+    epoch = machine.epoch
+    epoch = mask.selected(epoch) if isinstance(epoch, np.ndarray) else epoch
+    moment = Moment(epoch, machine.launch.event, line)
     places = [where]
     if not store.pitch == store.word_bytes == store.dtype.itemsize:
         first = store.word_of(where)
@@ -855,10 +857,6 @@ def _touch(
             _race(machine, store, lanes, conflict, line)
             break
     return found
-
-
-def _epochs(machine: Machine, mask: Mask) -> Any:
-    return mask.selected(machine.epoch) if isinstance(machine.epoch, np.ndarray) else machine.epoch
 
 
 def _report_unwritten(
@@ -1003,7 +1001,7 @@ def atomic(
     if inside is None:
         return view.dtype.type(0)
     _touch(machine, view.store, where, inside, line, "atomic", None)
-    machine.publish(inside, view.store.space == "global")
+    machine.release(Releases.atomic, inside, view.store.space == "global")
     launch = machine.launch
     before = launch.changes
     old = changing(

@@ -81,13 +81,12 @@ class Frame:
         without = mask.without(self.given.get(name))
         if without is None or self.machine.found_again("uninitialised", line, name, without.lanes):
             return
-        row, lane = divmod(int(without.flat[0]), without.batch.width)
         self.machine.found(
             "uninitialised",
             line,
             name,
             (),
-            (self.machine.thread(row, lane),),
+            (self.machine.first_thread(without),),
             without.lanes,
             f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
         )
@@ -99,9 +98,7 @@ class Frame:
         machine = self.machine
         self.returns += 1
         machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
-        row, lane = divmod(int(mask.flat[0]), mask.batch.width)
-        text = f"{error} is raised here, and the thread ends"
-        thread = machine.thread(row, lane)
+        text, thread = f"{error} is raised here, and the thread ends", machine.first_thread(mask)
         machine.found("exception", line, "", (), (thread,), mask.lanes, text)
         machine.launch.thrown.append((thread, made))
 
@@ -247,7 +244,7 @@ class StatementTranslator:
     _importfrom = _import
 
     def _expr(self, node: ast.Expr) -> Statement | None:
-        line, called = node.lineno, isinstance(node.value, ast.Call)
+        line = node.lineno
         value = (
             self.expressions.call(node.value, unused=True)
             if isinstance(node.value, ast.Call)
@@ -256,7 +253,8 @@ class StatementTranslator:
             else None
         )
         # a compiler leaves out what nobody uses
-        if value is None or not (called or any(map(_acts, ast.walk(node)))):
+        acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in ast.walk(node))
+        if value is None or not acts:
             return None
 
         def run(frame: Frame, mask: Mask) -> Mask:
@@ -266,13 +264,15 @@ class StatementTranslator:
 
         return run
 
-    def _assign(self, node: ast.Assign) -> Statement:
-        line = node.lineno
-        name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
-        value = self.expressions.expression(node.value, assigned_to=name)
-        targets = [self.target(target) for target in node.targets]
-        for target in node.targets:
-            self.expressions.keep_computed(target, node.value, value)
+    def _assign(self, node: ast.Assign | ast.AnnAssign) -> Statement | None:
+        line, given = node.lineno, node.value
+        if given is None:  # `x: int` gives nothing
+            return None
+        nodes = node.targets if isinstance(node, ast.Assign) else [node.target]
+        value = self.expressions.expression(given, assigned_to=getattr(nodes[0], "id", None))
+        targets = [self.target(target) for target in nodes]
+        for target in nodes:
+            self.expressions.keep_computed(target, given, value)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             frame.machine.step(line, mask)
@@ -285,12 +285,7 @@ class StatementTranslator:
 
         return run
 
-    def _annassign(self, node: ast.AnnAssign) -> Statement | None:
-        if node.value is None:
-            return None
-        return self._assign(
-            ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
-        )
+    _annassign = _assign
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         line = node.lineno
@@ -467,25 +462,20 @@ class StatementTranslator:
         scalar = None if orelse else scalar_loop_of(node, self.expressions, self._joins.of)
         return LoopBody(line, body, orelse, scalar)
 
-    def _break(self, node: ast.Break) -> Statement:
-        line = node.lineno
+    def _leave(self, node: ast.Break | ast.Continue) -> Statement:
+        line, is_break = node.lineno, isinstance(node, ast.Break)
 
         def run(frame: Frame, mask: Mask) -> None:
             frame.machine.step(line, mask)
             loop = frame.loops[-1]
-            loop.broken = union(loop.broken, mask)
+            if is_break:
+                loop.broken = union(loop.broken, mask)
+            else:
+                loop.continued = union(loop.continued, mask)
 
         return run
 
-    def _continue(self, node: ast.Continue) -> Statement:
-        line = node.lineno
-
-        def run(frame: Frame, mask: Mask) -> None:
-            frame.machine.step(line, mask)
-            loop = frame.loops[-1]
-            loop.continued = union(loop.continued, mask)
-
-        return run
+    _break = _continue = _leave
 
     def _return(self, node: ast.Return) -> Statement:
         line = node.lineno
@@ -505,11 +495,6 @@ class StatementTranslator:
             frame.give(found, mask, fail)
 
         return run
-
-
-def _acts(node: ast.AST) -> bool:
-    """Return whether a part of an expression does more than to compute."""
-    return isinstance(node, (ast.Call, ast.NamedExpr))
 
 
 _WORDS: dict[type, str] = {

@@ -310,9 +310,9 @@ class Turns:
             self._full = ""
             self._room -= 1
             self._last = len(self._spinning)
-            masks = [machine.batch.everyone]
+            batch, masks = machine.batch, [machine.batch.everyone]
             if self.by_thread:
-                masks = [Mask(machine.batch, lane) for lane in machine.batch.lanes_apart]
+                masks = [Mask(batch, batch.linear_thread == n) for n in range(batch.threads)]
             self._left[id(machine)] = len(masks)
             self._ready.extend(Strand(machine, mask) for mask in masks)
 
