@@ -226,8 +226,6 @@ def _together(arrays: list[np.ndarray]) -> np.ndarray:
 # shared memory, what was found.
 
 
-# How many sets of lanes are remembered, for variables that index several accesses.
-_REMEMBERED = 8
 # A finding that is found again counts as so many statements: it takes as long (measured: 0.2 to 0.4
 # ms against 0.01 to 0.02), so that a loop without end that races is refused about as soon as one
 # that does not.
@@ -308,7 +306,6 @@ class Machine:
         )
         threads = launch.releases and Releases(batch.blocks * batch.width)
         self.orders = Orders(self.barriers, launch.releases, threads, batch.first * batch.width)
-        self._lanes: dict[tuple[int, int, int], tuple[Any, Lanes]] = {}
         self._recording = False
 
     # -- statements
@@ -576,15 +573,7 @@ class Machine:
             if not alike:
                 tracker.split(self.batch.blocks)
             words = tracker.words if tracker.rows > 1 else -1
-        key = id(where), id(mask), words
-        known = self._lanes.get(key)
-        if known is not None and known[0] is where and known[1].mask is mask:
-            return known[1]
-        lanes = of_one_block(where, mask) if words < 0 else of_all_blocks(where, mask, words)
-        if len(self._lanes) >= _REMEMBERED:
-            self._lanes.clear()
-        self._lanes[key] = where, lanes
-        return lanes
+        return of_one_block(where, mask) if words < 0 else of_all_blocks(where, mask, words)
 
     def release(
         self, what: Callable[[Releases, np.ndarray, int], None], mask: Mask, everywhere: bool

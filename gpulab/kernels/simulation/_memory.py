@@ -104,51 +104,24 @@ class Store:
 
     def read(self, where: Index, batch: Batch) -> Any:
         """Return the elements at places within bounds; the shape follows that of the places."""
-        if not self.is_even:
-            found: Any = self.data[self._at(where, batch.rows, batch.linear_thread)]
-            return found
         # mode="wrap" only because NumPy is faster with it: nothing is out of bounds here.
-        if self.space in ("global", "constant"):
-            return (
-                self.data.take(where, mode="wrap")
-                if isinstance(where, np.ndarray)
-                else self.data[where]
-            )
-        if where.size == 1:
-            return (
-                self.data[where.item()].copy()
-                if self.space == "local"
-                else self.data[:, where.item(), None].copy()
-            )
-        if self.space == "local":
-            lanes = batch.every_lane.reshape(batch.blocks, batch.width)
-            return self.data.reshape(-1).take(where * np.int64(lanes.size) + lanes, mode="wrap")
-        if where.shape[0] == 1:
+        if self.is_even and self.space in ("global", "constant"):
+            return self.data.take(where, mode="wrap")
+        if self.is_even and self.space == "shared" and where.size > 1 and len(where) == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
-        return self.data.reshape(-1).take(where + batch.rows * self.data.shape[1], mode="wrap")
+        found: Any = self.data[self._at(where, batch.rows, batch.linear_thread)]
+        return found
 
     def write(self, where: Index, value: Any, mask: Mask) -> None:
         """Write values at places within bounds; of lanes that write one place at once, the last one
         stays.
         """
-        if not self.is_even:
+        if self.is_even and self.data.flags.c_contiguous:
+            places, data = self.flat(where, mask), self.data.reshape(-1)
+            data[places] = value if value.size == 1 else mask.selected(value)
+        else:
             rows, lanes = np.divmod(mask.flat, mask.batch.width)
             self.data[self._at(mask.selected(where), rows, lanes)] = mask.selected(value)
-        elif where.size == 1 and self.space == "local":
-            np.copyto(
-                self.data[where.item()], value, where=True if mask.array is None else mask.array
-            )
-        elif (
-            self.space == "shared"
-            and mask.array is None
-            and where.size == mask.batch.width
-            and len(where) == 1
-        ):
-            self.data[:, where[0]] = value
-        else:
-            self.data.reshape(-1)[self.flat(where, mask)] = (
-                value if value.size == 1 else mask.selected(value)
-            )
 
     def _at(self, where: Index, rows: np.ndarray, lanes: np.ndarray) -> tuple[Any, ...]:
         """Return the index in ``data`` of places, of blocks and lanes."""

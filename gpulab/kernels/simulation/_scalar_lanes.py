@@ -625,7 +625,8 @@ def _count(
     if launch.steps + steps > launch.max_steps:
         raise Refused
     for line, name, count in found:
-        machine.counters.lines[line][name] += count
+        if count:  # a line that no lane came to has none
+            machine.counters.lines[line][name] += count
     for (name, line, number), log in zip(text.sites, loads, strict=True):
         if log:
             elements, active = _requests(np.array(log, np.int64), logs[number], slots, mask)
