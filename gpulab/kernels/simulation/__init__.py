@@ -4,13 +4,13 @@ The parts, in the order in which a simulation passes through them:
 
 - ``source`` finds the kernel's text, what its names mean and the types that it is declared with;
   ``_types`` holds numba's typing rules, also for variables where control flow joins.
-- ``_translate`` (statements), ``_expressions``, ``_functions`` and ``_arithmetic`` (what can be
-  called) turn the syntax tree into closures once, and refuse what cannot run.
+- ``_translate`` (statements and loops), ``_expressions``, ``_functions`` and ``_arithmetic`` (what
+  can be called) turn the syntax tree into closures once, and refuse what cannot run.
 - ``_geometry`` has the lanes and masks, ``_memory`` arrays in any layout, records, indices,
   accesses and atomics, ``_machine`` the state of the running blocks and the counts by line.
 - ``_hazards`` keeps who touched which word, by happens-before.
-- ``_loops`` runs loops, and sees where one waits for other threads; ``_turns`` lets blocks, or each
-  thread of a block, run by themselves where they wait for each other.
+- ``_turns`` lets blocks, or each thread of a block, run by themselves where they wait for each
+  other.
 - ``_scalar_lanes`` runs a loop lane by lane, as Python, when few lanes are active and the result is
   the same.
 - ``_simulate`` is ``simulate``: it takes the blocks in batches; ``report`` holds what comes out.

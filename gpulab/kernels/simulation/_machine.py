@@ -155,13 +155,10 @@ def _count(
     found["lanes"] += lanes
     found["bytes_requested"] += lanes * element_bytes
     passes = max(1, element_bytes // WORD_BYTES)
-    if alike and not shared:
-        found["sectors"] += warps
-        found["ideal_sectors"] += warps
-        return
-    if alike and passes == 1:
-        found["wavefronts"] += warps
-        found["ideal_wavefronts"] += warps
+    if alike and (passes == 1 or not shared):  # one sector, or one wavefront, for each warp
+        unit = "wavefronts" if shared else "sectors"
+        found[unit] += warps
+        found[f"ideal_{unit}"] += warps
         return
     addresses, active, times = _by_warp(accesses, store.pitch)
 

@@ -490,7 +490,8 @@ def simulate(
                 waits += [error, error] if error.why and not waits else [error]
         else:
             if waits:
-                launch.notes.add(_note_of(launch, waits[-1].line, len(waits) > 1))
+                line, text = waits[-1].line, _BLOCKS_WAIT if len(waits) == 1 else _THREADS_WAIT
+                launch.notes.add((line, f"{launch.place(line)}: {text}"))
             if launch.printed:
                 print("\n".join(launch.printed))
             simulation = _report(program, launch, extents, shared_bytes)
@@ -504,20 +505,15 @@ def simulate(
             return simulation
 
 
-def _note_of(launch: Launch, line: int, by_thread: bool) -> tuple[int, str]:
-    """Return what to say of a loop that waits: for other blocks, or for threads of its block."""
-    if by_thread:
-        text = (
-            "threads wait here for others of their own block. Each thread ran by itself, as "
-            "hardware since Volta lets it (independent thread scheduling; before, a warp hangs "
-            "here), and what is counted is counted for each."
-        )
-    else:
-        text = (
-            "threads wait here for others. Blocks ran in turns, which needs those that wait and "
-            "those that are waited for to be resident at the same time."
-        )
-    return line, f"{launch.place(line)}: {text}"
+_BLOCKS_WAIT = (
+    "threads wait here for others. Blocks ran in turns, which needs those that wait and those that "
+    "are waited for to be resident at the same time."
+)
+_THREADS_WAIT = (
+    "threads wait here for others of their own block. Each thread ran by itself, as hardware since "
+    "Volta lets it (independent thread scheduling; before, a warp hangs here), and what is counted "
+    "is counted for each."
+)
 
 
 class _Arguments:

@@ -442,11 +442,7 @@ _NUMBA_TYPES = {
 }
 
 
-class _Unknown:
-    """Marks what has no value before the kernel runs."""
-
-
-UNKNOWN = _Unknown()
+UNKNOWN: Any = object()  # marks what has no value before the kernel runs
 
 
 @dataclass(frozen=True)
