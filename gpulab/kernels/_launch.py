@@ -243,7 +243,7 @@ def _python_launcher(
         program = program_of(kernel)
         static, written = program.static_shared_bytes, program.written
     except KernelError:  # a kernel may be launched that the microscope cannot read
-        static, written = 0, frozenset()
+        static, written = 0, set()
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
         beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
         raise InputError(

@@ -356,7 +356,7 @@ def _register_arithmetic() -> None:
     for name, operation in _OPERATORS.items():
         both = dict.fromkeys((name, "i" + name.rstrip("_")), ARITHMETIC[operation])
         _register(both, 2, _any_type, "operator.")
-    for rule, names, count, most in (
+    several: list[tuple[Rule, dict[str, Any], int, int]] = [
         (_any_type, {"abs": _absolute}, 1, 1),
         (_any_type, {"pow": _types.power, "divmod": _divmod, "math.ldexp": _ldexp}, 2, 2),
         (_any_type, {"round": _round, "complex": _complex, "cmath.log": _complex_log}, 1, 2),
@@ -365,8 +365,9 @@ def _register_arithmetic() -> None:
         (_own_type, {"cuda.popc": _ones, "cuda.clz": _leading_zeros}, 1, 1),
         (_own_type, {"cuda.ffs": _first_set, "cuda.brev": _reversed_bits}, 1, 1),
         (_any_type, {".bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, 1, 1),
-    ):  # fmt: skip
-        _register(names, count, rule, "", most)
+    ]  # fmt: skip
+    for rule, functions, count, most in several:
+        _register(functions, count, rule, "", most)
 
 
 def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
@@ -683,7 +684,7 @@ def _register_halves() -> None:
     two = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
     two |= {"max": np.fmax, "min": np.fmin}
     three = {"fma": lambda x, y, z: x * y + z}
-    tests = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
+    tests: dict[str, Any] = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
     tests |= {"gt": np.greater, "ge": np.greater_equal}
     table: list[tuple[dict[str, Any], int, np.dtype]] = [
         (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (three, 3, _types.FLOAT),

@@ -567,9 +567,8 @@ class Tracker:
         if not others_are_there.any():
             return others_are_there
         apart = self._apart(others, threads)
-        return apart * (
-            others_are_there & ((fields[:, 1] == moment.epoch) | (apart == _OTHER_BLOCK))
-        )
+        unordered = (fields[:, 1] == moment.epoch) | (apart == _OTHER_BLOCK)
+        return np.where(others_are_there & unordered, apart, 0)
 
     def _apart(self, others: Flat, threads: Flat) -> Flat:
         """Return 1 for threads of one warp, 2 of one block, 3 of two blocks that share memory."""

@@ -627,9 +627,9 @@ def _count(
     for line, name, count in found:
         if count:  # a line that no lane came to has none
             machine.counters.lines[line][name] += count
-    for (name, line, number), log in zip(text.sites, loads, strict=True):
-        if log:
-            elements, active = _requests(np.array(log, np.int64), logs[number], slots, mask)
+    for (name, line, number), loaded in zip(text.sites, loads, strict=True):
+        if loaded:
+            elements, active = _requests(np.array(loaded, np.int64), logs[number], slots, mask)
             store = variables[name].store
             machine.counters.requests(line, store, "load", elements, active)
     machine.steps(text.loops[0].line, steps)
@@ -825,10 +825,15 @@ class ScalarLoop:
         return *found, columns
 
 
-def _written(node: ast.While | ast.For, *held: Any) -> tuple[LaneWriter, Callable[..., Any]] | None:
+def _written(
+    node: ast.While | ast.For,
+    types: dict[str, np.dtype],
+    views: dict[str, View],
+    fixed: dict[int, Any],
+) -> tuple[LaneWriter, Callable[..., Any]] | None:
     """Return the text of a loop, for the largest integers with which there is one."""
     for most in _MOST:
-        writer = LaneWriter(*held, most)
+        writer = LaneWriter(types, views, fixed, most)
         try:
             return writer, writer.make(node)
         except Refused:

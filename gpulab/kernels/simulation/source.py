@@ -493,6 +493,8 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 class IntegerMember(np.int64):
     """A member of an ``IntEnum``: a number, and the same as members of its own class alone."""
 
+    kind: type[enum.IntEnum]
+
     def __new__(cls, member: enum.IntEnum) -> IntegerMember:
         """Keep the class of a member beside its number."""
         found = super().__new__(cls, int.__int__(member))
