@@ -756,6 +756,12 @@ def generation(device: Device) -> Iterable[Case]:
         asked += [({"phase": "prefill", "length": length}, THIRD) for length in (512, 8192)]
     if device.torch_type == "cuda":
         asked += [({"means": means}, SECOND) for means in ("graph", "compile", "compile, graph")]
+        # as graphs too: launched one by one, all these steps take as long as the host does
+        asked += [
+            ({**changed, "means": "graph"}, THIRD)
+            for changed, _ in asked
+            if changed.keys() & {"batch", "new", "kv_heads"}
+        ]
         asked.append(({"means": "compile", "phase": "prefill"}, THIRD))
         for weights in _SHORTER if importlib.util.find_spec("torchao") else ():
             more = {"weights": weights, "means": "compile, graph"}
