@@ -270,7 +270,7 @@ def of_function(
         sampled = _sampled_product(args)
         if sampled is not None:
             return sampled
-    why = "nothing ran on the CPU, so the time of a float64 run there is not known"
+    why = "nothing ran on the CPU that shows how long a float64 run there would take"
     if math.isfinite(call_seconds):
         why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
     if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
