@@ -30,9 +30,12 @@ _LANGUAGES = {
     "cuda": "CUDA C++",
     "metal": "Metal",
 }
-# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, Triton's launch
-# hints) hides the loop.
-_BOOKKEEPING = re.compile(r"integer_div_error|^#include|^\s*$|C10_LIKELY")
+# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, imports, and the
+# launch hints of a Triton kernel, a decorator of many long lines) hides the loop.
+_BOOKKEEPING = re.compile(
+    r"integer_div_error|^#include|^\s*$|C10_LIKELY|^import |^from |set_driver_to_gpu"
+)
+_LAUNCH_HINTS = re.compile(r"^@triton_heuristics\.\w+\(.*?^\)\n", re.MULTILINE | re.DOTALL)
 # One kernel needs no pool of compiling processes; precompiling PyTorch's headers costs more than it
 # saves; and without the trial compilation of vector instructions the source is written even where
 # nothing can compile it.
@@ -216,7 +219,8 @@ def _readable(source: str) -> str:
     """Return a kernel without bookkeeping lines, and without the pairs of braces that then stand
     alone on their lines directly inside a pair of the same kind.
     """
-    lines = [line.rstrip() for line in source.splitlines() if not _BOOKKEEPING.search(line)]
+    rest = _LAUNCH_HINTS.sub("", source)
+    lines = [line.rstrip() for line in rest.splitlines() if not _BOOKKEEPING.search(line)]
     open_at: list[int] = []
     pairs = {}
     for number, line in enumerate(lines):
