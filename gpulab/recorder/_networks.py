@@ -81,9 +81,9 @@ _CPU_STEPS_BEFORE, _GPU_STEPS_BEFORE = 2, 6
 # machine), so what is left out surely takes long.
 _LONGEST_STEP_SECONDS, _SMALL_SHARE = 20.0, 16
 _GPU_STEPS_A_CALL = 10  # waiting after each step would time the waiting
-# The ladder's batch sizes: the course's fit digits on a CPU; these images and this network fill a
-# GPU.
-_START_BATCH, _LARGE_BATCH = 32, 256
+# The ladder's sizes: the course's fit digits on a CPU. On an H200 a step of width 64 and batch 32
+# is launched for longer than it computes; these have 16 times the arithmetic.
+_START_BATCH, _LARGE_BATCH, _LADDER_WIDTH, _LADDER_STEPS = 128, 512, 128, 2
 
 # Attention: sequences of all lengths have as many positions in all, as the FlashAttention papers
 # measure it.
@@ -300,7 +300,7 @@ def _step_behind(device: Device, workers: int) -> Work:
     return Work(run, f"a step behind {workers} workers", setting=setting)
 
 
-def _noise_images() -> Task:
+def _noise_images(width: int = 64) -> Task:
     """Return a task of color images with a network that fills a GPU better than the digits do."""
     generator = torch.Generator().manual_seed(0)
     data = Data(
@@ -316,7 +316,7 @@ def _noise_images() -> Task:
         1,
         1e-3,
         lambda: (data, data),
-        lambda: networks.cnn(3, 10, width=64, stages=3),
+        lambda: networks.cnn(3, 10, width=width, stages=3),
     )
 
 
@@ -390,13 +390,14 @@ def _training(device: Device, model: str, precision: str, technique: str) -> Wor
                 longest_seconds=_LONGEST_STEP_SECONDS,
             )
     options = {"precision": precision, **_TECHNIQUES[technique]}
-    return _steps(device, task, who, f"{model}, {precision}, {technique}", options)
+    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
+    return _steps(device, task, who, f"{model}, {precision}, {technique}", options, steps)
 
 
-def _steps(device: Device, task: Task, who: str, label: str, options: Mapping[str, Any]) -> Work:
-    """Return some steps of a training run that is warm: one on a CPU, ten between two
-    synchronizations on an accelerator.
-    """
+def _steps(
+    device: Device, task: Task, who: str, label: str, options: Mapping[str, Any], steps: int
+) -> Work:
+    """Return some steps of a training run that is warm, between two synchronizations."""
     run = training.Run(task, device=device, steps=_ENDLESS, **options)
     run.parts_every = 0
     try:
@@ -404,7 +405,6 @@ def _steps(device: Device, task: Task, who: str, label: str, options: Mapping[st
     except BaseException:
         run.close()
         raise
-    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
     return Work(run.advance, label, (steps,), setting=_judged(run, who))
 
 
@@ -447,7 +447,7 @@ def _ladder() -> list[Technique]:
     """Return the course's techniques with sizes for these images."""
     other: Mapping[str, dict[str, Any]] = {
         "batch": {"options": {"batch_size": _LARGE_BATCH}},
-        "lighter": {"model": lambda: networks.mobilenet(3, 10, width=64, stages=3)},
+        "lighter": {"model": lambda: networks.mobilenet(3, 10, _LADDER_WIDTH, stages=3)},
     }
     return [dataclasses.replace(one, **other.get(one.name, {})) for one in training.techniques()]
 
@@ -470,18 +470,18 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
     label = f"{EXPERIMENT}, {technique or 'nothing'} {form}"
 
     def prepare() -> Work:
-        task = _noise_images()
+        task = _noise_images(_LADDER_WIDTH)
         for one in used:
             if one.model is not None:
                 task = dataclasses.replace(task, _build=one.model)
-        return _steps(device, task, label, label, options)
+        return _steps(device, task, label, label, options, _LADDER_STEPS)
 
     params = {
         "model": "cnn",
         "form": form,
         "technique": technique,
         "batch_size": int(options["batch_size"]),
-        "steps": _GPU_STEPS_A_CALL,
+        "steps": _LADDER_STEPS,
     }
     return timed(device, params, prepare, rank, _SHARES)
 
