@@ -191,9 +191,8 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
 
 def test_no_switch_of_pytorch_is_named_beside_jax(clock: Clock) -> None:
     """JAX has its own precision of a product, and does not look at PyTorch's."""
-    x = pytest.importorskip("jax").numpy.ones(3)
-    measured = gl.measure(clock.takes(1e-3), x, device="cuda", clock=clock)
-    assert "TF32" not in measured.evidence.sentence
+    work = clock.takes(1e-3), pytest.importorskip("jax").numpy.ones(3)
+    assert "TF32" not in gl.measure(*work, device="cuda", clock=clock).evidence.sentence
 
 
 def test_a_working_set_little_larger_than_the_cache() -> None:
