@@ -647,13 +647,6 @@ class Translator:
             isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants
         )
 
-        def run_one(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-            value = parts[0](frame, mask)
-            return (value, (False,) * len(value)) if type(value) is tuple else ((value,), negative)
-
-        if len(parts) == 1:
-            return run_one
-
         def run(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
             values = [part(frame, mask) for part in parts]
             if tuple not in map(type, values):
@@ -752,15 +745,16 @@ class Translator:
         from the end; of a field of a record the empty index.
         """
         array = self.array(node.value)
-        index, name = None, ""
-        if isinstance(node, ast.Attribute):
-            name = node.attr
-        else:
-            index = self.index(node.slice)
+        field_name = getattr(node, "attr", "")
+        index = (
+            self.index(node.slice)
+            if isinstance(node, ast.Subscript)
+            else lambda frame, mask: ((field_name,), (False,))
+        )
 
         def run(frame: Frame, mask: Mask) -> tuple[View, tuple[Any, ...], tuple[bool, ...]]:
             view = array(frame, mask)
-            places, from_end = ((name,), (False,)) if index is None else index(frame, mask)
+            places, from_end = index(frame, mask)
             if not places or not isinstance(places[0], str):
                 return view, places, from_end
             try:

@@ -303,8 +303,8 @@ class Conflict:
     count: int
 
 
-# Accesses that wait to be recorded at most, since each keeps its lanes.
-_MOST_WAITING = 64
+# Lanes of accesses that wait to be recorded at most, at 12 bytes each.
+_MOST_WAITING = 1 << 21
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
 # What a word takes where blocks differ: two witnesses of each of three kinds, and whether it is
@@ -440,7 +440,8 @@ class Tracker:
         found = None
         if not self.across_blocks and not isinstance(moment.epoch, np.ndarray):
             self._reach(moment.epoch)
-        if kind != "store" and self._kinds <= {kind} and len(self._waiting) < _MOST_WAITING:
+        is_full = len(self._waiting) * len(lanes.words) > _MOST_WAITING
+        if kind != "store" and self._kinds <= {kind} and not is_full:
             self._waiting.append((kind, lanes, moment))  # none of them races with another one
         else:
             self._record_waiting()

@@ -359,7 +359,7 @@ class Machine:
     def _trace(self, line: int, mask: Mask) -> None:
         row = self._traced_row()
         if row is not None:
-            bits = mask.bits[row if len(mask.bits) > 1 else 0]
+            bits = np.broadcast_to(mask.bits, (self.batch.blocks, self.batch.warps))[row]
             if bits.any():
                 self._recording = len(self.launch.trace) < _MOST_TRACED
                 if self._recording:
@@ -371,17 +371,12 @@ class Machine:
         row = self._traced_row()
         if row is None or not self._recording:
             return
-        elements = np.broadcast_to(places[row if len(places) > 1 else 0], (self.batch.width,))
-        if mask.array is not None:
-            active = np.broadcast_to(
-                mask.array[row if len(mask.array) > 1 else 0], (self.batch.width,)
-            )
-            if not active.any():
-                return
-            elements = np.where(active, elements, -1)
-        self.launch.trace[-1].accesses.append(
-            StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy())
-        )
+        shape = self.batch.blocks, self.batch.width
+        active = np.broadcast_to(True if mask.array is None else mask.array, shape)[row]
+        if active.any():
+            elements = np.where(active, np.broadcast_to(places, shape)[row], -1)
+            access = StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements)
+            self.launch.trace[-1].accesses.append(access)
 
     def _traced_row(self) -> int | None:
         block = self.launch.traced_block

@@ -798,7 +798,7 @@ def _touch(
         raise _types.RelaunchError
     machine.counters.access(line, store, kind, where, mask)
     if machine.launch.traced_block is not None:
-        machine.trace_access(store, np.atleast_2d(where), mask, kind)
+        machine.trace_access(store, where, mask, kind)
     tracker: Tracker | None = store.tracker
     if tracker is None:
         return []

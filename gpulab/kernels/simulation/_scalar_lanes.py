@@ -594,33 +594,8 @@ def _count(
     steps = 0
     for loop, log in zip(text.loops, logs, strict=True):
         log.settle(None if loop.parent is None else logs[loop.parent.number])
-        if not len(log.codes):
-            continue
-        rows = int(log.rows.max()) + 1
-        place = log.rows * len(warps) + slots[log.lanes]
-
-        def together(which: np.ndarray, size: int = rows * len(warps), place: Any = place) -> Any:
-            """Return in which rows which warps have one of some turns."""
-            here = np.zeros(size, dtype=bool)
-            here[place[which]] = True
-            return here
-
-        # of the loop's own test, and of each block, the turns that have it
-        turns = [np.ones(len(log.codes), dtype=bool)]
-        turns += [log.codes >> bit & 1 != 0 for bit in range(len(loop.blocks))]
-        groups = [together(which) for which in turns]
-        for lines, which, here in zip([[loop.line], *loop.blocks], turns, groups, strict=True):
-            executed, lanes = int(np.count_nonzero(here)), int(np.count_nonzero(which))
-            steps += len(lines) * int(np.count_nonzero(here.reshape(rows, -1).any(axis=1)))
-            for line in lines:
-                found += [(line, "executed_warps", executed), (line, "active_lanes", lanes)]
-        for line, block, body in [(loop.line, -1, 0), *loop.tests]:
-            asked, yes = groups[block + 1], groups[body + 1]
-            no = together(turns[block + 1] & ~turns[body + 1])
-            found += [
-                (line, "branches", int(np.count_nonzero(asked))),
-                (line, "divergent_branches", int(np.count_nonzero(yes & no))),
-            ]
+        if len(log.codes):
+            steps += _count_loop(loop, log, len(warps), slots[log.lanes], found)
     launch = machine.launch
     if launch.steps + steps > launch.max_steps:
         raise Refused
@@ -633,6 +608,41 @@ def _count(
             store = variables[name].store
             machine.counters.requests(line, store, "load", elements, active)
     machine.steps(text.loops[0].line, steps)
+
+
+def _count_loop(
+    loop: LoopText, log: Log, warps: int, slots: np.ndarray, found: list[tuple[int, str, int]]
+) -> int:
+    """Add the counts of a loop's lines to those that were found; return how many statements warps
+    executed one after the other. ``slots`` has the warp of each turn.
+    """
+    rows = int(log.rows.max()) + 1
+    place = log.rows * warps + slots
+
+    def together(which: np.ndarray) -> np.ndarray:
+        """Return in which rows which warps have one of some turns."""
+        here = np.zeros(rows * warps, dtype=bool)
+        here[place[which]] = True
+        return here
+
+    # of the loop's own test, and of each block, the turns that have it
+    turns = [np.ones(len(log.codes), dtype=bool)]
+    turns += [log.codes >> bit & 1 != 0 for bit in range(len(loop.blocks))]
+    groups = [together(which) for which in turns]
+    steps = 0
+    for lines, which, here in zip([[loop.line], *loop.blocks], turns, groups, strict=True):
+        executed, lanes = int(np.count_nonzero(here)), int(np.count_nonzero(which))
+        steps += len(lines) * int(np.count_nonzero(here.reshape(rows, -1).any(axis=1)))
+        for line in lines:
+            found += [(line, "executed_warps", executed), (line, "active_lanes", lanes)]
+    for line, block, body in [(loop.line, -1, 0), *loop.tests]:
+        asked, yes = groups[block + 1], groups[body + 1]
+        no = together(turns[block + 1] & ~turns[body + 1])
+        found += [
+            (line, "branches", int(np.count_nonzero(asked))),
+            (line, "divergent_branches", int(np.count_nonzero(yes & no))),
+        ]
+    return steps
 
 
 def _requests(
