@@ -309,7 +309,9 @@ def test_a_part_of_an_array_is_numpys(text: str) -> None:
 GRID, BLOCK = (2, 3, 2), (4, 2, 3)
 
 TABLE = np.arange(24.0).reshape(4, 6)
-RECORD = np.dtype([("a", "f8"), ("b", "i2", (2, 3)), ("c", [("d", "u1"), ("e", "c8")])])
+RECORD = np.dtype(
+    [("a", "f8"), ("b", "i2", (2, 3)), ("c", [("d", "u1"), ("e", "c8")]), ("f", "U5")]
+)
 LAYOUTS = {
     "transposed": TABLE.T, "backwards": TABLE[::-1, ::-1], "every second": TABLE[::2, 1::3],
     "Fortran": np.asfortranarray(TABLE), "one row again": np.broadcast_to(TABLE[1], (5, 6)),
@@ -337,20 +339,21 @@ def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> Non
 
 
 def test_records_are_read_and_written_in_place() -> None:
-    """In global, shared and local memory: fields by name, inner ones, whole records."""
+    """In global, shared and local memory: fields by name, inner ones, texts, whole records."""
     text = (
         "import numpy as np\nfrom gpulab.kernels import cuda\n"
         f"RECORD = np.dtype({RECORD.descr})\n"
         "def kernel(r, s):\n    i = cuda.grid(1)\n    own = cuda.local.array(2, RECORD)\n"
         "    all = cuda.shared.array(32, RECORD)\n    own[1] = r[i]\n    own[1].b[1, 2] = -i\n"
         "    all[i] = own[1]\n    cuda.syncthreads()\n    r[i]['a'] += r['a'][i]\n"
-        "    r[i].c.e = r[i].c.d + 2j\n    s[31 - i] = all[i]\n    s[31 - i].a = r.b[i, 0, 1]\n"
+        "    r[i].c.e = r[i].c.d + 2j\n    r[i].f = 'text'\n    s[31 - i] = all[i]\n"
+        "    s[31 - i].a = r.b[i, 0, 1]\n"
     )
     r, s = np.zeros(32, RECORD), np.zeros(64, RECORD)[::2]
     r["a"], r["b"], r["c"]["d"] = np.arange(32), np.arange(192).reshape(32, 2, 3), 3
     whole, expected = r.copy(), r.copy()
     whole["b"][:, 1, 2], whole["a"] = -np.arange(32), r["b"][:, 0, 1]
-    expected["a"], expected["c"]["e"] = 2 * r["a"], 3 + 2j
+    expected["a"], expected["c"]["e"], expected["f"] = 2 * r["a"], 3 + 2j, "text"
     assert simulate(function_of(text), 1, 32, r, s).findings == ()
     assert (r.tobytes(), s[::-1].tobytes()) == (expected.tobytes(), whole.tobytes())
 

@@ -30,7 +30,13 @@ from gpulab.kernels.simulation._memory import START, Store, View, new_view
 from gpulab.kernels.simulation._turns import MORE_THAN_FIT, Turns, WaitError
 from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
 from gpulab.kernels.simulation.source import Source
-from gpulab.models.requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
+from gpulab.models.requests import (
+    ELEMENT_BYTES,
+    SECTOR_BYTES,
+    WORD_BYTES,
+    sectors_per_request,
+    shared_wavefronts,
+)
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._simulate import Program
@@ -154,6 +160,8 @@ def _count(
     found["requests"] += warps
     found["lanes"] += lanes
     found["bytes_requested"] += lanes * element_bytes
+    if shared and store.dtype.kind in "US":  # a text counts as the widest element that it holds
+        element_bytes = max(n for n in ELEMENT_BYTES if n <= element_bytes)
     passes = max(1, element_bytes // WORD_BYTES)
     if alike and (passes == 1 or not shared):  # one sector, or one wavefront, for each warp
         unit = "wavefronts" if shared else "sectors"

@@ -104,7 +104,7 @@ def cast(value: Value, dtype: np.dtype) -> Value:
     """Return the value in a type; no copy where it has that type."""
     if value.dtype == dtype:
         return value
-    if value.dtype.kind in "US" or dtype.kind in "US":
+    if (value.dtype.kind in "US") != (dtype.kind in "US"):
         raise TypeError("a text and a number")
     return (
         _cut(value, dtype)
