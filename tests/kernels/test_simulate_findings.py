@@ -92,14 +92,15 @@ def racing(out, x, total):
     if t == 33:
         out[b, 4] = total[b]  # plain
     lanes[t] = t  # own
-    if t < 8:
-        cuda.syncwarp(0xFF)
-        out[b, 5 + t] = lanes[(t + 1) % 9]  # next
+    if t >= 8:
+        return
+    cuda.syncwarp(0xFF)
+    out[b, 5 + t] = lanes[(t + 1) % 9]  # next
 
 
 # By hand, of 3 blocks of 64 threads: the two marks, array, index, the two threads, count. Each pair
 # meets once in each block, and x[9] once in all: blocks 1 and 2 have no barrier in common. Lanes 0
-# to 7 are ordered among themselves; lane 7 reads what lane 8 wrote.
+# to 7 are ordered among themselves; lane 7 reads what lane 8 wrote, which has returned, unnamed.
 RACING = [
     (("warps", "write"), "part", (7,), [(7, 0), (40, 0)], 3),
     (("neighbours", "write"), "part", (4,), [(4, 0), (5, 0)], 3),

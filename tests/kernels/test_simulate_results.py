@@ -165,8 +165,9 @@ TEXTS = (
 
 def _kernel(text: str) -> Any:
     lines = f"    i = cuda.grid(1)\n    out[i] = {text}\n"
-    header = f"from gpulab.kernels import cuda\nPAIR = {PAIR}\n"
-    return function_of(f"{header}def kernel(out, a, m, n, x):\n{lines}")
+    return function_of(
+        f"from gpulab.kernels import cuda\nPAIR = {PAIR}\ndef kernel(out, a, m, n, x):\n{lines}"
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
