@@ -367,17 +367,15 @@ class Translator:
         return run
 
     def keep_computed(self, definition: ast.expr, node: ast.expr, compute: Expression) -> None:
-        """Keep what a definition of a join gives, from the value of an expression: a number that is
-        written there, or a conversion; or what computes it, if nobody sees which lanes do so.
+        """Keep what computes the value that a definition of a join gives, if nobody sees which
+        lanes do so; of a conversion its type suffices.
         """
         if definition not in self._joins.of:
             return
         called = self.called(node) if isinstance(node, ast.Call) else None
-        number = self.number(node)
         if isinstance(called, np.dtype) and ast.unparse(node).startswith(called.name):
-            self._joins.numbers[definition] = called.type(0)  # whatever is converted
-        elif type(number) in (bool, int, float, complex):
-            self._joins.numbers[definition] = _types.constant(number)
+            converted = called.type(0)  # whatever it is made of
+            self._joins.computed[definition] = lambda frame, mask: converted
         elif self._is_plain(node, calls=True):
             self._joins.computed[definition] = compute
 

@@ -351,12 +351,11 @@ class RelaunchError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Joins:
-    """The joins that each definition of a function is in; the numbers that some are written as, and
-    what computes others, so that their types are known though no thread comes to them.
+    """The joins that each definition of a function is in, and what computes some of them, so that
+    their types are known though no thread comes to them.
     """
 
     of: dict[Definition, set[Join]] = field(default_factory=lambda: defaultdict(set))
-    numbers: dict[Definition, Value] = field(default_factory=dict)
     computed: dict[Definition, Callable[..., Value]] = field(default_factory=dict)
 
 
@@ -365,12 +364,10 @@ class JoinTypes:
 
     def __init__(self, joins: Joins) -> None:
         self._joins = joins
-        self.seen: dict[Definition, Any] = {n: value.dtype for n, value in joins.numbers.items()}
+        self.seen: dict[Definition, Any] = {}
         self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the one that holds all
         self.notes: set[tuple[int, str]] = set()
         self.is_complete = False  # whether what no thread came to was looked at
-        for node in self.seen:
-            self._unify(node)
 
     def note(self, node: Definition, value: Value) -> None:
         """Look at what a definition gives.
