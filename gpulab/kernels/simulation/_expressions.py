@@ -936,7 +936,7 @@ class Translator:
         if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
             raise self.fail("float() takes no truth value; expected a number", node)
         if not isinstance(value, (np.ndarray, np.generic)) or (
-            value.dtype.kind in "cUS" and dtype.kind != "c"
+            value.dtype.kind in ("US" if dtype.kind == "c" else "cUS")
         ):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)

@@ -109,10 +109,6 @@ class Counters:
         found["sectors"] += int(sectors.sum())
         found["ideal_sectors"] += int(np.minimum(sectors, -(-lanes * size // SECTOR_BYTES)).sum())
 
-    def patience(self, lanes: int) -> int:
-        """Return how many statements of a batch of so many lanes may wait to be counted."""
-        return min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)
-
     def settle_statements(self) -> None:
         """Count the statements and tests that wait; to be asked at the end of each batch of blocks
         as well.
@@ -359,10 +355,9 @@ class Machine:
         elif launch.stop is not None:
             launch.stop()
         self.counters.settle_statements()
-        launch.next_look = min(
-            launch.max_steps,
-            launch.steps + self.counters.patience(self.batch.blocks * self.batch.width),
-        )
+        lanes = self.batch.blocks * self.batch.width
+        patience = min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)
+        launch.next_look = min(launch.max_steps, launch.steps + patience)
 
     def _trace(self, line: int, mask: Mask) -> None:
         row = self._traced_row()

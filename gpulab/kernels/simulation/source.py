@@ -52,7 +52,7 @@ class Source:
     def renumber(self, offset: int) -> None:
         """Add an offset to all line numbers."""
         self.offset = offset
-        _shift(self.nodes, offset)
+        ast.increment_lineno(self.tree, offset)
         self.lines = {number + offset: text for number, text in self.lines.items()}
 
     @property
@@ -345,7 +345,7 @@ def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]
     inner = text[0][0].isspace()
     tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
     tree = tree.body[0] if inner else tree
-    _shift(list(ast.walk(tree)), first - 1 - inner)
+    ast.increment_lineno(tree, first - 1 - inner)
     return tree, {first + i: line.rstrip() for i, line in enumerate(text)}
 
 
@@ -372,13 +372,6 @@ def _lambda(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
     tree.args, tree.body[0].value = found[0].args, found[0].body  # type: ignore[attr-defined]
     numbers = range(found[0].lineno, (found[0].end_lineno or 0) + 1)
     return tree, {number: text[number - 1].rstrip() for number in numbers}
-
-
-def _shift(nodes: list[ast.AST], lines: int) -> None:
-    for node in nodes:
-        if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
-            node.lineno += lines
-            node.end_lineno = (node.end_lineno or 0) + lines
 
 
 def compared_reads(source: Source) -> set[ast.AST]:
