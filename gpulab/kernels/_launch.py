@@ -152,13 +152,26 @@ class Launcher:
             self._backend.synchronize()
 
     def fetch(self) -> None:
-        """Wait, and copy the results into the host arrays that were given."""
+        """Wait, and copy the results into the host arrays that were given.
+
+        Raises
+        ------
+        KernelError
+            If the kernel failed, or changed its copy of an array that is read-only.
+        """
         self.wait()
         results = [
-            (array, arrays.to_host(there)) for array, there in self._pairs if array.flags.writeable
+            (array, arrays.to_host(there).reshape(array.shape)) for array, there in self._pairs
         ]
+        for array, result in results:
+            if not array.flags.writeable and array.tobytes() != result.tobytes():
+                raise KernelError(
+                    f"{self.__name__}: the kernel changed an array of shape {array.shape} that is "
+                    "read-only on the host; expected it to write to others. Pass a copy of it."
+                )
         for array, result in results:  # all have arrived: none changes where one copy fails
-            array[...] = result.reshape(array.shape)
+            if array.flags.writeable:
+                array[...] = result
 
     def __repr__(self) -> str:
         return f"<Launcher of {self.__name__} with {plural(len(self.arrays), 'array')} on the GPU>"
