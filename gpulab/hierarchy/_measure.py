@@ -634,7 +634,7 @@ def recorded_latency(recording: Recording) -> Latency | None:
         None,
         _recorded_caches(recording),
         (),
-        recording.evidence(),
+        recording.evidence(experiment="latency"),
         recording.environment,
     )
 
@@ -674,7 +674,7 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
         points,
         _recorded_caches(recording),
         (),
-        recording.evidence(),
+        recording.evidence(experiment="bandwidth"),
         recording.environment,
     )
 

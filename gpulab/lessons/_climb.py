@@ -281,7 +281,7 @@ def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any]
         by_size = {n: _recorded(recording, family, n) for n in sizes}
         n = max(sizes, key=lambda size: (len(by_size[size]), size))
         if by_size[n]:
-            return n, by_size[n], recording.evidence()
+            return n, by_size[n], recording.evidence(experiment="ladders")
     return sizes[0], {}, None
 
 

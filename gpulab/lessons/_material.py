@@ -361,7 +361,7 @@ def recorded_overlap() -> RecordedOverlap:
         ]
         if found:
             rows += found
-            evidence.append(recording.evidence())
+            evidence.append(recording.evidence(experiment="overlap"))
     return RecordedOverlap(tuple(rows), tuple(evidence))
 
 
@@ -394,7 +394,7 @@ def recorded_options(means: Sequence[str] | None = None) -> Listing:
                 what = f"{entry.experiment}: {', '.join(parts)}"
                 rows.append((name, what, _with_interval(entry.timing)))
         if len(rows) > before:
-            sources.append(("", recording.evidence()))
+            sources.append(("", recording.evidence(experiment="training")))
     return Listing(
         plural(len(rows), "recorded training step") if rows else NOT_YET,
         ("machine", "training, and how many steps of it", "time (RECORDED)"),

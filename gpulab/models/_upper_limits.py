@@ -672,9 +672,8 @@ def _recorded(recording: recordings.Recording) -> Roofline:
         )
     best = max(streams, key=lambda roof: roof.bytes_per_second)
     where = recording.environment
-    return Roofline(
-        where.device, tuple(products), (best,), (), (), recording.evidence(), where.device_kind
-    )
+    evidence = recording.evidence(experiment="ceilings")
+    return Roofline(where.device, tuple(products), (best,), (), (), evidence, where.device_kind)
 
 
 # Text generation.

@@ -203,5 +203,5 @@ def _summed(model: str, recording: Recording, ratios: list[tuple[str, float]]) -
         (low, high),
         ratios[int(values.argmin())],
         ratios[int(values.argmax())],
-        recording.evidence(),
+        recording.evidence(experiment="catalogue"),
     )

@@ -302,7 +302,8 @@ def recorded_steps(
             )
         )
     words = [f"{way['precision']}, {way['means']}" for way in ways]
-    return RecordedSteps(recording.name, words[0], words[1], tuple(rows), recording.evidence())
+    evidence = recording.evidence(experiment=_EXPERIMENT)
+    return RecordedSteps(recording.name, words[0], words[1], tuple(rows), evidence)
 
 
 def _check(function: str, recording: Any) -> None:

@@ -251,7 +251,7 @@ def _recorded(recording: Recording) -> _Other:
         )
         return entry.timing.with_transfer_seconds, known
 
-    return _Other(time_of, recording.evidence())
+    return _Other(time_of, recording.evidence(experiment="catalogue"))
 
 
 def _modelled(link: Link, model: ProcessorModel) -> _Other:

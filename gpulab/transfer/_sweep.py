@@ -414,7 +414,7 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
         points,
         None,
         (),
-        recording.evidence(),
+        recording.evidence(experiment="transfer"),
         recording.environment,
     )
 
