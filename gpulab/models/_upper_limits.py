@@ -1009,6 +1009,8 @@ def inference(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
             "nothing waits between kernels",
             f"{shape.name}: {shape.source}; {arithmetic}: {memory.source}",
+            "Llama 3.2 1B with 2,048 positions on an H200, recorded: a step at batch 1, as a "
+            "graph, takes 2.7 times as long, the prefill 1.6 times",
             device=roofs.device,
         ),
     )
