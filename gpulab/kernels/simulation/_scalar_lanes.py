@@ -88,13 +88,15 @@ def _bail() -> Any:
 
 @dataclass
 class LoopText:
-    """A loop in the text: the lines of each block of statements that are executed together, and of
-    each ``if`` its line, its block and the first block of its body.
+    """A loop in the text: the lines of each block of statements that are executed together, of each
+    ``if`` its line, its block and the first block of its body, and how many times a ``break`` or a
+    ``continue`` of it was written.
     """
 
     line: int
     number: int
     parent: LoopText | None
+    leaves: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     tests: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -236,13 +238,14 @@ class LaneWriter:
             if isinstance(node, (ast.Break, ast.Continue)):
                 leave = type(node).__name__.lower()
                 self._line(indent, f"P{loop.number}(p{loop.number}); {leave}")
+                loop.leaves += 1
                 return False
             if isinstance(node, ast.If):
+                leaves = loop.leaves
                 block = next(n for n, one in enumerate(loop.blocks) if one is lines)
-                goes_on = self._if(node, indent, block)
-                if not any(goes_on):
+                if not any(self._if(node, indent, block)):
                     return False
-                if not all(goes_on):
+                if loop.leaves > leaves:  # what follows is not for all that came to the test
                     lines = self._begin(indent)
             elif not isinstance(node, (ast.While, ast.For, ast.Pass)):
                 self._simple(node, indent)
