@@ -615,17 +615,18 @@ def inference(
         )
         if those
     ]
-    traces += [
-        {
-            "mode": "markers",
-            "x": [size],
-            "y": [rate],
-            "name": ink(f"{_POINTS[evidence.badge]} ({evidence.badge.value.lower()})"),
-            "marker": palette.marker(evidence.badge, palette.VERMILLION, "diamond", 12),
-            "hovertemplate": f"batch {size:,}: {format_number(rate)} tokens/s<extra></extra>",
-        }
-        for size, rate, evidence in measured
-    ]
+    for kind in dict.fromkeys(source.badge for *_, source in measured):
+        points = [(size, rate) for size, rate, source in measured if source.badge is kind]
+        traces.append(
+            {
+                "mode": "markers",
+                "x": [size for size, _ in points],
+                "y": [rate for _, rate in points],
+                "name": ink(f"{_POINTS[kind]} ({kind.value.lower()})"),
+                "marker": palette.marker(kind, palette.VERMILLION, "diamond", 12),
+                **on_mouse(f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate in points),
+            }
+        )
     words = (
         f"{first.model.name} on {first.device}, {first.weights} weights, {first.context:,} "
         f"positions: {format_number(first.tokens_per_second)} tokens per second at batch "
@@ -633,7 +634,7 @@ def inference(
         "most."
     )
     rates = [plan.tokens_per_second for plan in plans] + [rate for _, rate, _ in measured]
-    evidence = [first.evidence, *(one for *_, one in measured)]
+    evidence = [first.evidence, *{one.sentence: one for *_, one in measured}.values()]
     fits = most and first.batch <= most <= last.batch
     return picture(
         "Tokens per second over the batch",

@@ -582,7 +582,7 @@ def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, 
         for entry in recording.select("generation", **asked):
             if entry.timing is not None:
                 batch, means = int(entry.params["batch"]), str(entry.params["means"])
-                source = recording.evidence(entry)
+                source = recording.evidence(experiment="generation")
                 found.append((batch, entry.timing.median_seconds, means, source))
     found.sort(key=lambda one: one[:2])
     return [one for k, one in enumerate(found) if not k or one[0] != found[k - 1][0]]
@@ -790,7 +790,8 @@ class InferencePlanner(Instrument):
             points.append((batch, batch / seconds, source))
             if batch == chosen.batch:
                 table.append((f"a step, recorded ({means})", format_seconds(seconds)))
-            evidence.append(source)
+            if source not in evidence:
+                evidence.append(source)
         return Drawing(
             figures.inference(plans, chosen.batch, points),
             headers,
