@@ -319,8 +319,8 @@ def test_faster_forms_learn_the_same(options: dict) -> None:
     """
     found = run(**options)
     assert len(lacks(found)) == bool(options.get("compile"))
-    least = 31 if options.get("precision") == "pure-bfloat16" else 60  # it has few near 3
-    assert (len(found.losses), len(set(found.losses.tolist())) >= least) == (60, True)
+    # 60 steps give 60 losses; bfloat16 has few numbers between 2 and 4
+    assert len(set(found.losses.tolist())) >= (31 if "pure-bfloat16" in options.values() else 60)
     assert found.final_loss == pytest.approx(run().final_loss, rel=0.1)
     assert ("graph" in found.phase_seconds) == bool(options.get("cuda_graph"))
 
