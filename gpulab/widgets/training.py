@@ -16,7 +16,7 @@ from gpulab import (
     transfer,
 )
 from gpulab.compression import Recipe, Weighing
-from gpulab.devices import memory_sizes
+from gpulab.devices import datasheets, memory_sizes
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
@@ -575,9 +575,9 @@ def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, 
         "new": 1,
     }
     asked |= {"kv_heads": shape.kv_heads, "weights": plan.weights}
-    for name in recordings.names():
-        recording = recordings.load(name)
-        if recording.environment.device.split()[-1] not in device.split():
+    for recording in recordings.readable().values():
+        product = datasheets.part(recording.environment.device)
+        if product is None or product.name != device:
             continue
         for entry in recording.select("generation", **asked):
             if entry.timing is not None:

@@ -72,7 +72,7 @@ def _cell(cell: Any) -> str:
 
 def _without_machine(text: str) -> str:
     here = [device.name for device in devices.available()]
-    recorded = [gl.recordings.load(name).environment for name in gl.recordings.names()]
+    recorded = [each.environment for each in gl.recordings.readable().values()]
     for name in [*here, *(one.device for one in recorded if one.device_kind == "cpu")]:
         text = text.replace(name, "(a processor)")
     return text

@@ -64,8 +64,12 @@ def no_accelerator() -> None:
 
 
 @pytest.fixture
-def instrument(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An instrument by its name."""
+def instrument(
+    request: pytest.FixtureRequest, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """An instrument by its name; the learner's own folder has a damaged recording."""
+    (tmp_path / "damaged.json").write_text("{")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
     made = make(request.param)
     made.wait()
     yield made
@@ -89,11 +93,9 @@ def test_what_it_says_of_itself(instrument: Any) -> None:
     json.dumps(told, allow_nan=False)
     labels = [control["label"] for control in told["controls"]]
     helps = [part["help"] for part in (*told["controls"], *told["actions"])]
-    assert len(set(labels)) == len(labels)
+    options = [control.get("options", ()) for control in told["controls"]]
+    assert all(len(set(each)) == len(each) for each in (labels, *options))
     assert all(text.endswith(".") for text in (told["summary"], *filter(None, helps)))
-    for control in told["controls"]:
-        options = control.get("options", ())
-        assert len(set(options)) == len(options)
     compile(instrument.code, "<code>", "exec")
     assert instrument.shown.evidence or instrument.shown.message
     assert (instrument.status, instrument.error, instrument.running) == ("idle", "", False)
