@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
-from gpulab.units import format_ratio, plural
+from gpulab.units import format_ratio, format_speedup, plural
 
 
 class Verdict(str, enum.Enum):
@@ -116,12 +116,7 @@ class Comparison(Result):
     second: str
 
     def __str__(self) -> str:
-        if self.interval is None:
-            return f"{format_ratio(self.ratio)} (no interval)"
-        return (
-            f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, "
-            f"{format_ratio(self.interval[1])}]"
-        )
+        return format_speedup(self.ratio, self.interval)
 
 
 @dataclass(frozen=True)

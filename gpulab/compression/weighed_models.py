@@ -16,7 +16,14 @@ from gpulab.results import Result, html_more_notes, note_rows
 from gpulab.timing.measurement import format_interval
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
-from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_flops,
+    format_ratio,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 
 
 @dataclass(frozen=True)
@@ -295,7 +302,7 @@ class Weighing(Result):
                 format_seconds(each.single_seconds),
                 "baseline"
                 if each.speedup is None
-                else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
+                else format_speedup(each.speedup, each.speedup_interval),
                 _right(each),
             )
             for each in self.models
@@ -314,14 +321,6 @@ def _right(model: WeighedModel) -> str:
         return "not measured"
     low, high = model.accuracy_interval
     return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _ratios(interval: tuple[float, float] | None) -> str:
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
-    )
 
 
 def _sentence(first: WeighedModel, one: WeighedModel) -> str:

@@ -19,6 +19,7 @@ from gpulab.units import (
     format_joules,
     format_ratio,
     format_seconds,
+    format_speedup,
 )
 
 
@@ -243,8 +244,7 @@ class Comparison(Result):
             # one that is withheld has its reason in a note
             speedup = "not reported" if place else "baseline"
             if row.speedup is not None:
-                interval = format_interval(row.speedup_interval, format_ratio)
-                speedup = f"{format_ratio(row.speedup)} {interval}"
+                speedup = format_speedup(row.speedup, row.speedup_interval)
             rows.append(
                 (
                     row.name,

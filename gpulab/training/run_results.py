@@ -13,7 +13,7 @@ import numpy as np
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
 from gpulab.results import Result, note_rows
-from gpulab.units import format_bytes, format_ratio, format_seconds, plural
+from gpulab.units import format_bytes, format_ratio, format_seconds, format_speedup, plural
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
 # replayed; "other" is what is left: the loop itself.
@@ -387,12 +387,7 @@ class Gain(Result):
         )
 
     def __str__(self) -> str:
-        if self.interval is None:
-            return f"{format_ratio(self.ratio)} (no interval)"
-        return (
-            f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, "
-            f"{format_ratio(self.interval[1])}]"
-        )
+        return format_speedup(self.ratio, self.interval)
 
 
 @dataclass(frozen=True)
