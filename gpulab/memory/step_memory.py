@@ -22,17 +22,24 @@ from gpulab.units import format_bytes
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
 
-# What ``needed_bytes`` adds for what no tensor storage shows. On a CPU a quarter for the C
+# What ``with_margin`` adds for what no tensor storage shows. On a CPU a quarter for the C
 # library's heap (it keeps and splits freed blocks) and oneDNN's own buffers, and a constant for
 # code that loads on first use: real processes grew by up to 0.6 times that much
 # (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the caching
 # allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS
 # workspace.
-MARGIN_RATIO = {"cpu": 0.25}
-MARGIN_RATIO_ACCELERATOR = 0.15
-MARGIN_BYTES = {"cpu": 256 * 2**20}
-MARGIN_BYTES_ACCELERATOR = 768 * 2**20
+_MARGIN_RATIO = {"cpu": 0.25}
+_MARGIN_RATIO_ACCELERATOR = 0.15
+_MARGIN_BYTES = {"cpu": 256 * 2**20}
+_MARGIN_BYTES_ACCELERATOR = 768 * 2**20
 _MOST_BYTES = 2**60  # of a device's memory; more is a slip
+
+
+def with_margin(nbytes: int, device_kind: str) -> int:
+    """Return what must be free on a device of a kind for a step that needs so many bytes."""
+    ratio = _MARGIN_RATIO.get(device_kind, _MARGIN_RATIO_ACCELERATOR)
+    constant = _MARGIN_BYTES.get(device_kind, _MARGIN_BYTES_ACCELERATOR)
+    return int(nbytes * (1 + ratio)) + constant
 
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
@@ -245,9 +252,7 @@ class Prediction(Result):
         """Return peak, scratch and a margin: what must be free for the step to be safe on such a
         device.
         """
-        ratio = MARGIN_RATIO.get(device_kind, MARGIN_RATIO_ACCELERATOR)
-        constant = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
-        return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + constant
+        return with_margin(self.peak_bytes + self.scratch_bytes, device_kind)
 
     def fits(self, device: Any = None) -> bool:
         """Return whether the step fits into what is free on a device now.

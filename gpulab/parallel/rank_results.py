@@ -12,13 +12,7 @@ import numpy as np
 from gpulab import models
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.step_memory import (
-    MARGIN_BYTES,
-    MARGIN_BYTES_ACCELERATOR,
-    MARGIN_RATIO,
-    MARGIN_RATIO_ACCELERATOR,
-    LiveTensor,
-)
+from gpulab.memory.step_memory import LiveTensor, with_margin
 from gpulab.models import ScalingCurve, StagePass, StageSchedule, most_held, pipeline_schedule
 from gpulab.results import Result, note_rows
 from gpulab.training import SeedsAccuracy
@@ -721,9 +715,7 @@ class RankMemory(Result):
         """Return peak, scratch and the margin of ``memory.Prediction``: what must be free on a
         device of a kind.
         """
-        ratio = MARGIN_RATIO.get(device_kind, MARGIN_RATIO_ACCELERATOR)
-        margin = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
-        return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + margin
+        return with_margin(self.peak_bytes + self.scratch_bytes, device_kind)
 
     def __repr__(self) -> str:
         return (
