@@ -64,13 +64,13 @@ def _work(
 
 def _divergence(where: str, form: str, steps: int) -> Any:
     x = torch.full((_DIVERGENT,), 0.01, device=where)
-    kernel = globals()[form]
+    kernel = lanes_apart if form == "lanes_apart" else warps_apart
     return launcher(kernel, _DIVERGENT // _BLOCK, _BLOCK, x, torch.empty_like(x), steps)
 
 
 def _transpose(where: str, form: str, n: int) -> Any:
     a = torch.rand(n, n, device=where)
-    return launcher(globals()[form], (n // 32, n // 32), (32, 8), a, torch.empty_like(a))
+    return launcher(columns_read, (n // 32, n // 32), (32, 8), a, torch.empty_like(a))
 
 
 def _pinning(where: str, form: str, nbytes: int) -> Callable[[], Any]:
