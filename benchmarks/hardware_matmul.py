@@ -231,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--record", type=Path, help="folder for the JSON file")
-    parser.add_argument("--size", type=int, default=4096, help="a multiple of 128")
+    parser.add_argument("--size", type=int, default=4096, help="a multiple of 256")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="1024 x 1024, three rounds")
     asked = parser.parse_args(arguments)
