@@ -302,8 +302,7 @@ def by_lane(out):
 
 
 def breaks(out):
-    t = cuda.threadIdx.x
-    total = 0
+    t, total = cuda.threadIdx.x, 0
     for k in range(10):  # loop
         if k == t:  # found
             break  # out

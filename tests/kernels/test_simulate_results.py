@@ -252,6 +252,10 @@ BODIES = {
     "a number of each kind": "t = 0\nif i > 5:\n    t = 0.5\nt = (t + i) // 2",
     "parts of an array in threads": "row = a\nif i % 2:\n    row = a[::-1]\nt = row[i % 5]",
     "unpacked": "p, q, r = a[3:6]\n(s, u), v = (i, 2), p\nt = 100 * q + 10 * r + s + u + v",
+    "sizes that differ from turn to turn": (
+        "t = 0\nif i > 0:\n    for k in range(9):\n"
+        "        t = 7 * t + a[k:].size - a[2 * k :].shape[0]"
+    ),
     "a range of no steps elsewhere": (
         "t = 0\nif i >= 2:\n    for k in range(i * i, 50, i):\n        t += k"
     ),
@@ -340,11 +344,15 @@ def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> Non
 
 
 def test_records_are_read_and_written_in_place() -> None:
-    """In global, shared and local memory: fields by name, inner ones, texts, whole records."""
+    """In global, shared and local memory: fields by name, inner ones, texts, whole records.
+
+    A field that a warp reads in each of nine turns is nine requests.
+    """
     text = (
         "import numpy as np\nfrom gpulab.kernels import cuda\n"
         f"RECORD = np.dtype({RECORD.descr})\n"
-        "def kernel(r, s):\n    i = cuda.grid(1)\n    own = cuda.local.array(2, RECORD)\n"
+        "def kernel(r, s):\n    i = cuda.grid(1)\n    q, n = r[i], 0.0\n"
+        "    for k in range(9):\n        n += q.a\n    own = cuda.local.array(2, RECORD)\n"
         "    all = cuda.shared.array(32, RECORD)\n    own[1] = r[i]\n    own[1].b[1, 2] = -i\n"
         "    all[i] = own[1]\n    cuda.syncthreads()\n    r[i]['a'] += r['a'][i]\n"
         "    r[i].c.e = r[i].c.d + 2j\n    r[i].f = 'text'\n    s[31 - i] = all[i]\n"
@@ -355,7 +363,8 @@ def test_records_are_read_and_written_in_place() -> None:
     whole, expected = r.copy(), r.copy()
     whole["b"][:, 1, 2], whole["a"] = -np.arange(32), r["b"][:, 0, 1]
     expected["a"], expected["c"]["e"], expected["f"] = 2 * r["a"], 3 + 2j, "text"
-    assert simulate(function_of(text), 1, 32, r, s).findings == ()
+    simulation = simulate(function_of(text), 1, 32, r, s)
+    assert (simulation.findings, simulation.lines[8].global_load_requests) == ((), 9)
     assert (r.tobytes(), s[::-1].tobytes()) == (expected.tobytes(), whole.tobytes())
 
 

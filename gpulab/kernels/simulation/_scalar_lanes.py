@@ -20,7 +20,7 @@ import numpy as np
 
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import WARP, Mask, union
-from gpulab.kernels.simulation._memory import START, View
+from gpulab.kernels.simulation._memory import START, Choice, View
 from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
@@ -679,10 +679,12 @@ class ScalarLoop:
         node: ast.While | ast.For,
         names: set[str],
         fixed: dict[int, tuple[str, Expression]],
+        owners: set[str],
         joined: Sequence[ast.Name] = (),
         followed: frozenset[str] = frozenset(),
     ) -> None:
         self.node, self._names, self._fixed = node, names, fixed
+        self._owners = owners  # of the attributes among what is fixed
         self._joined = joined  # assignments in it that meet others
         # what it gives a value, and some read after it may find without one
         self._followed = followed
@@ -802,6 +804,7 @@ class ScalarLoop:
                 name in values and values[name].dtype != dtype
                 for (name, _), dtype in frame.types.mixed.items()
             )
+            or any(_is_record(frame.variables.get(name)) for name in self._owners)
         ):
             raise Refused
         fixed: dict[int, Any] = {}
@@ -873,11 +876,13 @@ def scalar_loop_of(
     can run alone.
     """
     names: set[str] = set()
+    owners: set[str] = set()
     fixed: dict[int, tuple[str, Expression]] = {}
 
     def look(part: ast.AST) -> bool:
         if isinstance(part, ast.expr) and _is_fixed(part, translator):
             fixed[id(part)] = f"0{len(fixed)}", translator.expression(part)
+            owners.update(one.id for one in ast.walk(part) if isinstance(one, ast.Name))
             return True
         if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
             return False
@@ -895,7 +900,8 @@ def scalar_loop_of(
         return None
     stored = _stored(node)
     followed = frozenset(part.id for part in stored) & translator.followed
-    return ScalarLoop(node, names, fixed, [part for part in stored if part in joined], followed)
+    joins = [part for part in stored if part in joined]
+    return ScalarLoop(node, names, fixed, owners, joins, followed)
 
 
 def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -909,18 +915,31 @@ def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:
     """Return whether an expression has one value throughout a loop that makes no arrays: sizes,
-    places, and names from outside.
+    places, and names from outside; not what belongs to an element, which may be another one in
+    each turn.
     """
     match node:
         case ast.Name(id=name):
             return name not in translator.local
         case ast.Attribute(attr=attribute):
-            return attribute not in ("real", "imag")  # of a number, which the loop may change
-        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant()):
-            return True
+            # of a number, which the loop may change
+            return attribute not in ("real", "imag") and _is_of_a_name(node)
+        case ast.Subscript(value=ast.Attribute(attr="shape") as shape, slice=ast.Constant()):
+            return _is_of_a_name(shape)
         case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
             return name in translator.local
     return False
+
+
+def _is_of_a_name(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value's attributes may be fields, which are read from memory each time."""
+    return isinstance(value, (View, Choice)) and value.dtype.names is not None
 
 
 def _lists(view: View, lanes: np.ndarray) -> Any:
