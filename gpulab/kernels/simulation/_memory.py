@@ -499,6 +499,8 @@ def _within(
     the others.
     """
     is_one = isinstance(extent, np.generic)
+    if is_one and not index.ndim and 0 <= index < extent:
+        return index, mask  # one number, which NumPy would look at more slowly
     bad = index.view(_UNSIGNED) >= np.uint64(extent) if is_one else (index < 0) | (index >= extent)
     if not np.count_nonzero(bad):
         return index, mask
