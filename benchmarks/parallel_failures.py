@@ -99,7 +99,6 @@ def call_for(work: str) -> tuple[Any, ...]:
     job = training_job(
         work,
         training.task("prose-transformer").name,
-        None,
         steps=_STEPS,
         batch_size=None,
         dtype="float32",
@@ -109,7 +108,7 @@ def call_for(work: str) -> tuple[Any, ...]:
         bucket_bytes=2**16,
         seed=0,
     )
-    return train_on_rank, job
+    return train_on_rank, job, None
 
 
 def all_reduce_works() -> float:

@@ -14,7 +14,7 @@ _NAMES = {
     "_rank_memory": ("largest_batch", "predict_ranks"),
     "_run_schedule": ("run_schedule",),
     "_scaling": ("global_batch", "scaling", "sweep"),
-    "_strategies": ("Strategy", "average_gradients", "strategies"),
+    "_strategies": ("strategies",),
     "_train": ("train",),
     "model_states": (
         "STATE_STRATEGIES",

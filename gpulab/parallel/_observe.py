@@ -104,58 +104,44 @@ class _Live:
     fixed: dict[str, Any]
     begin: float
     end: float | None = None
-    end_from: str = ""
     # when Python stood in waits for it
     waits: list[tuple[float, float]] = field(default_factory=list)
     error: str | None = None
     work: Any = None  # kept, so that the Work that Python waits for is this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
 
-    def finish(self, end: float, how: str, error: str | None = None) -> None:
+    def finish(self, end: float, error: str | None = None) -> None:
         """Note the end; the first to know it wins."""
         with _lock:
-            if self.end is not None:
-                return
-            self.end, self.end_from, self.error = end, how, error
-            if self.work is not None:
-                others = [live for live in _pending.pop(id(self.work), ()) if live is not self]
-                if others:
-                    _pending[id(self.work)] = others
+            if self.end is None:
+                self.end, self.error = end, error
+                self.observer._works.pop(id(self.work), None)
+                self.observer._open.pop(self.fixed["number"], None)
                 self.work = None
-        self.observer._open.pop(self.fixed["number"], None)
 
     def call(self) -> CollectiveCall:
         begin, end = self.begin, self.end
         if self.events is not None and end is not None:
             begin, end = self.observer._on_device(self.events)
-        return CollectiveCall(
-            **self.fixed,
-            begin_seconds=begin,
-            end_seconds=end,
-            end_from=self.end_from,
-            waited_seconds=sum(end - begin for begin, end in self.waits),
-            error=self.error,
-        )
+        return CollectiveCall(**self.fixed, begin_seconds=begin, end_seconds=end, error=self.error)
 
 
 _lock = threading.RLock()
-# id of a Work to the calls that end with it (one an observer)
-_pending: dict[int, list[_Live]] = {}
-_real_wait: list[Any] = []  # Work.wait as torch made it, while it is replaced
 
 
-@dataclass(eq=False)
 class Observer:
     """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs
-    in one of them.
+    in one of them. Observers of one thread nest.
     """
 
-    _lives: list[_Live] = field(default_factory=list, repr=False)
-    _open: dict[int, _Live] = field(default_factory=dict, repr=False)
-    # data pointer of a functional result to its call
-    _waits: dict[int, _Live] = field(default_factory=dict, repr=False)
-    _mode: Any = field(default=None, repr=False)
-    _anchor: Any = field(default=None, repr=False)
+    def __init__(self) -> None:
+        self._lives: list[_Live] = []
+        self._open: dict[int, _Live] = {}
+        self._works: dict[int, _Live] = {}  # id of a Work to its call
+        self._results: dict[int, _Live] = {}  # data pointer of a functional result to its call
+        self._mode: Any = _Mode(self)
+        self._anchor: Any = None
+        self._real_wait: Any = None
 
     @property
     def calls(self) -> tuple[CollectiveCall, ...]:
@@ -186,8 +172,17 @@ class Observer:
         return len(self._lives)
 
     def __enter__(self) -> Observer:
-        self._mode = _Mode(self)
-        _replace_wait()
+        """Look at this thread's operators; and let ``Work.wait`` tell when it returns, the only end
+        that gloo's send, recv and reduce_scatter have.
+        """
+        real = self._real_wait = Work.wait
+
+        @functools.wraps(real)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            with _waiting(self._works.get(id(work))):
+                return real(work, *args, **kwargs)
+
+        Work.wait = wait  # type: ignore[method-assign]
         self._mode.__enter__()
         return self
 
@@ -198,7 +193,7 @@ class Observer:
         trace: TracebackType | None,
     ) -> None:
         self._mode.__exit__(kind, error, trace)
-        _restore_wait()
+        Work.wait = self._real_wait  # type: ignore[method-assign]
 
     def _begun(self, fixed: dict[str, Any]) -> _Live:
         live = _Live(self, {"number": len(self._lives), **fixed}, time.perf_counter())
@@ -289,8 +284,7 @@ def _collective(
     operator = f"{func.namespace}.{func._schema.name.split('::')[1]}"
     if operator == _WAIT:
         # the end of the functional collective whose result it waits for, as far as can be known
-        waited = observer._waits.pop(args[0].data_ptr(), None)
-        with _waiting([] if waited is None else [waited]):
+        with _waiting(observer._results.pop(args[0].data_ptr(), None)):
             return func(*args, **kwargs)
     name = NAMES.get(operator)
     if name is None:
@@ -298,32 +292,31 @@ def _collective(
     arguments = {
         argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
     } | kwargs
-    live = observer._begun(_described(name, operator, arguments))
+    live = observer._begun(_described(name, arguments))
     cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
     begin_event = observer._cuda_event() if cuda else None
     try:
         out = func(*args, **kwargs)
     except BaseException as error:
-        live.finish(time.perf_counter(), "return", message_of(error))
+        live.finish(time.perf_counter(), message_of(error))
         raise
     last = out[-1] if isinstance(out, (tuple, list)) and out else out
     if isinstance(last, torch.ScriptObject):
         _follow(live, Work.unbox(last), begin_event)
     elif operator.startswith("_c10d_functional"):
         results = [tensor.data_ptr() for tensor in _tensors([out]) if tensor.numel()]
-        for pointer in results:
-            observer._waits[pointer] = live
+        observer._results.update(dict.fromkeys(results, live))
         if not results:
-            live.finish(time.perf_counter(), "return")
+            live.finish(time.perf_counter())
         live.fixed["output_bytes"] = live.fixed["output_bytes"] or _nbytes(out)
     else:  # monitored_barrier and shard_dim_alltoall wait themselves
-        live.finish(time.perf_counter(), "return")
+        live.finish(time.perf_counter())
     return out
 
 
 @contextlib.contextmanager
-def _waiting(lives: list[_Live]) -> Iterator[None]:
-    """Note that Python waits for calls in the block, and that they have ended with it."""
+def _waiting(live: _Live | None) -> Iterator[None]:
+    """Note that Python waits for a call in the block, and that it has ended with it."""
     begin, error = time.perf_counter(), None
     try:
         yield
@@ -331,19 +324,17 @@ def _waiting(lives: list[_Live]) -> Iterator[None]:
         error = message_of(failure)
         raise
     finally:
-        end = time.perf_counter()
-        for live in lives:
-            live.waits.append((begin, end))
-            live.finish(end, "wait", error)
+        if live is not None:
+            live.waits.append((begin, time.perf_counter()))
+            live.finish(live.waits[-1][1], error)
 
 
 def _follow(live: _Live, work: Any, begin_event: Any) -> None:
     """Note the end of an asynchronous work: from its future where it has one, else from Python's
     wait for it.
     """
-    with _lock:
-        live.work = work
-        _pending.setdefault(id(work), []).append(live)
+    live.work = work
+    live.observer._works[id(work)] = live
     try:
         future = work.get_future()
     except RuntimeError:  # gloo's send, recv and reduce_scatter have none
@@ -356,14 +347,14 @@ def _follow(live: _Live, work: Any, begin_event: Any) -> None:
                 live.events = (begin_event, live.observer._cuda_event())
             future.value()
         except Exception as error:  # the collective's own failure: whoever waits for it gets it
-            live.finish(end, "completion", message_of(error))
+            live.finish(end, message_of(error))
         else:
-            live.finish(end, "completion")
+            live.finish(end)
 
     future.add_done_callback(done)
 
 
-def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _described(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     group, ranks = _group_of(arguments)
     root = next((arguments[key] for key in _ROOT_ARGUMENTS if key in arguments), None)
     inputs = [v for k, v in arguments.items() if k.startswith(("input", "tensor"))]
@@ -384,7 +375,6 @@ def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str,
     dtype = "" if first is None or name == "barrier" else str(first.dtype).removeprefix("torch.")
     return {
         "name": name,
-        "operator": operator,
         "dtype": dtype,
         "input_bytes": contributed,
         "output_bytes": received,
@@ -418,31 +408,6 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 def _nbytes(values: Any) -> int:
     return sum(tensor.nbytes for tensor in _tensors([values]))
-
-
-def _replace_wait() -> None:
-    """Let ``Work.wait`` tell when it returns: the only end that gloo's send, recv and
-    reduce_scatter have.
-    """
-    with _lock:
-        _real_wait.append(_real_wait[0] if _real_wait else Work.wait)
-        if len(_real_wait) > 1:
-            return
-        real = _real_wait[0]
-
-        @functools.wraps(real)
-        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with _waiting(list(_pending.get(id(self), ()))):
-                return real(self, *args, **kwargs)
-
-        Work.wait = wait  # type: ignore[method-assign]
-
-
-def _restore_wait() -> None:
-    with _lock:
-        real = _real_wait.pop()
-        if not _real_wait:
-            Work.wait = real  # type: ignore[method-assign]
 
 
 Interval = tuple[float, float]
@@ -606,38 +571,17 @@ def _without(interval: Interval, holes: Iterable[Interval]) -> list[Interval]:
     return rest
 
 
-def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
+def clock_ahead() -> float:
     """Return how far this rank's clock is ahead of rank 0's, in seconds; called by all ranks at
     once.
 
-    Ranks on one machine share a clock, and 0 is exact. Elsewhere rank 0 asks each rank for its
-    time, several times, and the answer that came back fastest counts: it is wrong by half of that
-    time at most.
+    Ranks on one machine share a clock, and 0 is exact. Elsewhere the clocks are read when the ranks
+    leave a barrier, which they do within the time that a message takes.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    names: list[str] = [""] * size
-    dist.all_gather_object(names, machine())
-    if len(set(names)) == 1:
-        return 0.0
-    answer = torch.zeros(1, dtype=torch.float64, device=device)
-    found = torch.zeros(size, dtype=torch.float64, device=device)
-    for other in range(1, size):
-        if rank == 0:
-            answers = []
-            for _ in range(rounds):
-                asked = time.perf_counter()
-                dist.send(answer, other)
-                dist.recv(answer, other)
-                back = time.perf_counter()
-                answers.append((back - asked, answer.item() - (asked + back) / 2))
-            found[other] = min(answers)[1]
-        elif rank == other:
-            for _ in range(rounds):
-                dist.recv(answer, 0)
-                answer.fill_(time.perf_counter())
-                dist.send(answer, 0)
-    dist.broadcast(found, 0)
-    return float(found[rank])
+    clocks = [("", 0.0)] * dist.get_world_size()
+    dist.barrier()
+    dist.all_gather_object(clocks, (machine(), time.perf_counter()))
+    return dict(reversed(clocks))[machine()] - clocks[0][1]
 
 
 def machine() -> str:

@@ -52,13 +52,7 @@ from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import autocast_off, generators_kept
 from gpulab.parallel import _strategies
-from gpulab.parallel._strategies import (
-    Asked,
-    Setting,
-    positions_of,
-    strategies,
-    strategy_named,
-)
+from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, positions_of
 from gpulab.parallel.model_states import MOST_RANKS, gpt_shape, whole_number
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
@@ -165,7 +159,7 @@ def predict_ranks(
     name = "predict_ranks"
     report = _validate.callback(name, "progress", progress) or (lambda fraction, text: None)
     stop = _validate.callback(name, "stop", stop)
-    strategy = _validate.word(name, "strategy", strategy, strategies())
+    strategy = _validate.word(name, "strategy", strategy, STRATEGIES)
     ranks = whole_number(name, "ranks", ranks, 1, MOST_RANKS)
     rank = whole_number(name, "rank", rank, 0, ranks - 1)
     precision = _validate.word(name, "precision", precision, PRECISIONS)
@@ -179,7 +173,6 @@ def predict_ranks(
             f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
             "optimizer's state. Pass 'adam'."
         )
-    _refuse_older(strategy)
     label, factory, batch = _model_and_batch(model, inputs, targets, parts)
     report(0.0, "making fake tensors")
     with _world(rank, ranks), _step_errors():
@@ -208,7 +201,6 @@ def predict_ranks(
             tracker=RankTracker(
                 "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
             ),
-            built=lambda trainer: _neighbors(trainer, batch, parts),
             report=report,
         )
     report(1.0, "done")
@@ -297,25 +289,10 @@ def largest_batch(
     return largest_that_fits("largest_batch", needed_bytes, free, most)
 
 
-def _refuse_older(strategy: str) -> None:
-    """Refuse to predict a pipeline whose stage does not ask its neighbors for shapes in the way
-    that is stood in for here.
-    """
-    if strategy in _PIPELINES:
-        from torch.distributed.pipelining import PipelineStage
-
-        if not all(hasattr(PipelineStage, name) for name in _known_shapes(None, None)):
-            raise InputError(
-                f"predict_ranks: a stage of {strategy} learns its shapes differently in PyTorch "
-                f"{torch.__version__}; expected 2.13 or newer. Install it, or pass "
-                "strategy='split', whose stages are the same."
-            )
-
-
 def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
     """Ask the strategy whether it can split this, and say its refusal in this function's name."""
     try:
-        strategy_named(strategy).check(strategy, asked)
+        STRATEGIES[strategy].check(strategy, asked)
     except InputError as error:
         text = re.sub(
             r"Pass batch_size=(\d+)",
@@ -403,53 +380,6 @@ def _fake_copy(model: Any) -> Any:
     return copy.deepcopy(model, memo)
 
 
-def _neighbors(
-    trainer: Any, batch: tuple[Any, Any], parts: int
-) -> contextlib.AbstractContextManager[None]:
-    """Tell a pipeline's stage which tensors its neighbors would send: those of one microbatch."""
-    if not hasattr(trainer, "schedule"):
-        return contextlib.nullcontext()
-    from torch.distributed.pipelining import PipelineStage
-
-    shape, dtype = (len(batch[0]) // parts, *batch[0].shape[1:]), batch[0].dtype
-    before = None
-    if not trainer.first:
-        x = trainer.arriving(torch.empty(shape, dtype=dtype, device="meta"))
-        before = torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
-    after = trainer.stage(torch.empty(shape, dtype=dtype) if before is None else before)
-    # without memory, which would count
-    metas = (
-        t if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True)
-        for t in (before, after)
-    )
-    return _replaced(PipelineStage, **_known_shapes(*metas))
-
-
-def _known_shapes(before: Any, after: Any) -> dict[str, Any]:
-    """Return, by the names of a pipeline's stage, what tells it the shapes that its neighbors would
-    send: a tensor as the stage before sends it, one as the stage after does; None if none.
-    """
-    import torch.distributed.pipelining.stage
-
-    stage: Any = torch.distributed.pipelining.stage
-
-    def receive(self: Any, source: int) -> Any:
-        if source == self.stage_index - 1:
-            return stage._StageForwardMeta(forward_metas=stage.extract_tensor_metas((before,)))
-        return stage._StageBackwardMeta(backward_metas=stage.extract_tensor_metas((after,)))
-
-    def know_nothing(*args: Any, **kwargs: Any) -> Any:
-        """Vote that the shapes are not known beforehand: a number that is read."""
-        return SimpleNamespace(item=lambda: 0)
-
-    return {
-        "_recv_meta": receive,
-        "_send_meta": _nothing,
-        "_warmup_forward_vote": know_nothing,
-        "_warmup_backward_result": know_nothing,
-    }
-
-
 class _Share(Setting):
     """A setting whose batch is this rank's part already."""
 
@@ -471,9 +401,6 @@ def follow(
     loss: Callable[..., Any] | None = None,
     steps: int = 2,
     tracker: RankTracker | None = None,
-    built: Callable[[Any], contextlib.AbstractContextManager[None]] = lambda trainer: (
-        contextlib.nullcontext()
-    ),
     report: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> dict[str, Any]:
     """Take steps on this rank's part of a batch; return what its memory was, by the names of
@@ -491,8 +418,6 @@ def follow(
         At least two; the peak is that of all but the first.
     tracker : RankTracker, optional
         One for real CPU tensors if not given.
-    built : callable, optional
-        From the trainer to a context in which it takes its steps.
     """
     follower = tracker if tracker is not None else RankTracker("cpu")
     _, make_optimizer = training_step.optimizer_factory("predict_ranks", optimizer)
@@ -508,34 +433,27 @@ def follow(
         microbatches=microbatches,
         bucket_bytes=bucket_bytes,
     )
-    ends = []
-    with contextlib.ExitStack() as stack:
-        calls = stack.enter_context(training_step.checkpointed(model)) if checkpoint else []
-        if mixed:
-            stack.enter_context(_replaced(_strategies, fully_shard=_MIXED_SHARD))
-        stack.enter_context(training_step.optimizer_seen(follower))
-        stack.enter_context(follower)
+
+    def build() -> Any:
         report(0.1, "building")
-        trainer: Any = strategy_named(strategy).build(setting)
+        trainer: Any = STRATEGIES[strategy].build(setting)
         if mixed and hasattr(trainer, "stage"):
             # the loss alone is called under autocast by itself
             autocast = torch.autocast("cpu", dtype=torch.bfloat16)
             trainer.stage.__dict__["forward"] = autocast(trainer.stage.forward)
-        follower.watch_modules(trainer.modules)
-        follower.watch_inputs(batch)
-        stack.enter_context(built(trainer))
-        for number in range(steps):
-            report(0.2 + 0.8 * number / steps, f"following step {number + 1} of {steps}")
-            follower.begin_step()
-            trainer.step(batch)
-            follower.mark_gradients()
-            # FSDP lays an uneven share down anew in its first step
-            follower.watch_modules(trainer.modules)
-            ends.append(len(follower.operators))
-        kept = follower.live_bytes
-    follower.close()
-    follower.classify()
-    event, peak = follower.peak(ends[0])
+        return trainer
+
+    def step(trainer: Any, batch: Any) -> None:
+        number = len(follower.steps)
+        report(0.2 + 0.8 * (number - 1) / steps, f"following step {number} of {steps}")
+        trainer.step(batch)
+
+    with contextlib.ExitStack() as stack:
+        calls = stack.enter_context(training_step.checkpointed(model)) if checkpoint else []
+        if mixed:
+            stack.enter_context(_replaced(_strategies, fully_shard=_MIXED_SHARD))
+        _, second = follow_steps(follower, build, [batch] * steps, step)
+    event, peak = follower.peak(second)
     held = follower.bytes_at(event)
     return {
         "peak_bytes": peak,
@@ -543,11 +461,35 @@ def follow(
         "peak_operator": follower.operators[event] if follower.operators else "",
         "peak_phase": follower.phases[event] if follower.phases else "",
         "peak_tensors": tuple(follower.alive_at(event)[:_PEAK_TENSORS]),
-        "first_step_peak_bytes": follower.peak(follower.steps[0], ends[0])[1],
         # a checkpoint keeps the generator's state outside operators
         "scratch_bytes": max(0, follower.with_scratch - peak) + len(calls) // 2 * 5120,
-        "kept_bytes": kept,
+        "kept_bytes": follower.kept_bytes,
     }
+
+
+def follow_steps(
+    tracker: RankTracker,
+    build: Callable[[], Any],
+    batches: Iterable[tuple[Any, Any]],
+    step: Callable[[Any, Any], None],
+) -> tuple[Any, int]:
+    """Build a trainer and take its first steps, storage by storage; return it, and the event with
+    which the second step begins.
+    """
+    with training_step.optimizer_seen(tracker), tracker:
+        trainer = build()
+        tracker.watch_modules(trainer.modules)
+        for batch in batches:
+            tracker.watch_inputs(batch)
+            tracker.begin_step()
+            step(trainer, batch)
+            tracker.mark_gradients()
+            # FSDP lays an uneven share down anew in its first step
+            tracker.watch_modules(trainer.modules)
+        tracker.kept_bytes = tracker.live_bytes
+    tracker.close()
+    tracker.classify()
+    return trainer, tracker.steps[1]
 
 
 # FSDP2's mixed precision, with which autocast is not used: parameters are gathered in bfloat16, and
@@ -586,6 +528,7 @@ class RankTracker(StorageTracker):
 
     def __init__(self, device_type: str, **options: Any) -> None:
         super().__init__(device_type, **options)
+        self.kept_bytes = 0  # after the last step
         self._sent: set[int] = set()
         self._resize: Any = None
 
@@ -676,8 +619,8 @@ class RankTracker(StorageTracker):
             found[tensor.category] = found.get(tensor.category, 0) + tensor.nbytes
         return found
 
-    def most_by_category(self) -> dict[str, int]:
-        """Return the most bytes that each category held at any moment."""
+    def most_by_category(self, start: int) -> dict[str, int]:
+        """Return the most bytes that each category held at any event from ``start`` on."""
         count = len(self.operators)
         changes: dict[str, np.ndarray] = {}
         for record in self.records:
@@ -686,7 +629,7 @@ class RankTracker(StorageTracker):
                 change = changes.setdefault(category, np.zeros(count + 1, dtype=np.int64))
                 change[record.born] += record.nbytes
                 change[min(record.died, count)] -= record.nbytes
-        return {name: int(np.cumsum(change)[:count].max()) for name, change in changes.items()}
+        return {name: int(np.cumsum(change)[start:count].max()) for name, change in changes.items()}
 
 
 @contextlib.contextmanager
@@ -720,7 +663,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
                 _replaced(_strategies, init_device_mesh=_real_mesh),
                 _replaced(torch.nn.Module, to=_move),
                 _replaced(dist, **{_REDUCE_SCATTER: _summed_whole}),
-                _sends_held(),
+                _stages_alone(),
             ):
                 yield
         finally:
@@ -844,11 +787,12 @@ def _summed_whole(*args: Any, **kwargs: Any) -> Any:
     return done
 
 
-def _sends_held() -> contextlib.AbstractContextManager[None]:
-    """Keep what a pipeline sends until its schedule lets go of the message, as gloo's and NCCL's
-    works do.
+@contextlib.contextmanager
+def _stages_alone() -> Iterator[None]:
+    """Answer for a pipeline's other stages. What it sends is kept until its schedule lets go of the
+    message, as gloo's and NCCL's works do.
     """
-    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining import PipelineStage, schedules
 
     original = schedules._batch_p2p
 
@@ -857,4 +801,11 @@ def _sends_held() -> contextlib.AbstractContextManager[None]:
         works = original(operations, *args, **kwargs)
         return [_Proxy(work, tensors=tensors) for work in works]
 
-    return _replaced(schedules, _batch_p2p=batch)
+    def agree(*args: Any, **kwargs: Any) -> Any:
+        """Vote that all stages know their shapes: a number that is read."""
+        return SimpleNamespace(item=lambda: 1)
+
+    votes = ("_warmup_forward_vote", "_warmup_backward_result")  # since torch 2.13
+    cast = dict.fromkeys((name for name in votes if hasattr(PipelineStage, name)), agree)
+    with _replaced(schedules, _batch_p2p=batch), _replaced(PipelineStage, **cast):
+        yield

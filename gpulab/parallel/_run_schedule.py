@@ -25,7 +25,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.memory.tracker import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel._observe import clocks_ahead
+from gpulab.parallel._observe import clock_ahead
 from gpulab.parallel._strategies import OneAfterAnother, Pipeline, Setting, Stages
 from gpulab.parallel.rank_results import ScheduleRun
 
@@ -217,7 +217,7 @@ class _TimedSetting(Setting):
         super().__init__(**values)
         self.pass_seconds = {"forward": 0.0, "backward": 0.0}
         self.passes: list[StagePass] = []
-        self.ahead_seconds = clocks_ahead()
+        self.ahead_seconds = clock_ahead()
 
     @contextlib.contextmanager
     def span(self, name: str, chunk: int = 0) -> Iterator[None]:

@@ -31,7 +31,7 @@ the batch into microbatches, so that stages work at the same time; the schedules
 (``torch.distributed.pipelining``). When they wait is worked out in
 ``gpulab.models.pipeline_schedule``.
 
-How to add one: write a ``Trainer``, and a ``Strategy`` in ``_KNOWN``.
+How to add one: write a ``Trainer``, and a ``Strategy`` in ``STRATEGIES``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -59,8 +59,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from gpulab import _validate
-from gpulab.errors import InputError, kind_of, shown
+from gpulab.errors import InputError, kind_of
 from gpulab.networks import Block, BlockNet, SmallCNN, SmallMLP, SmallTransformer
 from gpulab.units import plural
 
@@ -141,13 +140,11 @@ class Setting:
         return batch[0][mine], batch[1][mine]
 
 
-@dataclass(frozen=True)
-class Strategy:
+class Strategy(NamedTuple):
     """A way to train one model over several ranks.
 
     Attributes
     ----------
-    name : str
     build : callable
         From a ``Setting`` to a `Trainer`, inside each rank: a model in training there. ``modules``
         hold this rank's parameters, which ``optimizer`` updates. ``step(batch)`` takes one step on
@@ -160,9 +157,8 @@ class Strategy:
         asked.
     """
 
-    name: str
     build: Callable[[Setting], Trainer]
-    check: Callable[[str, Asked], None] = lambda name, asked: None
+    check: Callable[[str, Asked], None]
 
 
 def strategies() -> tuple[str, ...]:
@@ -173,33 +169,7 @@ def strategies() -> tuple[str, ...]:
     >>> strategies()[:3]
     ('single', 'data', 'ddp')
     """
-    return tuple(_KNOWN)
-
-
-def strategy_named(strategy: Any) -> Strategy:
-    """Return a strategy by its name; a ``Strategy`` is returned unchanged, and a function becomes
-    data parallel with that function.
-
-    Raises
-    ------
-    InputError
-        If it is neither a name, nor a strategy, nor a function.
-    """
-    if isinstance(strategy, Strategy):
-        return strategy
-    if callable(strategy):
-        name = str(getattr(strategy, "__name__", "")) or shown(strategy)
-        return Strategy(
-            name,
-            lambda setting: ByHand(setting, strategy),
-            divides_over_ranks,
-        )
-    if not isinstance(strategy, str):
-        raise InputError(
-            f"train: strategy is {shown(strategy)}; expected a name or a function that averages a "
-            f"model's gradients. Pass one of: {', '.join(strategies())}."
-        )
-    return _KNOWN[_validate.word("train", "strategy", strategy, strategies())]
+    return tuple(STRATEGIES)
 
 
 def positions_of(inputs: Any) -> int:
@@ -234,6 +204,7 @@ class SingleProcess:
     """Every rank trains the whole model on the whole batch: what one process does."""
 
     splits_batch = False
+    parts = 1  # of a rank's batch, one after another; their gradients add up
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.model, self.whole = setting, setting.model, setting.model
@@ -242,17 +213,25 @@ class SingleProcess:
 
     def step(self, batch: tuple[Any, Any]) -> Any:
         """Take a step on the batch, or on this rank's part of it."""
-        setting = self.setting
-        part = setting.share(batch) if self.splits_batch else batch
+        setting, loss = self.setting, 0.0
+        inputs, targets = setting.share(batch) if self.splits_batch else batch
         self.optimizer.zero_grad(set_to_none=True)
-        with setting.span("forward"):
-            loss = setting.loss(self.model, part)
-        with setting.span("backward"):
-            loss.backward()
+        parts = zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True)
+        for number, part in enumerate(parts):
+            loss = loss + self.passes(part, number)
         self.exchange()
         with setting.span("optimizer"):
             self.optimizer.step()
-        return loss.detach() / setting.size
+        return loss / setting.size
+
+    def passes(self, part: tuple[Any, Any], number: int) -> Any:
+        """Do the forward and backward passes of a part; return its share of the loss."""
+        mark = f" {number}" if self.parts > 1 else ""
+        with self.setting.span(f"forward{mark}"):
+            loss = self.setting.loss(self.model, part) / self.parts
+        with self.setting.span(f"backward{mark}"):
+            loss.backward()
+        return loss.detach()
 
     def exchange(self) -> None:
         """Do what is to be done with the gradients before the optimizer uses them."""
@@ -343,8 +322,10 @@ def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
 
 class Buckets(SingleProcess):
     """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there,
-    during the rest of the backward pass.
+    during the rest of the backward pass; with several parts, during the last one's.
     """
+
+    splits_batch = True
 
     def __init__(self, setting: Setting, parts: int = 1) -> None:
         super().__init__(setting)
@@ -353,30 +334,14 @@ class Buckets(SingleProcess):
             self.whole, bucket_cap_mb=setting.bucket_bytes / 2**20, gradient_as_bucket_view=True
         )
 
-    def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take a step on this rank's part, in so many parts of its own; only the last one's
-        backward pass exchanges.
-        """
-        setting = self.setting
-        self.optimizer.zero_grad(set_to_none=True)
-        inputs, targets = setting.share(batch)
-        total: Any = 0.0
-        for number, part in enumerate(
-            zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True)
-        ):
-            last = number == self.parts - 1
-            mark = f" {number}" if self.parts > 1 else ""
-            with contextlib.nullcontext() if last else self.model.no_sync():
-                with setting.span(f"forward{mark}"):
-                    loss = setting.loss(self.model, part) / self.parts
-                with setting.span(f"backward{mark}"):
-                    loss.backward()
-                    if last:
-                        setting.ends_in_wait.append(time.perf_counter())
-            total = total + loss.detach()
-        with setting.span("optimizer"):
-            self.optimizer.step()
-        return total / setting.size
+    def passes(self, part: tuple[Any, Any], number: int) -> Any:
+        """Exchange gradients in the last part's backward pass alone."""
+        last = number == self.parts - 1
+        with contextlib.nullcontext() if last else self.model.no_sync():
+            loss = super().passes(part, number)
+        if last:
+            self.setting.ends_in_wait.append(time.perf_counter())
+        return loss
 
 
 class SharedOptimizer(Buckets):
@@ -693,16 +658,34 @@ class OneAfterAnother(Stages):
 class Pipeline(Stages):
     """One of PyTorch's schedules over microbatches; "interleaved" has several ``chunks``."""
 
+    schedule: Any = None  # made in the first step, which tells the shapes
+
     def __init__(self, setting: Setting, schedule: str, chunks: int = 1) -> None:
+        super().__init__(setting, chunks)
+        self.kind, self.chunks = schedule, chunks
+
+    def passes(self, batch: tuple[Any, Any]) -> Any:
+        """All microbatches' passes in the schedule's order."""
+        if self.schedule is None:
+            self.schedule = self._made(batch[0][: len(batch[0]) // self.setting.microbatches])
+        losses: list[Any] = []
+        inputs = (batch[0],) if self.first else ()
+        ends = {"target": batch[1], "losses": losses} if self.last else {}
+        # PyTorch 2.9 does not know the word, and would pass it on to the model.
+        known = inspect.signature(self.schedule.step).parameters
+        options = {"return_outputs": False} if "return_outputs" in known else {}
+        self.schedule.step(*inputs, **ends, **options)
+        return torch.stack(losses).mean().detach() if self.last else self.nothing
+
+    def _made(self, microbatch: Any) -> Any:
+        """Return the schedule, with this rank's stages."""
         from torch.distributed import pipelining  # takes a second
 
-        super().__init__(setting, chunks)
-        stages: list[Any] = []
+        setting, stages = self.setting, []
+        shapes = self._shapes(microbatch) if self.chunks == 1 else ()
         for chunk, module in enumerate(self.modules):
-            number = chunk * setting.size + setting.rank
-            stage: Any = pipelining.PipelineStage(
-                module, number, setting.size * chunks, setting.device
-            )
+            number, count = chunk * setting.size + setting.rank, setting.size * self.chunks
+            stage: Any = pipelining.PipelineStage(module, number, count, setting.device, *shapes)
             stage.forward_one_chunk = self._noted("forward", chunk, stage.forward_one_chunk)
             stage.backward_one_chunk = self._noted("backward", chunk, stage.backward_one_chunk)
             stages.append(stage)
@@ -711,22 +694,24 @@ class Pipeline(Stages):
             "1f1b": pipelining.Schedule1F1B,
             "interleaved": pipelining.ScheduleInterleaved1F1B,
         }
-        self.schedule: Any = kinds[schedule](
-            stages if schedule == "interleaved" else stages[0],
+        return kinds[self.kind](
+            stages if self.kind == "interleaved" else stages[0],
             setting.microbatches,
             loss_fn=self.loss,
         )
-        # PyTorch 2.9 does not know the word, and would pass it on to the model.
-        known = inspect.signature(self.schedule.step).parameters
-        self.options = {"return_outputs": False} if "return_outputs" in known else {}
 
-    def passes(self, batch: tuple[Any, Any]) -> Any:
-        """All microbatches' passes in the schedule's order."""
-        losses: list[Any] = []
-        inputs = (batch[0],) if self.first else ()
-        ends = {"target": batch[1], "losses": losses} if self.last else {}
-        self.schedule.step(*inputs, **ends, **self.options)
-        return torch.stack(losses).mean().detach() if self.last else self.nothing
+    def _shapes(self, microbatch: Any) -> tuple[Any, Any]:
+        """Return what a stage takes and gives, without numbers, so that the stages need not ask
+        each other.
+        """
+        x = microbatch if self.first else self.arriving(microbatch)
+        with torch.no_grad():
+            y = self.stage(torch.zeros_like(x, device=self.setting.device))
+        ends = [
+            torch.empty_like(end, device="meta", requires_grad=end.is_floating_point())
+            for end in (x, y)
+        ]
+        return ends[0], ends[1]
 
     def _noted(self, kind: str, chunk: int, work: Callable[..., Any]) -> Callable[..., Any]:
         """Return the pass with its span on the timeline; the first argument is the microbatch."""
@@ -869,38 +854,36 @@ def _check_stages(name: str, asked: Asked) -> None:
 
 Trainer: TypeAlias = SingleProcess | Stages
 
-_STRATEGIES = (
+STRATEGIES: Mapping[str, Strategy] = {
     # every rank trains the whole model on the whole batch: nothing is sent, nothing is gained
-    Strategy("single", SingleProcess),
+    "single": Strategy(SingleProcess, lambda name, asked: None),
     # by hand: after the backward pass each gradient is averaged, one after another
-    Strategy("data", lambda setting: ByHand(setting, average_gradients), divides_over_ranks),
+    "data": Strategy(lambda setting: ByHand(setting, average_gradients), divides_over_ranks),
     # PyTorch's DDP: buckets of gradients are sent during the backward pass
-    Strategy("ddp", Buckets, divides_over_ranks),
+    "ddp": Strategy(Buckets, divides_over_ranks),
     # the same buckets, sent when the backward pass is over
-    Strategy(
-        "ddp-no-overlap",
+    "ddp-no-overlap": Strategy(
         lambda setting: ByHand(setting, partial(average_in_buckets, setting.bucket_bytes)),
         divides_over_ranks,
     ),
     # accumulation: a rank's part in microbatches, and only the last backward pass exchanges
-    Strategy(
-        "ddp-no-sync", lambda setting: Buckets(setting, setting.microbatches), _check_accumulation
+    "ddp-no-sync": Strategy(
+        lambda setting: Buckets(setting, setting.microbatches), _check_accumulation
     ),
     # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
-    Strategy("zero1", SharedOptimizer, divides_over_ranks),
+    "zero1": Strategy(SharedOptimizer, divides_over_ranks),
     # FSDP2 that keeps gathered parameters until the backward pass is over: gradients and optimizer
     # state are sharded
-    Strategy("zero2", partial(Sharded, reshard=False), _check_sharding),
+    "zero2": Strategy(partial(Sharded, reshard=False), _check_sharding),
     # FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered twice
-    Strategy("zero3", partial(Sharded, reshard=True), _check_sharding),
+    "zero3": Strategy(partial(Sharded, reshard=True), _check_sharding),
     # each pair of linear layers split by columns, then rows; the whole batch on every rank
-    Strategy("tensor", partial(SplitLayers, sequence=False), _check_layers),
+    "tensor": Strategy(partial(SplitLayers, sequence=False), _check_layers),
     # and norms and the other layers between the pairs split by positions
-    Strategy("sequence", partial(SplitLayers, sequence=True), _check_layers),
+    "sequence": Strategy(partial(SplitLayers, sequence=True), _check_layers),
     # stages by hand: the batch goes from rank to rank, and one works while the others wait
-    Strategy("split", OneAfterAnother, _check_stages),
+    "split": Strategy(OneAfterAnother, _check_stages),
     # stages and microbatches: all forwards before all backwards, or one backward after each forward
-    Strategy("pipeline-gpipe", partial(Pipeline, schedule="gpipe"), _check_stages),
-    Strategy("pipeline-1f1b", partial(Pipeline, schedule="1f1b"), _check_stages),
-)
-_KNOWN = {each.name: each for each in _STRATEGIES}
+    "pipeline-gpipe": Strategy(partial(Pipeline, schedule="gpipe"), _check_stages),
+    "pipeline-1f1b": Strategy(partial(Pipeline, schedule="1f1b"), _check_stages),
+}

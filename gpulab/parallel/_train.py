@@ -1,18 +1,19 @@
 """Train one model over several ranks, beside the same training in one process.
 
 The first half plans and compares; the second half runs inside each rank: the same batches as one
-process, and notes on each step. The steps fall into three parts. The first ones only train. One is
-followed storage by storage, which slows it. The last ones are observed: their collectives, the
-bytes on the wire, and what the rank's thread did when.
+process, and notes on each step. The steps fall into three parts. The first two are followed storage
+by storage, which slows them. The last ones are observed: their collectives, the bytes on the wire,
+and what the rank's thread did when. Those between only train.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,29 +25,15 @@ import torch.distributed as dist
 from gpulab import _validate, devices, models, training
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.training_step import optimizer_seen
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel._observe import (
-    RankNotes,
-    clocks_ahead,
-    observe,
-    timeline,
-    usual_algorithm,
-)
+from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline, usual_algorithm
 from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets
-from gpulab.parallel._rank_memory import RankTracker
-from gpulab.parallel._strategies import (
-    Asked,
-    Setting,
-    SingleProcess,
-    Strategy,
-    Trainer,
-    positions_of,
-    strategy_named,
-)
+from gpulab.parallel._rank_memory import RankTracker, follow_steps
+from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess, positions_of
 from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Order, Task, check_seed
+from gpulab.units import plural
 
 # What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
 # run in another order with other ranks, so the last bits differ, and an optimizer that divides by a
@@ -61,14 +48,14 @@ OPTIMIZERS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
     "sgd-momentum": (torch.optim.SGD, {"momentum": 0.9}),
 }
 OBSERVED = 3  # steps at the end, where there are so many
-FEWEST_STEPS = 3  # one that only trains, one followed, one observed
+_FOLLOWED = 2  # steps at the beginning; the second one's memory counts
 # What one process computed, for the same models of the course on the same batches.
 _references: dict[TrainingJob, TrainingOutcome] = {}
 
 
 def train(
     ranks: Ranks,
-    strategy: Any = "ddp",
+    strategy: str = "ddp",
     *,
     task: str | Task = "prose-transformer",
     model: Any = None,
@@ -88,16 +75,14 @@ def train(
     ----------
     ranks : Ranks
         A started cluster.
-    strategy : str, Strategy or callable
-        One of ``strategies()``; or a function that takes a model after its backward pass on this
-        rank's part of the batch and makes its gradients those of the whole batch: data parallel by
-        your own hand.
+    strategy : str
+        One of ``strategies()``.
     task : str or training.Task
         The source of the data, the loss and (without ``model``) the model.
     model : torch.nn.Module, optional
         Trained in place of the task's; copied, so yours stays as it is.
     steps : int
-        At least 3. Time and bytes are measured in the last ones, memory in one before them.
+        At least 3. Memory is measured in the second one, time and bytes in the last ones.
     batch_size : int, optional
         Batch of a whole step, over all ranks; the task's by default.
     dtype : "float32" or "float64"
@@ -133,11 +118,10 @@ def train(
     The single process is rank 0 alone. Where task and model are the course's, its run is kept for
     the next call with the same options.
     """
-    chosen = strategy_named(strategy)
+    chosen = STRATEGIES[_validate.word("train", "strategy", strategy, STRATEGIES)]
     job = training_job(
         strategy,
         task,
-        model,
         steps=steps,
         batch_size=batch_size,
         dtype=dtype,
@@ -152,17 +136,21 @@ def train(
             f"train: ranks is {shown(ranks)}; expected a started cluster. Use `with "
             "gl.parallel.cluster(n=2) as ranks:`."
         )
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
+            "gl.networks.transformer()."
+        )
     source = training.task(task)
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
     positions = positions_of(source.train.inputs)
-    chosen.check(chosen.name, Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
-    single = _single_process(ranks, job, whole)
-    outcomes = ranks.run(train_on_rank, job, chosen.build, strategy, model)
-    return _result(chosen, job, whole, single, outcomes, len(set(ranks.hosts)))
+    chosen.check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
+    single = _single_process(ranks, job, model)
+    return _result(ranks, job, whole, single, ranks.run(train_on_rank, job, model))
 
 
-def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> TrainingJob:
+def training_job(strategy: str, task: Any, **options: Any) -> TrainingJob:
     """Return what every rank has to do, checked.
 
     Raises
@@ -171,39 +159,26 @@ def training_job(strategy: Any, task: Any, model: Any, **options: Any) -> Traini
         If one of the values cannot be used.
     """
     source = training.task(task)
-    if model is not None and not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
-            "gl.networks.transformer()."
-        )
     _validate.word("train", "dtype", options["dtype"], TOLERANCES)
     _validate.word("train", "optimizer", options["optimizer"], OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])
     if options["batch_size"] is None:
         options["batch_size"] = source.batch_size
     for name, least, most in (
-        ("steps", FEWEST_STEPS, _MOST_STEPS),
+        ("steps", _FOLLOWED + 1, _MOST_STEPS),
         ("microbatches", 1, len(source.train)),
         ("bucket_bytes", 1, 2**40),
         ("batch_size", 1, len(source.train)),
     ):
         options[name] = _validate.whole("train", name, options[name], least, most)
-    rate = options["learning_rate"]
-    if rate is not None and (not _validate.is_finite(rate) or rate <= 0):
-        raise InputError(
-            f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass "
-            "learning_rate=1e-3."
-        )
-    options["learning_rate"] = source.learning_rate if rate is None else float(rate)
+    if options["learning_rate"] is None:
+        options["learning_rate"] = source.learning_rate
+    advice = "Pass learning_rate=1e-3."
+    rate = _validate.positive("train", "learning_rate", options["learning_rate"], advice)
     # else the ranks would load another of its name
     ours = source.name in training.tasks() and training.task(source.name) == source
-    return TrainingJob(
-        # by its name where the ranks know it
-        strategy=strategy if isinstance(strategy, str) else strategy_named(strategy),
-        task=source.name if ours else source,
-        model=model,
-        **options,
-    )
+    options |= {"learning_rate": rate, "task": source.name if ours else source}
+    return TrainingJob(strategy=strategy, **options)
 
 
 def _refuse_incomparable(model: Any) -> None:
@@ -232,9 +207,8 @@ def _refuse_incomparable(model: Any) -> None:
 
 def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutcome:
     """Return what one process computes: kept from an earlier call, or trained now on rank 0."""
-    # Without the strategy: its code may lie in a module that only the call on the ranks carries.
     plain = dataclasses.replace(job, strategy="single", microbatches=1, bucket_bytes=1)
-    kept = job.model is None and isinstance(job.task, str)
+    kept = model is None and isinstance(job.task, str)
     if kept and plain in _references:
         return _references[plain]
     outcome: TrainingOutcome = ranks.run(train_single_process, plain, model)[0]
@@ -244,20 +218,18 @@ def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutco
 
 
 def _result(
-    chosen: Strategy,
+    ranks: Ranks,
     job: TrainingJob,
     model: Any,
     single: TrainingOutcome,
     outcomes: Sequence[TrainingOutcome],
-    machines: int,
 ) -> StrategyResult:
-    environment, count = outcomes[0].environment, len(outcomes)
+    environment = outcomes[0].environment
     evidence = Evidence.measured(environment.device)
     noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
-    lanes = timeline(f"{chosen.name} on {count} rank{'s' if count != 1 else ''}", noted, evidence)
     result = StrategyResult(
-        strategy=chosen.name,
-        ranks=count,
+        strategy=job.strategy,
+        ranks=ranks.n,
         model=f"{type(model).__name__} on {training.task(job.task).name}",
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         dtype=job.dtype,
@@ -268,24 +240,22 @@ def _result(
         state_difference=_state_difference(single.state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
-        reports=tuple(
-            _report(rank, outcome, len(lanes.steps)) for rank, outcome in enumerate(outcomes)
-        ),
-        timeline=lanes,
+        reports=tuple(outcome.report for outcome in outcomes if outcome.report is not None),
+        timeline=timeline(f"{job.strategy} on {plural(ranks.n, 'rank')}", noted, evidence),
         notes=(),
         evidence=evidence,
         environment=environment,
     )
     notes = [] if result.agrees else [_disagreement(result, model, single.state)]
-    if count == 1:
+    if ranks.n == 1:
         words = "There is only one rank, so nothing was split or sent."
         notes.append(Note("skipped", f"{words} Start a cluster of two or more."))
-    if machines > 1:
-        words = "The ranks are on several machines; their clocks were aligned by exchanging the"
-        notes.append(Note("contended", f"{words} time over the network."))
-    reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
-    if reason is not None:
-        notes.append(Note("skipped", f"Bytes on the wire were not counted: {reason}."))
+    if len(set(ranks.hosts)) > 1:
+        words = "The ranks are on several machines; their clocks were aligned at a barrier."
+        notes.append(Note("contended", words))
+    if outcomes[0].wire_reason is not None:
+        words = f"Bytes on the wire were not counted: {outcomes[0].wire_reason}."
+        notes.append(Note("skipped", words))
     return dataclasses.replace(result, notes=tuple(notes))
 
 
@@ -304,38 +274,6 @@ def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) 
         for name, value in state.items()
     ]
     return float(np.max(differences)) / largest
-
-
-def _report(rank: int, outcome: TrainingOutcome, steps: int) -> RankReport:
-    """Return one rank's memory and bytes, per step."""
-    calls = outcome.notes.calls if outcome.notes is not None else ()
-    counts = collections.Counter(call.name for call in calls)
-    payload: collections.Counter[str] = collections.Counter()
-    for call in calls:
-        payload[call.name] += call.payload_bytes
-    return RankReport(
-        rank=rank,
-        peak_bytes=outcome.peak_bytes,
-        peak_by_category=outcome.peak_by_category,
-        most_by_category=outcome.most_by_category,
-        calls={name: value // steps for name, value in counts.items()},
-        payload_bytes={name: value // steps for name, value in payload.items()},
-        ring_bytes=round(sum(_ring_bytes(rank, call) for call in calls) / steps),
-        wire_bytes=None if outcome.wire_bytes is None else round(outcome.wire_bytes / steps),
-    )
-
-
-def _ring_bytes(rank: int, call: CollectiveCall) -> float:
-    """Return what a rank sends in a collective, counted as a ring where there is one."""
-    if call.name in ("send", "recv", "send and recv"):
-        return float(call.input_bytes)
-    # Of a gather and a scatter only the root sees the whole; the others see their part.
-    parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
-    cost = models.collective_cost(
-        call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name)
-    )
-    root = call.group.index(call.root) if call.root in call.group else 0
-    return cost.sent_bytes(call.group.index(rank), root)
 
 
 def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, Any]) -> Note:
@@ -380,9 +318,8 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
 class TrainingJob:
     """What every rank has to do; see ``train`` for each."""
 
-    strategy: Any
+    strategy: str
     task: Any
-    model: Any
     steps: int
     batch_size: int
     dtype: str
@@ -406,132 +343,126 @@ class TrainingOutcome:
     environment : Environment
         Of the rank: where it computed.
     step_seconds : list of float
-    peak_bytes : int
-    peak_by_category, most_by_category : dict of str to int
+    report : RankReport
     notes : RankNotes
         Of the observed steps.
-    wire_bytes : int or None
-        Sent in the observed steps; None with ``wire_reason``.
     wire_reason : str or None
+        Why the bytes on the wire were not counted.
     """
 
     shares: list[float]
     state: dict[str, Any]
     environment: Environment
     step_seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    peak_by_category: dict[str, int] = field(default_factory=dict)
-    most_by_category: dict[str, int] = field(default_factory=dict)
+    report: RankReport | None = None
     notes: RankNotes | None = None
-    wire_bytes: int | None = None
     wire_reason: str | None = None
 
 
-def train_single_process(job: TrainingJob, *carried: Any) -> TrainingOutcome | None:
-    """Train as one process does, on rank 0; the others have nothing to do.
-
-    ``carried`` is in the job already: named apart, its own module travels with it.
-    """
+def train_single_process(job: TrainingJob, model: Any) -> TrainingOutcome | None:
+    """Train as one process does, on rank 0; the others have nothing to do."""
     # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a
     # timeout
     _ = training.task(job.task).train
     if dist.get_rank() != 0:
         return None
     with _reproducible(job) as device:
-        trainer = SingleProcess(_setting(job, device, 0, 1))
+        trainer = SingleProcess(_setting(job, model, device, 0, 1))
         shares = [float(trainer.step(batch)) for batch in _batches(job, device)]
         return TrainingOutcome(shares, _on_host(trainer.state()), devices.environment(str(device)))
 
 
-def train_on_rank(job: TrainingJob, *carried: Any) -> TrainingOutcome:
-    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in
-    ``train_single_process``.
-    """
+def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
+    """Train by the job's strategy; every rank calls it at the same time."""
     # as in ``train_single_process``, which a kept reference leaves out
     _ = training.task(job.task).train
+    shares: list[Any] = []
+    seconds: list[float] = []
+    begins: list[float] = []
+
+    def step(trainer: Any, batch: Any) -> None:
+        begins.append(time.perf_counter())
+        shares.append(trainer.step(batch))
+        if setting.device.type == "cuda":
+            torch.cuda.synchronize(setting.device)
+        seconds.append(time.perf_counter() - begins[-1])
+
     with _reproducible(job) as device:
-        setting = _setting(job, device, dist.get_rank(), dist.get_world_size())
-        training_run = _RankTraining(setting, strategy_named(job.strategy).build(setting))
-        return training_run.outcome(_batches(job, device), job.steps)
-
-
-class _RankTraining:
-    """One rank's run."""
-
-    def __init__(self, setting: Setting, trainer: Trainer) -> None:
-        self.setting, self.trainer = setting, trainer
-        self.shares: list[Any] = []
-        self.seconds: list[float] = []
-        self.begins: list[float] = []
-
-    def outcome(self, batches: Iterator[tuple[Any, Any]], steps: int) -> TrainingOutcome:
-        """Take all steps; return what was noted."""
-        for _ in range(steps - min(OBSERVED, steps - FEWEST_STEPS + 1) - 1):
-            self._step(next(batches))
-        memory = self._followed(next(batches))
-        ahead = clocks_ahead(self.setting.device)
+        setting = _setting(job, model, device, dist.get_rank(), dist.get_world_size())
+        batches, tracker = _batches(job, device), RankTracker(device.type)
+        first = list(itertools.islice(batches, _FOLLOWED))
+        build = functools.partial(STRATEGIES[job.strategy].build, setting)
+        # one batch at a time is held
+        trainer, second = follow_steps(tracker, build, (first.pop(0) for _ in first[:]), step)
+        observed = min(OBSERVED, job.steps - _FOLLOWED)
+        for batch in itertools.islice(batches, job.steps - _FOLLOWED - observed):
+            step(trainer, batch)
+        ahead = clock_ahead()
         ready = list(batches)
-        del self.setting.phases[:], self.setting.ends_in_wait[:], self.begins[:]
-        dist.barrier()  # so that the observed steps do not begin with what the followed one took
+        del setting.phases[:], setting.ends_in_wait[:], begins[:]
+        dist.barrier()  # so that the observed steps do not begin with what the others took
         before = sent_by_sockets()
         with observe() as seen:
             for batch in ready:
-                self._step(batch)
+                step(trainer, batch)
             end = time.perf_counter()
-        sent = sent_between(before, sent_by_sockets())
+        sent, reason = sent_between(before, sent_by_sockets())
         # a completion is reported by another thread, a moment after the step went on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:
             time.sleep(0.001)
-        notes = RankNotes(
-            tuple(self.setting.phases),
-            seen.calls,
-            seen.waits,
-            tuple(self.setting.ends_in_wait),
-            tuple(self.begins),
-            end,
-            ahead,
+        phases, ends_in_wait = tuple(setting.phases), tuple(setting.ends_in_wait)
+        return TrainingOutcome(
+            [float(share) for share in shares],
+            _on_host(trainer.state()),
+            devices.environment(str(device)),
+            seconds,
+            _report(tracker, second, seen.calls, sent, observed),
+            RankNotes(phases, seen.calls, seen.waits, ends_in_wait, tuple(begins), end, ahead),
+            reason,
         )
-        shares = [float(share) for share in self.shares]
-        state, here = _on_host(self.trainer.state()), devices.environment(str(self.setting.device))
-        return TrainingOutcome(shares, state, here, self.seconds, *memory, notes, *sent)
-
-    def _step(self, batch: Any) -> None:
-        begin = time.perf_counter()
-        self.begins.append(begin)
-        self.shares.append(self.trainer.step(batch))
-        if self.setting.device.type == "cuda":
-            torch.cuda.synchronize(self.setting.device)
-        self.seconds.append(time.perf_counter() - begin)
-
-    def _followed(self, batch: Any) -> tuple[int, dict[str, int], dict[str, int]]:
-        """Take a step whose storages are followed; return its peak, that by category, and the most
-        of each category.
-        """
-        tracker = RankTracker(self.setting.device.type)
-        for module in self.trainer.modules:
-            for name, parameter in module.named_parameters():
-                if parameter.grad is not None:
-                    tracker.watch(parameter.grad, "gradients", name)
-        tracker.watch_modules(self.trainer.modules)
-        # ZeroRedundancyOptimizer's own lies inside
-        inner = getattr(self.trainer.optimizer, "optim", self.trainer.optimizer)
-        for state in inner.state.values():
-            for value in state.values():
-                if hasattr(value, "untyped_storage"):
-                    tracker.watch(value, "optimizer")
-        tracker.watch_inputs(batch)
-        with optimizer_seen(tracker), tracker:
-            self._step(batch)
-        tracker.close()
-        tracker.classify()
-        event, peak = tracker.peak()
-        return peak, tracker.bytes_at(event), tracker.most_by_category()
 
 
-def _setting(job: TrainingJob, device: Any, rank: int, size: int) -> Setting:
+def _report(
+    tracker: RankTracker,
+    second: int,
+    calls: Sequence[CollectiveCall],
+    sent_bytes: int | None,
+    steps: int,
+) -> RankReport:
+    """Return this rank's memory in the second step, and its bytes in a step."""
+    rank, (event, peak) = dist.get_rank(), tracker.peak(second)
+    payload: Counter[str] = Counter()
+    for call in calls:
+        payload[call.name] += call.payload_bytes
+    return RankReport(
+        rank=rank,
+        peak_bytes=peak,
+        peak_by_category=tracker.bytes_at(event),
+        most_by_category=tracker.most_by_category(second),
+        calls={name: n // steps for name, n in Counter(call.name for call in calls).items()},
+        payload_bytes={name: nbytes // steps for name, nbytes in payload.items()},
+        ring_bytes=round(sum(_ring_bytes(rank, call) for call in calls) / steps),
+        wire_bytes=None if sent_bytes is None else round(sent_bytes / steps),
+    )
+
+
+def _ring_bytes(rank: int, call: CollectiveCall) -> float:
+    """Return what a rank sends in a collective, counted as a ring where there is one."""
+    if call.name in ("send", "recv", "send and recv"):
+        return float(call.input_bytes)
+    # Of a gather and a scatter only the root sees the whole; the others see their part.
+    parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
+    cost = models.collective_cost(
+        call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name)
+    )
+    root = call.group.index(call.root) if call.root in call.group else 0
+    return cost.sent_bytes(call.group.index(rank), root)
+
+
+def _setting(job: TrainingJob, model: Any, device: Any, rank: int, size: int) -> Setting:
     task = training.task(job.task)
-    model = task.make_model(job.seed) if job.model is None else job.model
+    model = task.make_model(job.seed) if model is None else model
     kind, options = OPTIMIZERS[job.optimizer]
     return Setting(
         rank=rank,

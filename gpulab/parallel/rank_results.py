@@ -31,8 +31,6 @@ class CollectiveCall(Result):
     name : str
         "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
         "all_to_all", "send", "recv", "barrier" or "send and recv".
-    operator : str
-        The dispatcher's operator, for example "c10d.allreduce_".
     dtype : str
         Of the first tensor; "" for a barrier.
     input_bytes : int
@@ -46,20 +44,15 @@ class CollectiveCall(Result):
         The global rank of a rooted collective's root, or the peer of a send or recv (None where any
         sender is accepted).
     begin_seconds, end_seconds : float, float or None
-        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. None while in
-        flight.
-    end_from : str
-        How the end is known: "completion" (the work's own), "wait" (when a wait for it returned, so
-        the true end may be earlier), "return" (the call itself waited); "" while in flight.
-    waited_seconds : float
-        How long Python waited for it. DDP waits inside C++, which is not seen.
+        ``time.perf_counter`` of this machine; ranks on one Linux machine share it. The end is the
+        collective's own where it tells one, else that of a wait for it, which may be later. None
+        while in flight.
     error : str or None
         What the collective ended with, where it failed.
     """
 
     number: int
     name: str
-    operator: str
     dtype: str
     input_bytes: int
     output_bytes: int
@@ -67,8 +60,6 @@ class CollectiveCall(Result):
     root: int | None
     begin_seconds: float
     end_seconds: float | None
-    end_from: str
-    waited_seconds: float
     error: str | None = None
 
     @property
@@ -98,10 +89,6 @@ class CollectiveCall(Result):
             if peer
             else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
         )
-
-    def evidence(self) -> Evidence:
-        """Return where the times come from: MEASURED once, by the rank's own clock."""
-        return Evidence.measured("the rank that entered it", 1)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the call in one row."""
@@ -365,8 +352,8 @@ class StrategyResult(Result):
         The largest ``loss_difference`` and ``state_difference`` at which the two runs count as the
         same computation.
     step_seconds : ndarray, shape (steps,)
-        Of each step, on the slowest rank. The first includes one-time work, and the step whose
-        memory was followed is slower.
+        Of each step, on the slowest rank. The first includes one-time work, and in the first two
+        memory was followed, which makes them slower.
     reports : tuple of RankReport
         One a rank, in order.
     timeline : RankTimeline
@@ -676,7 +663,6 @@ class RankMemory(Result):
         ``peak_bytes``.
     kept_bytes : int
         What stays alive between steps.
-    first_step_peak_bytes : int
     peak_by_category : mapping of str to int
         In the order of ``RANK_CATEGORIES``; sums to ``peak_bytes``.
     peak_operator, peak_phase : str
@@ -698,7 +684,6 @@ class RankMemory(Result):
     peak_bytes: int
     scratch_bytes: int
     kept_bytes: int
-    first_step_peak_bytes: int
     peak_by_category: Mapping[str, int]
     peak_operator: str
     peak_phase: str

@@ -207,7 +207,6 @@ ELSEWHERE_TOO = {
     "models.collective_message",
     "models.most_held",
     "networks.is_whole",
-    "parallel.average_gradients",
     "parallel.cannot_split",
     "parallel.cluster",
     "parallel.global_batch",

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from gpulab import networks, parallel, training
 from gpulab.errors import InputError
-from gpulab.parallel import Ranks, StrategyResult, average_gradients
+from gpulab.parallel import Ranks, StrategyResult
 
 WIDTH, LAYERS, CONTEXT, BATCH = 16, 2, 64, 8
 ACTIVATIONS = BATCH * CONTEXT * WIDTH * 8  # of a layer for the whole batch, in float64
@@ -189,55 +188,6 @@ def test_one_process_is_the_loop_of_the_course(ranks: Ranks) -> None:
     fitted = training.fit("prose-transformer", steps=4, batch_size=BATCH, seed=3, device="cpu")
     assert result.single_losses == pytest.approx(fitted.losses, rel=1e-5)
     assert result.agrees
-
-
-def forgets_all(model: Any) -> None:
-    """Each rank goes its own way."""
-
-
-def forgets_to_divide(model: Any) -> None:
-    """Sum the gradients, without a division."""
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-
-
-def forgets_one(model: Any) -> None:
-    """Average all but the last norm's weight."""
-    for name, parameter in model.named_parameters():
-        if name != "norm.weight":
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("average", "agrees"),
-    [(average_gradients, True), (forgets_all, False), (forgets_to_divide, False),
-     (forgets_one, False)],
-)  # fmt: skip
-def test_a_function_of_ones_own_is_checked(ranks: Ranks, average: Any, agrees: bool) -> None:
-    """It is a strategy under its own name; what it forgets is found, from which step on."""
-    options: dict[str, Any] = {"optimizer": "sgd-momentum", "learning_rate": 0.1}
-    result = parallel.train(
-        ranks, average, model=tiny(), steps=4, batch_size=BATCH, dtype="float64", **options
-    )
-    assert (result.strategy, result.agrees) == (average.__name__, agrees)
-    assert [note.code for note in result.notes] == ([] if agrees else ["disagree"])
-    worst = max(result.loss_difference, result.state_difference)
-    assert (worst > 3 * result.tolerance) != agrees
-
-
-@pytest.mark.slow
-def test_the_difference_is_a_share_of_the_largest_parameter(ranks: Ranks) -> None:
-    """A bias of 1,000 on each class changes no loss; others reach 1, and it is a thousandth."""
-    options: dict[str, Any] = {"steps": 3, "task": "digits-mlp", "dtype": "float64"}
-    found = []
-    for bias in (1.0, 1000.0):
-        model = networks.mlp(inputs=64, hidden=8)
-        torch.nn.init.constant_(list(model.parameters())[-1], bias)
-        trained = parallel.train(ranks, forgets_all, model=model, batch_size=BATCH, **options)
-        found.append(trained.state_difference)
-    assert found[1] == pytest.approx(found[0] / 1000, rel=0.1)
 
 
 @pytest.mark.slow
