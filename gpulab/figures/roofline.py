@@ -484,7 +484,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         what counts as close. At the right, the number of answers that were close or right, also for
         questions with choices.
     """
-    rows = [row for row in room.questions().rows if row.given]
+    rows = [row for row in room.question_rows() if row.given]
     if not rows:
         return _nothing("Predictions against results", "No report contains a prediction.")
     places = range(len(rows), 0, -1)  # the first question on top

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpulab import _validate, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._material import NOT_YET, badge_line, recorded_gpus, with_captions
+from gpulab.lessons._material import NOT_YET, Listing, recorded_gpus
 from gpulab.recorder import Case, experiments
-from gpulab.results import Result
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -28,7 +27,7 @@ from gpulab.workloads import free_bytes
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder import Rung
-    from gpulab.recordings import Recording
+    from gpulab.recordings import Recording, Timing
 
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
@@ -87,112 +86,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Climb(Result):
-    """One rung: counts of the microscope and times of a GPU, as far as they are available.
-
-    Attributes
-    ----------
-    rung, summary : str
-    simulation : Simulation or None
-        None for CUDA C++, which the microscope does not read.
-    seconds : float or None
-        For one launch at the size of ``LadderTable.timed_n``.
-    flops, nbytes : float
-        For that size: the FLOP to compute, and the bytes to read and write at least once.
-    notes : tuple of str
-        Codes of the time's notes that say why it may be wrong, such as "throttled".
-    """
-
-    rung: str
-    summary: str
-    simulation: Simulation | None
-    seconds: float | None
-    flops: float
-    nbytes: float
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LadderTable(Result):
-    """A ladder's rungs side by side.
-
-    Attributes
-    ----------
-    family : str
-    n, timed_n : int
-        The size under the microscope, and on the GPU.
-    rows : tuple of Climb
-    evidence : Evidence
-        Of the counts.
-    times : Evidence or None
-        Of the seconds; None if there are none.
-    """
-
-    family: str
-    n: int
-    timed_n: int
-    rows: tuple[Climb, ...]
-    evidence: Evidence
-    times: Evidence | None
-
-    def __repr__(self) -> str:
-        times = (
-            "times: not recorded yet"
-            if self.times is None
-            else f"times {self.times.badge} on {self.times.device}"
-        )
-        return (
-            f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = {self.n}, "
-            f"{times}>"
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per rung, with the counts that differ between the rungs."""
-        counted = any(row.simulation is not None for row in self.rows)
-        counts = _COLUMNS.get(self.family, ()) if counted else ()
-        time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
-        rows = []
-        for row in self.rows:
-            sizes = ("" if row.simulation is None else _COUNTS[c](row.simulation) for c in counts)
-            name = row.rung.removeprefix(f"{self.family}-")
-            rows.append((name, row.summary, *sizes, self._time(row)))
-        return ("rung", "what is new", *(f"{c}, n = {self.n:,}" for c in counts), time), rows
-
-    def _time(self, row: Climb) -> str:
-        if row.seconds is None:
-            return NOT_YET
-        notes = f" ({', '.join(row.notes)})" if row.notes else ""
-        return f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}{notes}"
-
-    def _reached(self, row: Climb, seconds: float) -> str:
-        """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the
-        other ladders the bytes needed.
-        """
-        if self.family != "matmul":
-            return format_bytes_per_second(row.nbytes / seconds)
-        library = next((each.seconds for each in self.rows if each.rung == _LIBRARY), None)
-        share = (
-            ""
-            if library is None or row.rung == _LIBRARY
-            else f", {100 * library / seconds:.3g} % of the library's"
-        )
-        return format_flops_per_second(row.flops / seconds) + share
-
-    def caption(self) -> str:
-        """Return the evidence of the counts and of the times, one line each."""
-        times = "times: not recorded yet"
-        if self.times is not None:
-            times = badge_line(self.times, "the times")
-        if all(row.simulation is None for row in self.rows):
-            return times
-        return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{times}"
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
-
-def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> LadderTable:
+def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Listing:
     """Run a ladder's kernels in the microscope, with times from this machine's GPU, or from a
     recorded one.
 
@@ -208,7 +102,9 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
 
     Returns
     -------
-    LadderTable
+    Listing
+        A row for each rung: the counts in which the rungs differ, and the time with the rate that
+        decides.
 
     Raises
     ------
@@ -231,35 +127,48 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Ladde
     first = whole[0]
     size = first.sizes[0] if n is None else n
     timed_n, found, times = _times(first, {_LIBRARY, *(one.name for one in chosen)})
-
-    def row(name: str, summary: str, simulation: Simulation | None, rung: Any) -> Climb:
-        timing = found.get(name)
-        codes = () if timing is None else {note.code for note in timing.notes}
-        return Climb(
-            name,
-            summary,
-            simulation,
-            None if timing is None else timing.median_seconds,
-            rung.flops(timed_n),
-            rung.nbytes(timed_n),
-            tuple(code for code in _SHOWN_NOTES if code in codes),
-        )
-
+    # the microscope does not read CUDA C++
+    counted = [one.simulate(size) if hasattr(one, "simulate") else None for one in chosen]
+    counts = _COLUMNS.get(family, ()) if any(counted) else ()
     rows = [
-        row(one.name, one.summary, one.simulate(size) if hasattr(one, "simulate") else None, one)
-        for one in chosen
+        (
+            one.name.removeprefix(f"{family}-"),
+            one.summary,
+            *("" if simulation is None else _COUNTS[name](simulation) for name in counts),
+            _time(one, timed_n, found),
+        )
+        for one, simulation in zip(chosen, counted, strict=True)
     ]
     if family == "matmul":
-        rows.append(row(_LIBRARY, "the library's own", None, first))
-    counted = next((one.simulation.evidence for one in rows if one.simulation is not None), None)
-    evidence = (
-        counted
-        or times
-        or Evidence.modelled(
-            "nothing: the microscope does not read CUDA C++", "no time is recorded yet"
-        )
-    )
-    return LadderTable(family, int(size), timed_n, tuple(rows), evidence, times)
+        library = dataclasses.replace(first, name=_LIBRARY)
+        time = _time(library, timed_n, found)
+        rows.append(("library", "the library's own", *[""] * len(counts), time))
+    title, heading = f"ladder {family}: {plural(len(rows), 'rung')}", "time"
+    sources = [("", each.evidence) for each in counted if each is not None][:1]
+    if times is not None:
+        title += f", times {times.badge} on {times.device}"
+        heading = f"{times.badge}: time, n = {timed_n:,}"
+        sources.append(("the times", times))
+    headers = "rung", "what is new", *(f"{name}, n = {size:,}" for name in counts), heading
+    return Listing(title, headers, tuple(rows), (), tuple(sources))
+
+
+def _time(rung: Any, n: int, found: Mapping[str, Timing]) -> str:
+    """Return the time of a rung at a size and the rate that decides: of a product the FLOPs, with
+    the share of the library's rate; of the other ladders the bytes to read and write at least once.
+    """
+    timing, library = found.get(rung.name), found.get(_LIBRARY)
+    if timing is None:
+        return NOT_YET
+    seconds = timing.median_seconds
+    rate = format_bytes_per_second(rung.nbytes(n) / seconds)
+    if rung.name.startswith("matmul"):
+        rate = format_flops_per_second(rung.flops(n) / seconds)
+        if library is not None and library is not timing:
+            rate += f", {100 * library.median_seconds / seconds:.3g} % of the library's"
+    codes = {note.code for note in timing.notes}
+    notes = ", ".join(code for code in _SHOWN_NOTES if code in codes)
+    return f"{format_seconds(seconds)}, {rate}{f' ({notes})' if notes else ''}"
 
 
 def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any], Evidence | None]:
@@ -341,32 +250,9 @@ def _timed(cases: Sequence[Case], n: int, wanted: Collection[str]) -> dict[str, 
     return found
 
 
-@dataclass(frozen=True)
-class Uncompiled(Result):
-    """The result without a compiler: no kernels, and the sentence that says how to install it."""
-
-    sentence: str
-    kernels: Mapping[str, float]
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return self.sentence
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the sentence."""
-        return ("not compiled here",), [(self.sentence,)]
-
-
-def _uncompiled(error: MissingLibraryError) -> Uncompiled:
-    evidence = Evidence.modelled(
-        "nothing: no compiler is installed", "the compiler's own log, if available"
-    )
-    return Uncompiled(str(error), {}, evidence)
-
-
-def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | Uncompiled:
-    """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a result
-    with a sentence that says so.
+def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule:
+    """Compile CUDA C++ or a Python kernel to get its facts; without a compiler, return a module
+    without kernels and with a warning that says so.
 
     Parameters
     ----------
@@ -388,27 +274,25 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | U
             return compile_python(source, *args, arch=arch)
         return compile_cuda(source, arch=arch)
     except MissingLibraryError as error:
-        return _uncompiled(error)
+        return CompiledModule(
+            arch,
+            language="Python" if callable(source) else "CUDA C++",
+            source="" if callable(source) else source,
+            options=(),
+            names=(),
+            kernels={},
+            ptx="",
+            cubin_base64="",
+            log="",
+            warnings=(str(error),),
+            compiler="",
+            evidence=Evidence.modelled(
+                "nothing: no compiler is installed", "the compiler's own log, if available"
+            ),
+        )
 
 
-@dataclass(frozen=True)
-class Instructions(Result):
-    """The counts of some instructions in machine code."""
-
-    columns = {
-        "instruction": lambda pair: pair[0],
-        "occurrences in the code": lambda pair: pair[1],
-    }
-    rows_from = "counts"
-
-    counts: tuple[tuple[str, int], ...]
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return ", ".join(f"{name}: {count}" for name, count in self.counts)
-
-
-def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions | Uncompiled:
+def instructions(source: str, *names: str, arch: str = "sm_90") -> Listing:
     """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and
     sum) or "HMMA" (a Tensor Core's).
 
@@ -426,13 +310,15 @@ def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions 
     InputError
         If an argument is not what it should be.
     """
+    headers = "instruction", "occurrences in the code"
     try:
         code = compile_cuda(source, arch=arch).sass
     except MissingLibraryError as error:
-        return _uncompiled(error)
-    counts = ((name, len(re.findall(rf"\b{re.escape(name)}\b", code))) for name in names)
+        return Listing(str(error), headers, (), (str(error), ""))
+    counts = [(name, str(len(re.findall(rf"\b{re.escape(name)}\b", code)))) for name in names]
     evidence = Evidence.modelled(
         f"the code for {arch}, where each instruction counts once, however often it runs",
         "NVRTC and nvdisasm",
     )
-    return Instructions(tuple(counts), evidence)
+    title = ", ".join(f"{name}: {count}" for name, count in counts)
+    return Listing(title, headers, tuple(counts), (), (("", evidence),))

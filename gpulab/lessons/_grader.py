@@ -34,7 +34,6 @@ from typing import IO, Any
 
 from gpulab._files import TemporaryFolder
 from gpulab.lessons import _answers, _box, checking, content
-from gpulab.lessons._material import claims_below
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.lessons.parallel_checks import below, end_below
 
@@ -187,7 +186,7 @@ def main() -> None:
         box = _box.works(tempfile.mkdtemp())
     # Which of the claims is impossible does not depend on the memory that they are made from;
     # measuring one takes seconds an answer.
-    content.KEPT["claims"] = claims_below(_EXAMPLE_BYTES_PER_SECOND)
+    content.KEPT["claims"] = _EXAMPLE_BYTES_PER_SECOND
     for text in jobs:
         job = {**json.loads(text), "box": box}
         exercise = dataclasses.replace(

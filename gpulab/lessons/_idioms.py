@@ -13,7 +13,8 @@ import linecache
 import math
 import statistics
 import timeit
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,9 @@ import numpy as np
 import gpulab
 from gpulab import _backends, _validate, devices
 from gpulab.errors import GpulabError, InputError, message_of, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.lessons import content
+from gpulab.lessons._material import Listing
 from gpulab.results import Result
 from gpulab.timing.agreement import tolerance_for
 from gpulab.units import plural
@@ -190,18 +192,38 @@ class Rosetta(Result):
             )
         return Rosetta(self.language, names)
 
-    def run(self, slow: bool = False) -> RosettaRun:
+    def run(self, slow: bool = False) -> Listing:
         """Execute each row on this machine and hold its result against NumPy.
 
         Parameters
         ----------
         slow : bool
             Also the rows that take seconds.
+
+        Returns
+        -------
+        Listing
+            Of each idiom: where its result was; whether the line here, and the language's own where
+            it is Python, "agrees", "differs" or is "not run here"; how far the line here is off, as
+            max|result - expected| / max|expected|; and why it differs or was not run.
         """
-        found = [_execute(row) for row in self.rows if slow or not row.seconds]
-        left_out = tuple(row.name for row in self.rows if row.seconds and not slow)
-        return RosettaRun(
-            self.language, tuple(found), left_out, Evidence.measured(devices.default().name)
+        rows = [_execute(row) for row in self.rows if slow or not row.seconds]
+        left_out = ", ".join(row.name for row in self.rows if row.seconds and not slow)
+        reasons = Counter(row[-1] for row in rows)
+        sentences = [f"{left_out}: left out, as they take seconds."] if left_out else []
+        # what many rows give as their reason stands once below the table
+        sentences += [reason for reason, count in reasons.items() if reason and count > 1]
+        rows = [(*row[:-1], "" if row[-1] in sentences else row[-1]) for row in rows]
+        headers = self.language, "result on", "the line here", "their own line", "off by", ""
+        two = any(row[3] for row in rows)
+        agreeing = sum(row[2] == AGREES for row in rows)
+        return Listing(
+            f"{self.language}: {agreeing} of {len(rows)} rows agree with NumPy",
+            headers if two else (*headers[:3], *headers[4:]),
+            tuple(row if two else (*row[:3], *row[4:]) for row in rows),
+            (),
+            (("", Evidence.measured(devices.default().name)),),
+            tuple(Note("skipped", sentence) for sentence in sentences),
         )
 
 
@@ -219,96 +241,6 @@ def _html_row(row: Idiom) -> str:
         f'<td style="{_CELL};white-space:normal;overflow-wrap:anywhere;min-width:16em">{words}'
         "</td></tr>"
     )
-
-
-@dataclass(frozen=True)
-class IdiomRun(Result):
-    """What came of one row.
-
-    Attributes
-    ----------
-    name, device : str
-        ``device`` is where the result was; "" for a result that is no array.
-    state, theirs : str
-        "agrees", "differs" or "not run here": the line here, and the language's own where it is
-        Python ("" where it is not).
-    difference_ratio : float or None
-        max|result - expected| / max|expected| of the line here.
-    reason : str
-        Why it was not run, or how it differs.
-    """
-
-    name: str
-    device: str
-    state: str
-    theirs: str
-    difference_ratio: float | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class RosettaRun(Result):
-    """What came of a table's rows on this machine.
-
-    Attributes
-    ----------
-    language : str
-    rows : tuple of IdiomRun
-    left_out : tuple of str
-        Rows that take seconds and were not asked for.
-    evidence : Evidence
-    """
-
-    language: str
-    rows: tuple[IdiomRun, ...]
-    left_out: tuple[str, ...]
-    evidence: Evidence
-
-    @property
-    def agreeing(self) -> int:
-        """How many rows gave NumPy's answer."""
-        return sum(row.state == AGREES for row in self.rows)
-
-    def __repr__(self) -> str:
-        return f"<{self.language}: {self.agreeing} of {len(self.rows)} rows agree with NumPy>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row an idiom."""
-        two = any(row.theirs for row in self.rows)
-        headers = (
-            self.language,
-            "result on",
-            "the line here",
-            *(["their own line"] if two else []),
-            "off by",
-            "",
-        )
-        rows = [
-            (
-                row.name,
-                row.device,
-                row.state,
-                *([row.theirs] if two else []),
-                "" if row.difference_ratio is None else f"{row.difference_ratio:.1e}",
-                "" if row.reason in self._said_once() else row.reason,
-            )
-            for row in self.rows
-        ]
-        return headers, rows
-
-    def _said_once(self) -> tuple[str, ...]:
-        """Return the reasons of several rows, which stand below the table."""
-        reasons = [row.reason for row in self.rows if row.reason]
-        return tuple(dict.fromkeys(reason for reason in reasons if reasons.count(reason) > 1))
-
-    def caption(self) -> str:
-        """Return the badge line, what was left out, and the reasons of several rows."""
-        more = (
-            [f"left out, for they take seconds: {', '.join(self.left_out)}"]
-            if self.left_out
-            else []
-        )
-        return " · ".join((self.evidence.sentence, *more, *self._said_once()))
 
 
 @functools.cache
@@ -344,8 +276,8 @@ def rosetta(language: str) -> Rosetta:
 
     Examples
     --------
-    >>> rosetta("MATLAB").only("gather").run().agreeing
-    1
+    >>> rosetta("MATLAB").only("gather").run()
+    <MATLAB: 1 of 1 rows agree with NumPy>
     """
     return Rosetta(language, tuple(each.name for each in _of(language)))
 
@@ -368,8 +300,10 @@ def _inputs() -> Names:
     return {"np": np, "torch": torch, "gl": gpulab, "device": device, **host, **on_device}
 
 
-def _execute(idiom: Idiom) -> IdiomRun:
-    """Run one row here and, where it is Python and its library is there, in its own language."""
+def _execute(idiom: Idiom) -> tuple[str, ...]:
+    """Run one row here and, where it is Python and its library is there, in its own language;
+    return its row of the table.
+    """
     state, result, difference, reason = _outcome(idiom, idiom.here)
     owner = _backends.backend_of(result)
     where = "" if owner is None else owner.device_of(result)
@@ -383,7 +317,8 @@ def _execute(idiom: Idiom) -> IdiomRun:
         if not why_not:
             theirs, _, _, why_not = _outcome(idiom, idiom.theirs, idiom.library)
     reason = reason or ("" if theirs == DIFFERS else why_not)
-    return IdiomRun(idiom.name, where, state, theirs, difference, reason)
+    off_by = "" if difference is None else f"{difference:.1e}"
+    return idiom.name, where, state, theirs, off_by, reason
 
 
 def _outcome(idiom: Idiom, source: str, library: str = "") -> tuple[str, Any, float | None, str]:

@@ -76,6 +76,14 @@ _TRIES = 3
 _NEIGHBOURS = ("contended", "stalled")
 # Notes that are no disturbance: set-up, batching and the deadline are as they should be here.
 _EXPECTED_NOTES = ("slow-first-call", "too-short", "deadline", "warm-cache", "turn-taking")
+# Of each claim: the work, the bytes that it moves, and the claimed share of the memory's bandwidth.
+# The impossible one has neither the shortest nor the longest time.
+CLAIMS = {
+    "A": ("add up an array of 2 GiB", 2 * _GIB, 0.9),
+    "B": ("copy an array of 4 GiB", 8 * _GIB, 0.5),
+    "C": ("add two arrays of 8 GiB each into a third", 24 * _GIB, 3.0),
+    "D": ("take the square root of an array of 8 GiB in place", 16 * _GIB, 0.7),
+}
 # of notebook 01
 _REGISTER_BYTES = 4
 # Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm
@@ -303,68 +311,6 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class RecordedOverlap(Result):
-    """Copying and computing one after the other, and in chunks that overlap, on recorded machines.
-
-    Attributes
-    ----------
-    rows : tuple of (str, int, int, float, float)
-        Machine, bytes, chunks, seconds one after the other, seconds in chunks.
-    evidence : tuple of Evidence
-        Of each machine; empty if nothing is recorded yet.
-    """
-
-    columns = {
-        "GPU (RECORDED)": lambda row: row[0],
-        "copied and computed on": lambda row: format_bytes(row[1]),
-        "chunks": lambda row: row[2],
-        "one after the other": lambda row: format_seconds(row[3]),
-        "chunks that overlap": lambda row: format_seconds(row[4]),
-        "speed-up": lambda row: format_ratio(row[3] / row[4]),
-    }
-    rows_from = "rows"
-
-    rows: tuple[tuple[str, int, int, float, float], ...]
-    evidence: tuple[Evidence, ...]
-
-    def __repr__(self) -> str:
-        return f"<{plural(len(self.rows), 'recorded overlap')}>"
-
-    def caption(self) -> str:
-        """Return the badge lines of the machines."""
-        return "\n".join(each.sentence for each in self.evidence) or NOT_YET
-
-    def _repr_html_(self) -> str:
-        return with_captions(self)
-
-
-def recorded_overlap() -> RecordedOverlap:
-    """Return the gain of overlapping copies with compute on recorded GPUs, by bytes and chunks;
-    empty means "not recorded yet".
-    """
-    rows, evidence = [], []
-    for name, recording in recorded_gpus().items():
-        times = {
-            (
-                int(e.params["nbytes"]),
-                int(e.params["chunks"]),
-                str(e.params["arrangement"]),
-            ): e.timing.median_seconds
-            for e in recording.select("overlap")
-            if e.timing is not None
-        }
-        found = [
-            (name, nbytes, chunks, seconds, times[nbytes, chunks, "chunked"])
-            for (nbytes, chunks, arrangement), seconds in sorted(times.items())
-            if arrangement == "serial" and (nbytes, chunks, "chunked") in times
-        ]
-        if found:
-            rows += found
-            evidence.append(recording.evidence(experiment="overlap"))
-    return RecordedOverlap(tuple(rows), tuple(evidence))
-
-
 def recorded_options(means: Sequence[str] | None = None) -> Listing:
     """Return recorded times of training with different options (mixed precision, compile, graphs,
     layouts, fused optimizers): machine, what ran and how many steps of it, and their time.
@@ -428,93 +374,41 @@ def _disturbed(notes: Iterable[Note]) -> bool:
     return any(note.code in _DISTURBANCES for note in notes)
 
 
-@dataclass(frozen=True)
-class Claim(Result):
-    """One claimed timing.
-
-    Attributes
-    ----------
-    letter, work : str
-        "A" to "D"; the work that was done.
-    nbytes : float
-        Bytes read and written; the table does not show them.
-    seconds : float
-        The claimed time.
-    """
-
-    letter: str
-    work: str
-    nbytes: float
-    seconds: float
+def memory_bandwidth() -> float:
+    """Return the bandwidth of this machine's main memory, of which the claims are made."""
+    return _kept("claims", lambda: devices.ceilings("cpu").bandwidth())
 
 
-@dataclass(frozen=True)
-class Claims(Result):
-    """Four claims about this machine's main memory, one of them impossible.
-
-    Attributes
-    ----------
-    claims : tuple of Claim
-    ceiling_bytes_per_second : float
-        The bandwidth of this machine's memory.
-    evidence : Evidence
-    """
-
-    columns = {
-        "claim": lambda claim: claim.letter,
-        "the work (float32)": lambda claim: claim.work,
-        "time claimed": lambda claim: format_seconds(claim.seconds),
-    }
-    rows_from = "claims"
-
-    claims: tuple[Claim, ...]
-    ceiling_bytes_per_second: float
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        lines = (f"\n  {c.letter}: {c.work} in {format_seconds(c.seconds)}" for c in self.claims)
-        ceiling = format_bytes_per_second(self.ceiling_bytes_per_second)
-        return f"Memory moves at most {ceiling}. Four claims:{''.join(lines)}"
-
-    def caption(self) -> str:
-        """Return the badge and the ceiling."""
-        return (
-            f"{self.evidence.sentence} · your main memory moves at most "
-            f"{format_bytes_per_second(self.ceiling_bytes_per_second)} (MEASURED)"
-        )
+def claimed_seconds(letter: str) -> float:
+    """Return the time that a claim states, which stays the same until the kernel ends."""
+    _, moved, share = CLAIMS[letter]
+    return moved / (share * memory_bandwidth())
 
 
-def four_claims() -> Claims:
+def four_claims() -> Listing:
     """Return four claimed timings on this machine, of which exactly one is impossible.
 
     They are made up for the exercise from the measured ceiling of your main memory
     (``devices.ceilings``): three are below it, one is three times above. All move gigabytes, so no
-    cache can explain a rate. They stay the same until the kernel ends, so that the check uses the
-    numbers that the learner saw.
+    cache can explain a rate.
     """
-    return _kept("claims", lambda: claims_below(devices.ceilings("cpu").bandwidth()))
-
-
-def claims_below(ceiling: float) -> Claims:
-    """Return the claims for a memory of that bandwidth."""
-    # (work, bytes moved, share of the ceiling): the impossible one is neither the shortest nor the
-    # longest time.
-    plan = (
-        ("add up an array of 2 GiB", 2 * _GIB, 0.9),
-        ("copy an array of 4 GiB", 8 * _GIB, 0.5),
-        ("add two arrays of 8 GiB each into a third", 24 * _GIB, 3.0),
-        ("take the square root of an array of 8 GiB in place", 16 * _GIB, 0.7),
-    )
-    claims = tuple(
-        Claim(letter, work, float(moved), moved / (share * ceiling))
-        for letter, (work, moved, share) in zip("ABCD", plan, strict=True)
+    rows = tuple(
+        (letter, work, format_seconds(claimed_seconds(letter)))
+        for letter, (work, *_) in CLAIMS.items()
     )
     made = Evidence.modelled(
         "exercise data: times set to chosen shares of the measured ceiling",
         "gl.lessons.four_claims",
         "not a measurement",
     )
-    return Claims(claims, ceiling, made)
+    ceiling = f"your main memory moves at most {format_bytes_per_second(memory_bandwidth())}"
+    return Listing(
+        f"four claims; {ceiling}",
+        ("claim", "the work (float32)", "time claimed"),
+        rows,
+        (),
+        (("", made), (ceiling, devices.ceilings("cpu").evidence)),
+    )
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Student(Result):
 
 
 @dataclass(frozen=True)
-class QuestionRow(Result):
+class QuestionRow:
     """The answers of the class to one question.
 
     Attributes
@@ -124,37 +124,6 @@ class QuestionRow(Result):
             ]
         waiting = self.given - self.judged
         return "; ".join([*words, *([f"{waiting} not measured yet"] if waiting else [])])
-
-
-@dataclass(frozen=True)
-class Questions(Result):
-    """Predictions compared with results, for each question.
-
-    Attributes
-    ----------
-    rows : tuple of QuestionRow
-    """
-
-    columns = {
-        "": lambda row: row.id,
-        "question": lambda row: row.question,
-        "close or right": lambda row: f"{row.right} of {row.judged}",
-        "answers": lambda row: row.text,
-    }
-    rows_from = "rows"
-
-    rows: tuple[QuestionRow, ...]
-
-    def __repr__(self) -> str:
-        return (
-            f"<{plural(len(self.rows), 'question')}, "
-            f"{plural(sum(row.given for row in self.rows), 'prediction')}>"
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per question."""
-        headers, rows = super().table()
-        return headers, rows or [("(no predictions)", "", "", "")]
 
 
 @dataclass(frozen=True)
@@ -227,9 +196,22 @@ class Classroom(Result):
         """
         return tuple(found[0] for each in self.students if (found := each.report.rooflines()))
 
-    def questions(self) -> Questions:
-        """Return predictions compared with results; whether one was close is computed again, not
-        read from the report.
+    def questions(self) -> Listing:
+        """Return predictions compared with results, for each question."""
+        asked = self.question_rows()
+        return Listing(
+            f"{plural(len(asked), 'question')}, "
+            f"{plural(sum(row.given for row in asked), 'prediction')}",
+            ("", "question", "close or right", "answers"),
+            tuple(
+                (row.id, row.question, f"{row.right} of {row.judged}", row.text) for row in asked
+            ),
+            ("(no predictions)", "", "", ""),
+        )
+
+    def question_rows(self) -> list[QuestionRow]:
+        """Return what the class answered to each question; whether a prediction was close is
+        computed again, not read from the report.
         """
         rows = []
         for id, entries in _by_id(self.students):
@@ -253,7 +235,7 @@ class Classroom(Result):
                     tuple(chosen.most_common()),
                 )
             )
-        return Questions(tuple(rows))
+        return rows
 
     def misconceptions(self) -> Listing:
         """Return the common misconceptions shown by wrong predictions, the most common first, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab import devices, figures, lessons, recordings, timing, transfer, workloads
+from gpulab import devices, figures, recordings, timing, transfer, workloads
 from gpulab.devices import Machine
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
@@ -330,6 +330,7 @@ _BANDWIDTHS = tuple(k * 1e9 for k in (1, 2, 4, 8, 12.35, 16, 26, 32, 53, 64, 128
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _NONE = "none"  # the choice of no recorded machine
 _NUMBERS = ("latency_seconds", "bandwidth_bytes_per_second")  # of the modelled link
+_ARRANGEMENTS = {"serial": "one after the other", "chunked": "in overlapping chunks"}
 _VIEWS = (("sweep", "sweep and fit"), ("break_even", "break-even"), ("overlap", "overlap"))
 
 
@@ -769,7 +770,10 @@ class TransferExplorer(Instrument):
         lines = [link] if values["way"] == "model" else []
         lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
         if values["recorded"] != _NONE:
-            lines.append("gl.lessons.recorded_overlap()")
+            recording = call("recordings.load", values["recorded"])
+            lines.append(
+                f'{recording}.select("overlap", nbytes={nbytes}, chunks={values["chunks"]})'
+            )
         return cell(*lines)
 
     def _sweep_code(self, values: Values, link: str) -> list[str]:
@@ -834,20 +838,23 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
     """
     if name == _NONE:
         return [], ""
-    seen = [row[1:] for row in lessons.recorded_overlap().rows if row[0] == name]
-    for nbytes, chunks, serial, chunked in seen:
-        if (nbytes, chunks) == (o.nbytes, o.chunks):
-            words = f"{Badge.RECORDED} on {name}:"
-            return [
-                (f"{words} one after the other", format_seconds(serial)),
-                (f"{words} in overlapping chunks", format_seconds(chunked)),
-            ], ""
-    if not seen:
-        if recordings.load(name).environment.device_kind == "cpu":
-            return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
+    recording = recordings.load(name)
+    times = {
+        (entry.params["nbytes"], entry.params["chunks"], entry.params["arrangement"]): entry.timing
+        for entry in recording.select("overlap")
+        if entry.timing is not None
+    }
+    both = [times.get((o.nbytes, o.chunks, arrangement)) for arrangement in _ARRANGEMENTS]
+    if both[0] and both[1]:
+        words = (f"{Badge.RECORDED} on {name}: {how}" for how in _ARRANGEMENTS.values())
+        seconds = (format_seconds(timing.median_seconds) for timing in both if timing)
+        return list(zip(words, seconds, strict=True)), ""
+    if recording.environment.device_kind == "cpu":
+        return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
+    if not times:
         return [], f"Overlap on {name}: not recorded yet."
-    sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
-    counts = ", ".join(map(str, sorted({row[1] for row in seen})))
+    sizes = " and ".join(format_bytes(nbytes) for nbytes in sorted({key[0] for key in times}))
+    counts = ", ".join(map(str, sorted({key[1] for key in times})))
     return [], f"Overlap on {name} was recorded for {sizes}, in {counts} chunks."
 
 

@@ -7,6 +7,7 @@ import pytest
 from gpulab import devices, lessons, recordings, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Badge
+from gpulab.units import parse_seconds
 
 from texts import table_text
 
@@ -26,7 +27,6 @@ SHOWN: dict[str, Any] = {
     "under the roof": lambda: lessons.recorded_under_roof(WORKS),
     "options": lambda: lessons.recorded_options(("plain", "compile", "graph")),
     "all options": lessons.recorded_options,
-    "overlap": lessons.recorded_overlap,
     "three cases": lessons.three_cases,
     "streams": lessons.gpu_streams, "curves": lessons.gpu_curves,
     **{f"timeline {letter}": (lambda letter=letter: lessons.timeline(letter)) for letter in "ABC"},
@@ -71,7 +71,7 @@ def test_a_ladder_of_kernels(family: str, approved: Any) -> None:
 
 
 def test_figures_of_the_recording_by_hand() -> None:
-    """From the file itself: an overlap and a ridge."""
+    """From the file itself: a ridge."""
     file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
 
     def timing(experiment: str, **params: Any) -> dict[str, Any]:
@@ -85,14 +85,6 @@ def test_figures_of_the_recording_by_hand() -> None:
         ]
         return one
 
-    serial, chunked = (
-        timing("overlap", arrangement=a, nbytes=2**28, chunks=16)["median_seconds"]
-        for a in ("serial", "chunked")
-    )
-    assert next(row for row in lessons.recorded_overlap().rows if row[1:3] == (2**28, 16))[3:] == (
-        serial,
-        chunked,
-    )
     product = timing("ceilings", operation="gemm", dtype="bfloat16")
     (roofs,) = lessons.gpu_roofs("bfloat16")
     assert roofs.arithmetic_roof("bfloat16").flops_per_second == pytest.approx(
@@ -104,13 +96,16 @@ def test_figures_of_the_recording_by_hand() -> None:
 def test_claims_of_which_one_cannot_be_true() -> None:
     """00.2: one rate is above the memory's, more than noise explains; the others are below."""
     claims = lessons.four_claims()
+    ceiling = devices.ceilings("cpu").bandwidth()
+    moved = [gib * 2**30 for gib in (2, 8, 24, 16)]  # B to D write as well as read
     rates = [
-        claim.nbytes / claim.seconds / claims.ceiling_bytes_per_second for claim in claims.claims
+        nbytes / parse_seconds(row[2]) / ceiling
+        for nbytes, row in zip(moved, claims.rows, strict=True)
     ]
     assert [rate > 1 for rate in rates] == [False, False, True, False]
     assert rates[2] > 2
     assert max(rates[:2] + rates[3:]) < 0.95
-    assert claims.evidence.badge is Badge.MODELLED
+    assert [evidence.badge for _, evidence in claims.sources] == [Badge.MODELLED, Badge.MEASURED]
 
 
 def test_a_cpu_beside_a_recorded_gpu() -> None:
@@ -149,8 +144,7 @@ def test_what_is_measured_here(name: str) -> None:
 def test_every_line_of_the_tables_gives_numpys_answer(language: str) -> None:
     """Each row of a language that can run here agrees; one whose library is missing says so."""
     run = lessons.rosetta(language).run()
-    assert [row for row in run.rows if row.state not in ("agrees", "not run here")] == []
-    assert [row for row in run.rows if row.theirs not in ("agrees", "", "not run here")] == []
+    assert not {cell for row in run.rows for cell in row} & {"differs"}
     for wrong in (f"{language}s", 5):
         with pytest.raises(InputError):
             lessons.rosetta(wrong)

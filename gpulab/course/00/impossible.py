@@ -27,27 +27,27 @@ impossible = "C"
 
 # %% check
 from typing import Any
-from gpulab.lessons import checking, four_claims
+from gpulab.lessons import checking
+from gpulab.lessons._material import CLAIMS, claimed_seconds, memory_bandwidth
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 
 def check(answer: Any) -> str:
-    if not isinstance(answer, str) or answer.strip().upper() not in ("A", "B", "C", "D"):
+    if not isinstance(answer, str) or answer.strip().upper() not in CLAIMS:
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects one letter, 'A', 'B', 'C' or 'D'.")
     letter = answer.strip().upper()
-    shown = four_claims()
-    claim = next(each for each in shown.claims if each.letter == letter)
-    rate = claim.nbytes / claim.seconds
-    found = f"{letter} moves {format_bytes(claim.nbytes)} in {format_seconds(claim.seconds)}: {format_bytes_per_second(rate)}"
-    ceiling = format_bytes_per_second(shown.ceiling_bytes_per_second)
-    if rate > shown.ceiling_bytes_per_second:
+    _, moved, _ = CLAIMS[letter]
+    seconds = {each: claimed_seconds(each) for each in CLAIMS}
+    rate = moved / seconds[letter]
+    found = f"{letter} moves {format_bytes(moved)} in {format_seconds(seconds[letter])}: {format_bytes_per_second(rate)}"
+    ceiling = format_bytes_per_second(memory_bandwidth())
+    if rate > memory_bandwidth():
         return f"{found}, but your memory delivers {ceiling}. So this is impossible: the clock was stopped too early."
-    order = sorted(shown.claims, key=lambda each: each.seconds)
     why = ""
-    if claim is order[0]:
+    if seconds[letter] == min(seconds.values()):
         why = " It is the shortest time, but this claim also moves the fewest bytes. Divide the bytes by the time."
-    elif claim is order[-1]:
+    elif seconds[letter] == max(seconds.values()):
         why = " It is the longest time. But impossible is a time that is too short for its bytes."
     raise Refused(f"{found}, below your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
 

@@ -185,7 +185,7 @@ class CompiledModule(Result):
             f"{name}: {k.registers} registers, {format_bytes(k.shared_bytes)} shared"
             for name, k in self.kernels.items()
         ]
-        return f"<CompiledModule for {self.arch}; {'; '.join(parts)}>"
+        return f"<CompiledModule for {self.arch}; {'; '.join(parts or self.warnings)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return a row for each kernel, with what decides how many blocks fit on an SM, and one for
