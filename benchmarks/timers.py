@@ -193,11 +193,9 @@ def buffer_for(target: float) -> bytes:
 
 def live_gpulab(buffer: bytes, _target: float) -> float:
     """Return gpulab's median."""
-    loops = make_loops(binascii.crc32, (buffer,), lambda: None, time.perf_counter)
+    work, empty = make_loops(binascii.crc32, (buffer,), lambda: None, time.perf_counter)
     return float(
-        np.median(
-            sample(loops.work, time.perf_counter, empty=loops.empty, deadline=0.3).samples_seconds
-        )
+        np.median(sample(work, time.perf_counter, empty=empty, deadline=0.3).samples_seconds)
     )
 
 

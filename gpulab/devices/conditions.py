@@ -98,7 +98,6 @@ def read(
     cores = host_facts.usable_core_numbers()
     busy, stolen = _busy_and_stolen(root, cores)
     clocks = host_facts.core_values(root, cores, "cpufreq/scaling_cur_freq")
-    base_clocks = host_facts.core_values(root, cores, "cpufreq/base_frequency")
     hot = host_facts.core_values(root, cores, "thermal_throttle/core_throttle_count")
     gpu = None
     if device.kind == "cuda":
@@ -115,7 +114,7 @@ def read(
         throttled_seconds=_throttled_seconds(root),
         thermal_events=sum(hot) if hot else None,
         frequency_hertz=1e3 * max(clocks) if clocks else None,
-        base_frequency_hertz=1e3 * min(base_clocks) if base_clocks else None,
+        base_frequency_hertz=_base_hertz(root, tuple(cores)),
         gpu=gpu,
     )
 
@@ -188,10 +187,24 @@ class _RunDelays:
 _run_delays = functools.cache(_RunDelays)
 
 
+# What does not change while a process runs is looked up once: readings are taken around each
+# measurement.
+@functools.cache
+def _base_hertz(root: pathlib.Path, cores: tuple[int, ...]) -> float | None:
+    clocks = host_facts.core_values(root, cores, "cpufreq/base_frequency")
+    return 1e3 * min(clocks) if clocks else None
+
+
+@functools.cache
+def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
+    folders = host_facts.cgroup_directories(root, "cpu")
+    return [folder / "cpu.stat" for _, folder in folders if (folder / "cpu.stat").is_file()]
+
+
 def _throttled_seconds(root: pathlib.Path) -> float | None:
     total: float | None = None
-    for _, directory in host_facts.cgroup_directories(root, "cpu"):
-        for line in host_facts.read_text(directory / "cpu.stat").splitlines():
+    for path in _cpu_stats(root):
+        for line in host_facts.read_text(path).splitlines():
             name, _, value = line.partition(" ")
             # version 1 counts nanoseconds, version 2 microseconds
             if name in ("throttled_time", "throttled_usec"):

@@ -42,8 +42,7 @@ from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
     median_interval,
-    median_ratio,
-    ratio_interval,
+    paired_ratio,
 )
 from gpulab.transfer import AlphaBeta
 from gpulab.units import format_bytes, plural
@@ -316,8 +315,8 @@ def _point(
     if count == least == 1:
         speedup, span = 1.0, (1.0, 1.0)
     elif least == 1:
-        speedup = work * median_ratio(samples[least], mine, paired=True)
-        ratios, _ = ratio_interval(samples[least], mine, paired=True)
+        ratio, ratios = paired_ratio(samples[least], mine)
+        speedup = work * ratio
         span = None if ratios is None else (work * ratios[0], work * ratios[1])
     return ScalingMeasurement(
         count,

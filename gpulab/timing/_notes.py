@@ -15,13 +15,12 @@ own.
 from __future__ import annotations
 
 import functools
-import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.devices import Device, conditions
+from gpulab.devices import conditions
 from gpulab.devices.conditions import SHARE, Readings, Window, percent
 from gpulab.evidence import Note
 from gpulab.timing.sampling import Limits, Sampled
@@ -173,20 +172,6 @@ def _interval(sampled: Sampled, limits: Limits) -> list[Note]:
         "relative_width."
     )
     return [Note("deadline", sentence)]
-
-
-def copies_stopped(count: int) -> Note:
-    """Return the note that the time with both copies was stopped, after so many samples of it."""
-    sentence = (
-        "stopped before the call with both copies was timed, so that time is missing. Run it "
-        "again to get it."
-    )
-    if count:
-        sentence = (
-            f"the call with both copies was stopped after {plural(count, 'sample')}; its time is "
-            "based on these. Run it again for more."
-        )
-    return Note("stopped", sentence)
 
 
 def _stalled(
@@ -379,76 +364,3 @@ def _two_levels(samples: np.ndarray, least: float) -> tuple[float, float] | None
     if bottom <= 0 or top - bottom < least * bottom or top - bottom < _LEVEL_GAP_SPREADS * spread:
         return None
     return bottom, top
-
-
-def not_on_device(device: Device) -> Note:
-    """Return the note that nothing showed the named device at work."""
-    return Note(
-        "skipped",
-        f"inputs and result are on the host: nothing shows that {device} did any work. Pass "
-        "gl.to_device(x), or device='cpu'.",
-    )
-
-
-def elsewhere(seen: Device, named: Device) -> Note:
-    """Return the note that the arrays are on another accelerator than the named device."""
-    return Note(
-        "skipped",
-        f"the arrays are on {seen}, and {named} was named: both were waited for, but the result is "
-        f"labeled {named}. Name {seen}, or move the arrays first: gl.to_device(x, '{named}').",
-    )
-
-
-NOTHING_TO_WAIT_FOR = Note(
-    "skipped",
-    "the function works on JAX arrays and returns none, so gpulab cannot wait for its work and the "
-    "time may be that of the call "
-    "alone. Return the result from the function.",
-)
-
-
-HOST_COPIES = Note(
-    "skipped",
-    "both copies are from main memory to main memory: no link to an accelerator was used. See "
-    "gl.transfer for a modelled link.",
-)
-
-
-NO_ACCELERATOR = Note(
-    "skipped",
-    "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
-    "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is missing here.",
-)
-
-
-def too_short_for_energy(seconds: float, step_seconds: float) -> Note:
-    """Return the note that the calls took too short a time for the GPU's counter of energy."""
-    return Note(
-        "skipped",
-        f"the GPU's counter of energy moves about every {format_seconds(step_seconds)}, and the "
-        f"calls took {format_seconds(seconds)}, so there is no energy per call. Pass a longer "
-        "deadline.",
-    )
-
-
-def disagree(names: list[str], difference: float, tolerance: float) -> Note:
-    """Return the note that results differ by more than their tolerance."""
-    how = (
-        f"by {difference:.1e} of its largest value ({tolerance:.1e} is allowed)"
-        if math.isfinite(difference)
-        else "in shape or type, or has an overflow or nan where the reference has a number"
-    )
-    return Note(
-        "disagree",
-        f"{', '.join(names)}: the result differs from the reference {how}, so no speed-up is "
-        "reported. Find out why before you compare times.",
-    )
-
-
-def no_speedup_of_impossible(names: list[str]) -> Note:
-    """Return the note that an impossible time makes no speed-up."""
-    return Note(
-        "implausible",
-        f"{', '.join(names)}: the time is physically impossible, so no speed-up is reported. See "
-        "that row's own note.",
-    )

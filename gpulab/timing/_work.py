@@ -65,7 +65,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
             yield part
 
 
-def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
+def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """Give the objects that a function holds on to: closure, named globals, defaults, ``self``, the
     parts of a partial.
     """
@@ -73,10 +73,10 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         return
     if isinstance(fn, functools.partial):
         yield from (*fn.args, *fn.keywords.values())
-        yield from _reached_by(fn.func, depth - 1)
+        yield from held_by(fn.func, depth - 1)
     elif isinstance(fn, types.MethodType):
         yield fn.__self__
-        yield from _reached_by(fn.__func__, depth - 1)
+        yield from held_by(fn.__func__, depth - 1)
     elif isinstance(fn, types.FunctionType):
         yield from fn.__defaults__ or ()
         for cell in fn.__closure__ or ():
@@ -85,7 +85,7 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
                 yield cell.cell_contents
         # a decorator's wrapper; the function itself is one cell further in
         if "__wrapped__" in fn.__dict__:
-            yield from _reached_by(fn.__dict__["__wrapped__"], depth - 1)
+            yield from held_by(fn.__dict__["__wrapped__"], depth - 1)
         yield from (
             fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__
         )
@@ -111,7 +111,7 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
     One array on an accelerator decides: where host and device arrays are mixed, the device is what
     must be waited for.
     """
-    return device_of_values((args,)) or device_of_values(_reached_by(fn))
+    return device_of_values((args,)) or device_of_values(held_by(fn))
 
 
 def device_of_values(values: Iterable[Any], named: Device | None = None) -> Device | None:
@@ -151,13 +151,6 @@ def array_bytes(*values: Any, beside: Any = ()) -> int:
     distinct = {id(array): array for array in arrays_in(values)}
     counted = {id(array) for array in arrays_in(beside)}
     return sum(_own_bytes(array) for key, array in distinct.items() if key not in counted)
-
-
-def held_by(fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return what a function holds on to: closure, the globals that it names, defaults,
-    ``self``.
-    """
-    return tuple(_reached_by(fn))
 
 
 def _own_bytes(array: Any) -> int:
@@ -236,7 +229,7 @@ def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool
     """
     if "jax" not in sys.modules or _backends.waits_for(result) is not None:
         return False
-    held = (*args, *_reached_by(fn))
+    held = (*args, *held_by(fn))
     return any(_backends.backend_of(array).name == "jax" for array in arrays_in(held)) and not any(  # type: ignore[union-attr]
         True for _ in arrays_in(result)
     )
@@ -285,7 +278,7 @@ def on_host(value: Any) -> Any:
     return mapped(value, change)
 
 
-def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
+def copier_to(device: Device, original: Any) -> Callable[[], Any]:
     """Return what copies the host version of ``original`` to a device, in the library that
     ``original`` has there.
 
@@ -295,40 +288,25 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
     libraries = {_backends.backend_of(array).name for array in arrays_in(original)}  # type: ignore[union-attr]
     target = next((name for name in ("cupy", "jax", "tensorflow") if name in libraries), "torch")
 
-    def to_cupy(array: Any, library: str) -> Any:
-        import cupy
+    def as_tensor(array: Any, library: str) -> Any:
+        owner = _backends.backend("torch")
+        return owner.from_host(array, "cpu", False) if library == "numpy" else array
 
-        if library != "numpy":
-            return array.to(str(device))
-        # else it would go to the device that is current in this thread
-        with cupy.cuda.Device(device.index):
-            return cupy.asarray(array)
-
-    def to_immutable(array: Any, library: str) -> Any:
+    def change(array: Any, library: str) -> Any:
+        owner = _backends.backend(target if library == "numpy" else library)
+        if library == "numpy":
+            return owner.from_host(array, str(device), False)
         if library == "torch":
-            return array.to(str(device))
-        owner = _backends.backend(target)
-        copy = owner.from_host if library == "numpy" else owner.move
-        return copy(array, str(device), False)
+            copy = owner.move(array.detach(), str(device), False)
+            return copy.requires_grad_(array.requires_grad)
+        return owner.move(array, str(device), False)
 
-    def to_torch(array: Any, library: str) -> Any:
-        import torch
-
-        try:
-            tensor = torch.from_numpy(array) if library == "numpy" else array
-            return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
-        except (TypeError, ValueError):
-            # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what
-            # to pass
-            owner = _backends.backend("torch")
-            if library == "numpy":
-                return owner.from_host(array, str(device), False)
-            return owner.move(array.detach(), str(device), False)
-
-    change: Change = {"cupy": to_cupy, "torch": to_torch}.get(target, to_immutable)
+    host = on_host(original)
     if device.is_cpu:
-        change = lambda array, library: _backends.backend(library).copy(array)  # noqa: E731
-    return lambda host: mapped(host, change)
+        return lambda: mapped(host, lambda array, name: _backends.backend(name).copy(array))
+    if target == "torch":  # once: the tensors lie over numpy's own memory
+        host = mapped(host, as_tensor)
+    return lambda: mapped(host, change)
 
 
 def host_copier() -> Callable[[Any], None]:

@@ -20,7 +20,7 @@ from gpulab.timing import _notes, _work, agreement
 from gpulab.timing.measurement import Comparison, ComparisonRow, Measurement
 from gpulab.timing.measuring import Job, checked_limits, in_turns
 from gpulab.timing.sampling import Limits, Progress, Stop
-from gpulab.timing.statistics import ratio_interval
+from gpulab.timing.statistics import paired_ratio, ratio_interval
 from gpulab.units import plural
 from gpulab.workloads import Workload
 
@@ -172,7 +172,12 @@ def compare_within(
     limits.say(1.0, f"{field.label}: {count} of each")
     notes += agreement_notes
     if len(jobs) == 1 and devices is None and not isinstance(work, Mapping):
-        notes.append(_notes.NO_ACCELERATOR)
+        sentence = (
+            "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
+            "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is "
+            "missing here."
+        )
+        notes.append(Note("skipped", sentence))
     return _judged(field, measurements, differences, tolerance, notes)
 
 
@@ -188,14 +193,14 @@ def _speedup(
     if m.median_seconds <= 0:
         return None, None
     speedup = baseline.median_seconds / m.median_seconds
-    paired, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds, paired=True)
+    _, paired = paired_ratio(baseline.samples_seconds, m.samples_seconds)
     if paired is not None and paired[0] <= speedup <= paired[1]:
         first, second = baseline.interval_seconds, m.interval_seconds
         if paired[0] == paired[1] and first and second and second[0] > 0:
             # of pairs that are all alike by a clock that ticks rarely, only this much is known
             return speedup, (first[0] / second[1], first[1] / second[0])
         return speedup, paired
-    apart, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds)
+    apart = ratio_interval(baseline.samples_seconds, m.samples_seconds)
     # It is made of logarithms, so an end that equals the ratio can lie a rounding error beside it.
     return speedup, None if apart is None else (min(apart[0], speedup), max(apart[1], speedup))
 
@@ -224,9 +229,20 @@ def _judged(
         rows.append(ComparisonRow(name, m, speedup, interval, difference))
     known = [difference for difference in differences if difference is not None]
     if bad:
-        notes.append(_notes.disagree(bad, max(known), tolerance or 0.0))
+        how = "in shape or type, or has an overflow or nan where the reference has a number"
+        if math.isfinite(max(known)):
+            how = f"by {max(known):.1e} of its largest value ({tolerance:.1e} is allowed)"
+        sentence = (
+            f"{', '.join(bad)}: the result differs from the reference {how}, so no speed-up is "
+            "reported. Find out why before you compare times."
+        )
+        notes.append(Note("disagree", sentence))
     if impossible and len(rows) > 1:
-        notes.append(_notes.no_speedup_of_impossible(impossible))
+        sentence = (
+            f"{', '.join(impossible)}: the time is physically impossible, so no speed-up is "
+            "reported. See that row's own note."
+        )
+        notes.append(Note("implausible", sentence))
     others = [row for row in rows if row.speedup is not None and not bad]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:
@@ -293,7 +309,7 @@ def _gather(
     host, label, jobs = _work.on_host(args), _work.label_of(work), {}
     for name, place in places.items():
         with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
-            placed = host if place.is_cpu else _work.to_device_like(args, place)(host)
+            placed = host if place.is_cpu else _work.copier_to(place, args)()
         jobs[name] = Job(work, placed, place, True, label, clock)
     return _Field(label, jobs)
 

@@ -23,7 +23,7 @@ from gpulab.units import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measurement(Result):
     """The time of one function on one device.
 
@@ -103,14 +103,6 @@ class Measurement(Result):
             else None
         )
 
-    @property
-    def relative_width(self) -> float | None:
-        """(high - low) / median of the interval, or None without an interval."""
-        if self.interval_seconds is None:
-            return None
-        low, high = self.interval_seconds
-        return (high - low) / self.median_seconds
-
     def has_note(self, code: str) -> bool:
         """Return whether a note with this code is among the notes."""
         return any(note.code == code for note in self.notes)
@@ -122,12 +114,6 @@ class Measurement(Result):
             f"{len(self.samples_seconds)}"
         )
         return f"<{self.label} on {self.device}: {figure}{codes}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Measurement) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.label, self.device, self.median_seconds, len(self.samples_seconds)))
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per quantity: the three times, the first call, the rates and the notes."""

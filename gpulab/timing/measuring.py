@@ -7,6 +7,7 @@ computes the interval, ``_notes`` and ``plausibility`` say what is wrong with a 
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import threading
@@ -284,15 +285,16 @@ def in_turns(
         if is_live:  # first results may have shown other devices
             turns.take(jobs, stack, turn_notes, limits)
         before, made = [read and read(job.device, None) for job in jobs], jobs[0].calls
-        runs, empties = [], []
-        for job in jobs:
-            run, empty = job.attempt(job.loops, limits, cold)
-            runs.append(job.counted(run))
-            empties.append(empty)
+        loops = [job.attempt(job.loops, limits, cold) for job in jobs]
+        runs = [job.counted(run) for job, (run, _) in zip(jobs, loops, strict=True)]
         collections.clear()
-        end = 0.7 if transfer else 0.99
-        warm = [job.warm_seconds for job in jobs]
-        samples = sample_in_turns(runs, clock, empties, warm, together.part(0.05, end))
+        samples = sample_in_turns(
+            runs,
+            clock,
+            [empty for _, empty in loops],
+            [job.warm_seconds for job in jobs],
+            together.part(0.05, 0.7 if transfer else 0.99),
+        )
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
         # all of them before any note: what a note asks of the machine takes time
@@ -301,13 +303,12 @@ def in_turns(
             job.notes += _notes.of_sampling(
                 job, one, limits, first, last, collections, alone=count == 1
             )
-            median = float(np.median(one.samples_seconds))
-            job.notes += plausibility.of_job(job, median, cold)
-        if count == 1 and not cold:
-            jobs[0].keep_energy(before[0], after[0], jobs[0].calls - made)
-        for job, run, one, last in zip(jobs, runs, samples, after, strict=True):
-            if count > 1 and read is not None and last is not None:
-                _energy_apart(job, run, one.calls_per_sample, last, read, limits)
+            if job.flops or job.nbytes:
+                job.notes += plausibility.of_job(job, float(np.median(one.samples_seconds)), cold)
+        for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
+            if read is not None and not cold and _joules(last) is not None:
+                again = functools.partial(run, one.calls_per_sample) if count > 1 else None
+                _keep_energy(job, read, first, last, job.calls - made, again, limits)
         copied = _copied_seconds(jobs, copies, together) if transfer else [None] * len(jobs)
     return [
         _measurement(job, one, seconds, cold)
@@ -315,24 +316,44 @@ def in_turns(
     ]
 
 
-def _energy_apart(
+def _joules(readings: Readings | None) -> float | None:
+    return None if readings is None or readings.gpu is None else readings.gpu.energy_joules
+
+
+def _keep_energy(
     job: Job,
-    run: Run,
-    calls: int,
-    last: Readings,
     read: Callable[..., Readings],
+    first: Readings | None,
+    last: Readings | None,
+    calls: int,
+    again: Callable[[], Any] | None,
     limits: Limits,
 ) -> None:
-    """Keep the energy of a call from calls that take no turns; a device without a counter makes
-    none.
+    """Keep the energy per call between two readings of the GPU's counter, each of which may be as
+    old as the counter's step; a note where no more than one step has passed.
+
+    Calls that take turns with others are too short for the counter: then ``again`` is called for a
+    while, and counted in place of them.
     """
-    if last.gpu is None or last.gpu.energy_joules is None:
+    if again is not None:
+        end = job.clock() + min(_ENERGY_MOST_SECONDS, _ENERGY_SHARE * limits.deadline)
+        first, calls = read(job.device, last), -job.calls
+        while job.clock() < end and not limits.stop():
+            again()
+        last, calls = read(job.device, first), calls + job.calls
+    start, stop = _joules(first), _joules(last)
+    if first is None or last is None or start is None or stop is None:
         return
-    end = job.clock() + min(_ENERGY_MOST_SECONDS, _ENERGY_SHARE * limits.deadline)
-    first, made = read(job.device, last), job.calls
-    while job.clock() < end and not limits.stop():
-        run(calls)
-    job.keep_energy(first, read(job.device, first), job.calls - made)
+    seconds, joules = last.seconds - first.seconds, (stop - start) / max(calls, 1)
+    if seconds > ENERGY_STEP_SECONDS and joules > 0:
+        job.energy = joules, joules * ENERGY_STEP_SECONDS / seconds
+        return
+    sentence = (
+        f"the GPU's counter of energy moves about every {format_seconds(ENERGY_STEP_SECONDS)}, and "
+        f"the calls took {format_seconds(seconds)}, so there is no energy per call. Pass a longer "
+        "deadline."
+    )
+    job.notes.append(Note("skipped", sentence))
 
 
 def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[float | None]:
@@ -348,7 +369,17 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
     for job, taken in zip(jobs, samples, strict=True):
         # unless the sampling before them was stopped already
         if stopped and all(note.code != "stopped" for note in job.notes):
-            job.notes.append(_notes.copies_stopped(len(taken)))
+            sentence = (
+                "stopped before the call with both copies was timed, so that time is missing. Run "
+                "it again to get it."
+            )
+            if len(taken):
+                sentence = (
+                    "the call with both copies was stopped after "
+                    f"{plural(len(taken), 'sample')}; its time is based on these. Run it again for "
+                    "more."
+                )
+            job.notes.append(Note("stopped", sentence))
     return [float(np.median(taken)) if len(taken) else None for taken in samples]
 
 
@@ -405,16 +436,18 @@ class Job:
         if self.finish is not None:
             self.finish(result)
         elif _work.promised(self.args, self.fn, result):
-            self.notes.append(_notes.NOTHING_TO_WAIT_FOR)
+            sentence = (
+                "the function works on JAX arrays and returns none, so gpulab cannot wait for its "
+                "work and the time may be that of the call alone. Return the result from the "
+                "function."
+            )
+            self.notes.append(Note("skipped", sentence))
         self.wait()()
         self.first_seconds = self.clock() - start
         working = self.device
         if self.is_named:
             self.elsewhere = self._other_accelerator(result)
-            if not working.is_cpu and self._host_only(result, before):
-                self.notes.append(_notes.not_on_device(working))
-            if self.elsewhere is not None:
-                self.notes.append(_notes.elsewhere(self.elsewhere, working))
+            self.notes += self._skipped(result, before)
         elif working.is_cpu:
             self.device = _work.device_of_values((result,)) or _work.newly_used(before) or working
         if self.elsewhere is not None or self.device != working:
@@ -423,7 +456,7 @@ class Job:
         if self.nbytes and self.working_set_bytes is None:
             # Some bytes move twice, so those of the arrays may be fewer than the traffic; an array
             # that was worked on in place, or written into, is there once.
-            held = (self.args, _work.held_by(self.fn))
+            held = (self.args, tuple(_work.held_by(self.fn)))
             arrays = _work.array_bytes(*held) + _work.array_bytes(result, beside=held)
             self.working_set_bytes = float(min(arrays or self.nbytes, self.nbytes))
         return result
@@ -441,51 +474,64 @@ class Job:
             return None
         return None if seen is None or seen.is_cpu or seen == self.device else seen
 
-    def _host_only(self, result: Any, before: dict[int, int]) -> bool:
-        host = _work.device_of(self.fn, self.args)
-        end = _work.device_of_values((result,))
-        on_host = host is not None and host.is_cpu and end is not None and end.is_cpu
+    def _skipped(self, result: Any, before: dict[int, int]) -> list[Note]:
+        """Return the note that the named device is not the one that was seen at work."""
+        named, seen = self.device, self.elsewhere
+        if seen is not None:
+            sentence = (
+                f"the arrays are on {seen}, and {named} was named: both were waited for, but the "
+                f"result is labeled {named}. Name {seen}, or move the arrays first: "
+                f"gl.to_device(x, '{named}')."
+            )
+            return [Note("skipped", sentence)]
+        ends = _work.device_of(self.fn, self.args), _work.device_of_values((result,))
+        on_host = all(place is not None and place.is_cpu for place in ends)
         # a function that copies there and back by itself did work there
-        return on_host and _work.newly_used(before) != self.device
+        if named.is_cpu or not on_host or _work.newly_used(before) == named:
+            return []
+        sentence = (
+            f"inputs and result are on the host: nothing shows that {named} did any work. Pass "
+            "gl.to_device(x), or device='cpu'."
+        )
+        return [Note("skipped", sentence)]
 
     def loops(self, limits: Limits, cold: bool) -> tuple[Run, Run | None]:
         """Return the loops that the sampler runs, around the work and around nothing, after calls
         in which caches and clocks settle; ``cold``, the loop that finds the caches empty.
         """
-        if self.finish is None:
-            loops = make_loops(self.fn, self.args, self.wait(), self.clock)
-        else:
-            loops = make_single_call_loops(self.fn, self.args, self.wait(), self.clock, self.finish)
+        single = functools.partial(
+            make_single_call_loops, self.fn, self.args, self.wait(), self.clock, self.finish
+        )
+        is_apart = self.finish is not None
+        loops = single() if is_apart else make_loops(self.fn, self.args, self.wait(), self.clock)
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
-        run, begin = self.counted(loops.work), self.clock()
+        run, begin = self.counted(loops[0]), self.clock()
         for done in range(_WARM_MOST_CALLS):
             if (done and self.clock() - begin >= most) or limits.stop():
                 break
             self.warm_seconds = min(self.warm_seconds, run(1)[1])
         del self.readings[:]  # should a call raise until here, these are what was measured
-        if not cold:
-            return loops
-        flush = _work.cache_flusher(self.device)
-        return make_single_call_loops(
-            self.fn, self.args, self.wait(), self.clock, self.finish, flush
-        ).work, None
+        return (single(_work.cache_flusher(self.device))[0], None) if cold else loops
 
     def with_copies(self) -> Run:
         """Return the call with both copies, and put the job's arguments on the device; a result
         that is not an array is not copied.
         """
-        host, inward = _work.on_host(self.args), _work.to_device_like(self.args, self.device)
-        back = _work.host_copier()
+        inward, back = _work.copier_to(self.device, self.args), _work.host_copier()
         if self.device.is_cpu:
-            self.notes.append(_notes.HOST_COPIES)
+            sentence = (
+                "both copies are from main memory to main memory: no link to an accelerator was "
+                "used. See gl.transfer for a modelled link."
+            )
+            self.notes.append(Note("skipped", sentence))
         else:
-            self.args = inward(host)
+            self.args = inward()
 
         def run(calls: int) -> tuple[float, float]:
             wait, finish = self.wait(), self.finish
             start = self.clock()
             for _ in range(calls):
-                result = self.fn(*inward(host))
+                result = self.fn(*inward())
                 back(result)
                 if finish is not None:
                     finish(result)
@@ -512,21 +558,6 @@ class Job:
             return times
 
         return counted
-
-    def keep_energy(self, first: Readings | None, last: Readings | None, calls: int) -> None:
-        """Keep the energy per call between two readings of the GPU's counter, each of which may be
-        as old as the counter's step; a note where no more than one step has passed.
-        """
-        if first is None or last is None or first.gpu is None or last.gpu is None:
-            return
-        begin, end = first.gpu.energy_joules, last.gpu.energy_joules
-        if begin is None or end is None:
-            return
-        seconds, joules = last.seconds - first.seconds, (end - begin) / max(calls, 1)
-        if seconds > ENERGY_STEP_SECONDS and joules > 0:
-            self.energy = joules, joules * ENERGY_STEP_SECONDS / seconds
-        else:
-            self.notes.append(_notes.too_short_for_energy(seconds, ENERGY_STEP_SECONDS))
 
     def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
         """Return how many calls the newest sample has, and launched and finished seconds per call
@@ -585,7 +616,7 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
             for operation, words in _SWITCHES.items()
             if "tf32" in _devices.arithmetic("float32", "cuda", operation)
         ]
-        used = (job.args, _work.held_by(job.fn))
+        used = (job.args, tuple(_work.held_by(job.fn)))
         if "float32" in _work.dtypes_in(used) and not _OTHER_SWITCHES & _work.libraries_in(used):
             precision = "float32, TF32 not allowed"
             if allowed:

@@ -19,6 +19,7 @@ to wait for: the same loop without the call is timed between the samples.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -190,7 +191,7 @@ def sample_in_turns(
     or the deadline has come.
 
     Taking turns spreads disturbances of the machine evenly over all functions. All get the same
-    number of samples, so that ``statistics.ratio_interval(..., paired=True)`` applies.
+    number of samples, so that ``statistics.paired_ratio`` applies.
 
     Parameters
     ----------
@@ -411,14 +412,8 @@ def _steps(clock: Clock) -> tuple[float, float]:
     return min(steps, default=0.0), float(differences.min(initial=math.inf)) if steps else 0.0
 
 
-class Loops(NamedTuple):
-    """The loop around the work and its twin that does nothing; each takes a number of calls.
-
-    Each returns the seconds until the last call had returned, and until the device had finished.
-    """
-
-    work: Run
-    empty: Run
+# The loop around the work and its twin that does nothing.
+Loops = tuple[Run, Run]
 
 
 # The call is written out eight times in the body, as a program that calls it eight times would have
@@ -461,19 +456,27 @@ def make_loops(
         Returns seconds.
     """
     named = {f"a{i}": value for i, value in enumerate(args)}
-    parameters = {"fn": fn, "clock": clock, "synchronize": synchronize, "repeat": repeat, **named}
-    loops = []
-    for statement in (f"fn({', '.join(named)})", "pass"):
-        source = _TEMPLATE.format(
-            parameters=", ".join(parameters),
-            unrolled=_UNROLLED,
-            block="; ".join([statement] * _UNROLLED),
-            statement=statement,
-        )
-        scope: dict[str, Any] = {}
-        exec(compile(source, "<gpulab timing loop>", "exec"), scope)
-        loops.append(scope["make"](**parameters))
-    return Loops(*loops)
+    values = {"fn": fn, "clock": clock, "synchronize": synchronize, "repeat": repeat, **named}
+    work, empty = (
+        _maker(statement, ", ".join(values))(**values)
+        for statement in (f"fn({', '.join(named)})", "pass")
+    )
+    return work, empty
+
+
+@functools.cache
+def _maker(statement: str, parameters: str) -> Callable[..., Run]:
+    """Return what makes a loop around a statement; the names in it are the parameters."""
+    source = _TEMPLATE.format(
+        parameters=parameters,
+        unrolled=_UNROLLED,
+        block="; ".join([statement] * _UNROLLED),
+        statement=statement,
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<gpulab timing loop>", "exec"), scope)
+    make: Callable[..., Run] = scope["make"]
+    return make
 
 
 def make_single_call_loops(
@@ -517,7 +520,5 @@ def make_single_call_loops(
 
         return run
 
-    def nothing(*_: Any) -> None:
-        pass
-
-    return Loops(loop(fn, finish), loop(nothing, nothing))
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    return loop(fn, finish), loop(nothing, nothing)

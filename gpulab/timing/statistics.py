@@ -117,7 +117,13 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
     >>> interval, reason[:21]
     (None, '3 samples are too few')
     """
-    samples = _checked(samples)
+    samples = np.asarray(samples, dtype=np.float64)
+    if samples.ndim != 1 or not np.isfinite(samples).all():
+        raise InputError(
+            f"median_interval: samples of shape {samples.shape} with "
+            f"{int((~np.isfinite(samples)).sum())} that are not finite; expected one dimension of "
+            "finite numbers. Pass the samples of one call."
+        )
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None, (
@@ -143,7 +149,6 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
     relative_width : float
         The requested (high - low) / median.
     """
-    samples = _checked(samples)
     if len(samples) < FEWEST_SAMPLES:
         return False
     ordered, low, high = _shares(samples)
@@ -163,80 +168,67 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
     )
 
 
-def ratio_interval(
-    baseline: np.ndarray, other: np.ndarray, *, paired: bool = False
-) -> tuple[Interval | None, str | None]:
-    """Return a 95 % interval of median(baseline) / median(other), or the reason why none is honest.
+def paired_ratio(baseline: np.ndarray, other: np.ndarray) -> tuple[float, Interval | None]:
+    """Return the median of baseline / other, of two that took turns sample by sample, and its 95 %
+    interval.
+
+    In the ratios of neighboring samples disturbances that strike both cancel; their median is the
+    ratio of the medians where the noise of both has the same shape.
+
+    Parameters
+    ----------
+    baseline, other : ndarray, shape (n,)
+        Samples in the order taken, in one unit, not negative.
+
+    Returns
+    -------
+    ratio : float
+        nan where a time is zero or there are no samples.
+    interval : (float, float) or None
+        None too where there are fewer than 20 samples.
+
+    Raises
+    ------
+    InputError
+        If samples are not finite, or differ in number.
+    """
+    if len(baseline) != len(other):
+        raise InputError(
+            f"paired_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be paired; "
+            "expected equal numbers."
+        )
+    if not len(other) or float(other.min()) <= 0:
+        return math.nan, None
+    ratios = baseline / other
+    return float(np.median(ratios)), median_interval(ratios)[0]
+
+
+def ratio_interval(baseline: np.ndarray, other: np.ndarray) -> Interval | None:
+    """Return a 95 % interval of median(baseline) / median(other), or None where none is honest.
 
     Parameters
     ----------
     baseline, other : ndarray, shape (n,) and (m,)
         Samples in the order taken, in one unit, not negative.
-    paired : bool
-        True where the two took turns, sample by sample. The interval is then that of the median of
-        the ratios of neighboring samples, in which disturbances that strike both cancel; it is the
-        ratio of the medians where the noise of both has the same shape.
-
-    Returns
-    -------
-    interval : (float, float) or None
-    reason : str or None
 
     Raises
     ------
     InputError
-        If samples are not finite, or paired ones differ in number.
+        If samples are not finite.
 
     Notes
     -----
-    Unpaired: the intervals of both log medians are joined by the method of variance estimates
-    recovery (Zou and Donner 2008, Statistics in Medicine 27, 1693), which keeps their asymmetry.
+    The intervals of both log medians are joined by the method of variance estimates recovery (Zou
+    and Donner 2008, Statistics in Medicine 27, 1693), which keeps their asymmetry.
     """
-    baseline, other = _checked(baseline), _checked(other)
-    if paired:
-        if len(baseline) != len(other):
-            raise InputError(
-                f"ratio_interval: {len(baseline)} and {plural(len(other), 'sample')} can't be "
-                "paired; expected equal numbers. Pass paired=False."
-            )
-        if len(other) and float(other.min()) <= 0:
-            return None, "a time is zero, so the ratio is undefined. Use more calls per sample."
-        return median_interval(baseline / other)
-    first, reason = median_interval(baseline)
-    second, second_reason = median_interval(other)
-    if first is None or second is None:
-        return None, reason or second_reason
-    if first[0] <= 0 or second[0] <= 0:
-        return (
-            None,
-            "an interval includes zero, so the ratio has no upper limit. Use more calls per "
-            "sample.",
-        )
+    (first, _), (second, _) = median_interval(baseline), median_interval(other)
+    # one that includes zero gives the ratio no upper limit
+    if first is None or second is None or first[0] <= 0 or second[0] <= 0:
+        return None
     a, b = math.log(float(np.median(baseline))), math.log(float(np.median(other)))
     down = math.hypot(a - math.log(first[0]), math.log(second[1]) - b)
     up = math.hypot(math.log(first[1]) - a, b - math.log(second[0]))
-    return (math.exp(a - b - down), math.exp(a - b + up)), None
-
-
-def median_ratio(baseline: np.ndarray, other: np.ndarray, *, paired: bool = False) -> float:
-    """Return the ratio that ``ratio_interval`` is the interval of: of the medians, or where paired,
-    the median of the ratios.
-
-    nan where a time is zero or there are no samples.
-    """
-    baseline, other = _checked(baseline), _checked(other)
-    if paired and len(baseline) != len(other):
-        raise InputError(
-            f"median_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be paired; "
-            "expected equal numbers."
-        )
-    if not len(baseline) or not len(other) or float(other.min()) <= 0:
-        return math.nan
-    return (
-        float(np.median(baseline / other))
-        if paired
-        else float(np.median(baseline)) / float(np.median(other))
-    )
+    return math.exp(a - b - down), math.exp(a - b + up)
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
@@ -244,17 +236,6 @@ def t_quantile(degrees_of_freedom: float) -> float:
     1).
     """
     return float(np.interp(1 / max(degrees_of_freedom, 1.0), 1 / _T_DEGREES[::-1], _T_VALUES[::-1]))
-
-
-def _checked(samples: np.ndarray) -> np.ndarray:
-    samples = np.asarray(samples, dtype=np.float64)
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise InputError(
-            f"median_interval: samples of shape {samples.shape} with "
-            f"{int((~np.isfinite(samples)).sum())} that are not finite; expected one dimension of "
-            "finite numbers. Pass the samples of one call."
-        )
-    return samples
 
 
 def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
@@ -324,8 +305,7 @@ def _furthest(
     away = _NEAREST
     while away < half:
         share = 0.5 + side * away
-        signs = _signs(samples, _quantile(ordered, share), share)
-        scales = _batch_scales(signs)
+        scales = _sign_scales(samples, _quantile(ordered, share), share)
         own = _Inflation(1.0, float(n))
         if n >= _FEWEST_TO_ESTIMATE:
             own = _longest_credible(own, scales)
@@ -341,9 +321,11 @@ def _furthest(
     return half
 
 
-def _signs(samples: np.ndarray, threshold: float, share: float) -> np.ndarray:
-    """Return on which side of a quantile each sample lies, scaled to mean 0 and variance 1."""
-    return ((samples > threshold) - (1 - share)) / math.sqrt(share * (1 - share))
+def _sign_scales(samples: np.ndarray, threshold: float, share: float) -> list[_Scale]:
+    """Return the batches of signs about a quantile: on which side of it each sample lies, scaled to
+    mean 0 and variance 1.
+    """
+    return _batch_scales(((samples > threshold) - (1 - share)) / math.sqrt(share * (1 - share)))
 
 
 def _with_levels(
@@ -359,7 +341,7 @@ def _with_levels(
     if low <= share <= high or (model_holds and not levels.separate):
         return low, high
     n = len(samples)
-    scales = _batch_scales(_signs(samples, levels.threshold, share))
+    scales = _sign_scales(samples, levels.threshold, share)
     memory = _longest_credible(_Inflation(1.0, float(n)), scales)
     # Under the hypothesis that the median lies between the levels, each sign has variance 1/4,
     # whatever the shares seen.

@@ -18,7 +18,7 @@ from gpulab import _validate, devices
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.measuring import calm_collector
-from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
+from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, paired_ratio
 from gpulab.training import backend_switches
 from gpulab.training._loop import Run
 from gpulab.training._step import DEFAULTS
@@ -337,9 +337,7 @@ class _Climb:
     def _gain(self, form: Names, over: Names = ()) -> Gain:
         """Return the speed-up of a form over another."""
         before, after = np.array(self.seconds[over]), np.array(self.seconds[form])
-        return Gain(
-            median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0]
-        )
+        return Gain(*paired_ratio(before, after))
 
     def _multiplied(self, names: Names) -> tuple[Gain, Gain]:
         """Return the product of the single gains, and that over the measured combination."""

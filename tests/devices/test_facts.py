@@ -467,11 +467,12 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     clocks = (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events)
     assert clocks == (3e9, 2e9, 7)
     shutil.rmtree(root / "proc/self/task/2")
-    stat = {f"{GROUP}/cpu/docker/a/cpu.stat": "throttled_time 2000000000"}
-    _tree(root, {"proc/self/task/1/schedstat": "70 6 2", **V1, **stat})
+    _tree(root, {"proc/self/task/1/schedstat": "70 6 2"})
     second = conditions.read(Device("cpu"), first, root)
     assert second.process_run_delay_seconds == pytest.approx(9e-9)
-    assert second.throttled_seconds == pytest.approx(2.0)
+    stat = {f"{GROUP}/cpu/docker/a/cpu.stat": "throttled_time 2000000000"}
+    old = conditions.read(Device("cpu"), root=_tree(tmp_path / "version 1", {**V1, **stat}))
+    assert old.throttled_seconds == pytest.approx(2.0)
     nothing = conditions.read(Device("cpu"), root=tmp_path / "none")
     found = (nothing.run_delay_seconds, nothing.throttled_seconds, nothing.frequency_hertz)
     assert found == (None, None, None)
