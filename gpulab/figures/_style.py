@@ -196,6 +196,16 @@ def picture(
     return LabFigure(data=[{**shared, **trace} for trace in traces], layout=look)
 
 
+def describe(*results: Any) -> str:
+    """Return a figure's description: what each result says of itself, then why."""
+    parts = []
+    for one in results:
+        line = repr(one).strip("<>").rstrip(".")
+        why = getattr(one, "explanation", "") or getattr(one, "sentence", "")
+        parts.append(f"{line}." if why.rstrip(".") in line else f"{line}. {why}")
+    return " ".join(parts)
+
+
 def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str, Any]:
     """Return the part of an axis that writes a text at each value."""
     return {

@@ -13,6 +13,7 @@ from gpulab.figures._style import (
     GRID,
     MID_GREY,
     LabFigure,
+    describe,
     ink,
     linear_axis,
     note,
@@ -83,7 +84,7 @@ def access(pattern: AccessPattern) -> LabFigure:
     return picture(
         title,
         pattern.evidence,
-        _access_words(pattern),
+        describe(pattern),
         [*_sectors(pattern), *_banks(pattern)],
         height=680,
         above=16,
@@ -249,44 +250,19 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
     return [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in (*traces, one_word)]
 
 
-def _access_words(pattern: AccessPattern) -> str:
-    """Return the explanation, then where the sectors lie and which banks are busiest."""
-    sectors = [f"{sector * _SECTOR:,}" for sector in pattern.sector_lanes()]
-    begin = ", ".join(sectors if len(sectors) <= 8 else [*sectors[:7], "...", sectors[-1]])
-    where = f" The sectors begin at byte {begin}." if sectors else ""
-    # of any pass: a bank that is busy in the first half-warp may be idle in the second
-    most: dict[int, int] = {}
-    for part in range(_passes(pattern)):
-        for bank, words in pattern.bank_lanes(part).items():
-            most[bank] = max(most.get(bank, 0), len(words))
-    busiest = [bank for bank, count in most.items() if count == pattern.conflict_ways and count > 1]
-    if len(busiest) > 1:
-        return f"{pattern.explanation}{where} The busiest banks are {len(busiest)} of 32."
-    busy = f" The busiest bank is {busiest[0]}." if busiest else ""
-    return f"{pattern.explanation}{where}{busy}"
-
-
 # Occupancy.
 
 # Axis -> its title; where the picture has it; how its line runs (a block size counts as the next
 # whole warp, so the line steps up before the value; registers and shared memory hold until the next
-# step begins); the ticks' distance and unit; what its values are, and all of them together.
+# step begins); the ticks' distance and unit; and what its values are.
 _KIB = 1024
 _PANELS = {
-    "threads_per_block": (
-        "threads per block",
-        (0.0, 0.295),
-        "vh",
-        (256, 1),
-        "threads",
-        "block sizes",
-    ),
+    "threads_per_block": ("threads per block", (0.0, 0.295), "vh", (256, 1), "threads"),
     "registers_per_thread": (
         "registers per thread",
         (0.3525, 0.6475),
         "hv",
         (64, 1),
-        "registers",
         "registers",
     ),
     "shared_bytes_per_block": (
@@ -295,7 +271,6 @@ _PANELS = {
         "hv",
         (64 * _KIB, _KIB),
         "of shared memory",
-        "shared memory",
     ),
 }
 # What limits, as words, symbol and color; the symbols alone distinguish them.
@@ -338,7 +313,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
     traces: list[dict[str, Any]] = []
     legend: set[str] = set()
     for number, (axis, (values, table)) in enumerate(sweeps.items()):
-        words, domain, shape, (step, unit), *_ = _PANELS[axis]
+        words, domain, shape, (step, unit), _ = _PANELS[axis]
         end = "" if number == 0 else str(number + 1)
         # the launch is on the axis wherever it is
         last = max(int(values[-1]), getattr(launch, axis))
@@ -361,9 +336,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
             {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
             for trace in (*_curve(axis, values, table, shape, legend), here)
         ]
-    return picture(
-        title, launch.evidence, _occupancy_words(launch, sweeps), traces, height=400, **axes
-    )
+    return picture(title, launch.evidence, describe(launch), traces, height=400, **axes)
 
 
 def _curve(
@@ -441,25 +414,6 @@ def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _value(axis: str, value: int, noun: bool = True) -> str:
+def _value(axis: str, value: int) -> str:
     number = format_bytes(value) if axis == "shared_bytes_per_block" else f"{value:,}"
-    return f"{number} {_PANELS[axis][4]}" if noun else number
-
-
-def _occupancy_words(
-    launch: Occupancy, sweeps: dict[str, tuple[np.ndarray, OccupancyTable]]
-) -> str:
-    """Return the launch and its explanation, then where each curve is highest and lowest."""
-    parts = [
-        f"{launch.threads_per_block:,} threads, {launch.registers_per_thread} registers and "
-        f"{format_bytes(launch.shared_bytes_per_block)} of shared memory: occupancy "
-        f"{launch.ratio:.1%}. {launch.explanation}"
-    ]
-    for axis, (values, table) in sweeps.items():
-        best, worst = table.ratio.max(), table.ratio.min()
-        last = values[table.ratio == best][-1]
-        parts.append(
-            f"Over the {_PANELS[axis][5]} it lies between {worst:.1%} and {best:.1%}, reached "
-            f"up to {_value(axis, last, noun=False)}."
-        )
-    return " ".join(parts)
+    return f"{number} {_PANELS[axis][4]}"

@@ -18,6 +18,7 @@ from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
     apart,
+    describe,
     faded,
     ink,
     linear_bytes_axis,
@@ -74,15 +75,8 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     """
     line, total, count = t.timeline, t.timeline.total_bytes, len(t.timeline.steps)
     modelled = t.evidence.badge is not Badge.MEASURED
-    by_category = ", ".join(
-        f"{name} {format_bytes(n)}" for name, n in t.peak_by_category.items() if n
-    )
     steps = "" if count < 1 else f"{count} training steps of "
     what = f"{'one training step of ' if count == 1 else steps}{t.label}"
-    words = (
-        f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} "
-        f"({by_category})."
-    )
     keep = _thinned(total)
     names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
     traces: list[dict[str, Any]] = []
@@ -114,7 +108,7 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     return picture(
         f"Memory of {what}",
         t.evidence,
-        words,
+        describe(t),
         traces,
         {"type": "scatter", "stackgroup": "bytes", "mode": "lines"},
         height=400,
@@ -244,11 +238,6 @@ def memory_prediction(
     several = list(predictions) if isinstance(predictions, Sequence) else [predictions]
     names = apart(list(labels) or [f"{p.label}, {p.precision}" for p in several])
     needed = [p.needed_bytes(device_kind) for p in several]
-    words = "; ".join(
-        f"{name}: peak {format_bytes(p.peak_bytes)}, needs {format_bytes(n)}"
-        for name, p, n in zip(names, several, needed, strict=True)
-    )
-    end = "" if free_bytes is None else f" {format_bytes(free_bytes)} are free."
     parts: dict[str, list[float]] = {
         category: [p.peak_by_category.get(category, 0) for p in several]
         for p in several
@@ -268,7 +257,7 @@ def memory_prediction(
     return picture(
         "Predicted memory of a training step",
         [p.evidence for p in several],
-        f"{words}.{end}",
+        describe(*several),
         _bars(names, parts, {part: (palette.memory_color(part), "/") for part in parts}),
         height=234 + 44 * len(several),
         margin={"b": 100},
@@ -281,12 +270,11 @@ def memory_prediction(
 
 def memory_snapshot(s: Snapshot) -> LabFigure:
     """Return one bar that accounts for all of a device's bytes, part by part."""
-    words = ", ".join(f"{part} {format_bytes(n)}" for part, n in s.parts.items())
     looks = {part: (palette.memory_color(part), "") for part in s.parts}
     return picture(
         f"Memory in use on {s.device}",
         s.evidence,
-        f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.",
+        describe(s),
         _bars([s.device], {part: [nbytes] for part, nbytes in s.parts.items()}, looks, 0.9),
         height=274,
         margin={"b": 100},
@@ -316,13 +304,8 @@ def rank_memory(
         [f"{one.strategy} (states only)" if _is_states(one) else one.strategy for one in results]
     )
     bars = [_parts_of(one) for one in results]
-    totals = [sum(bar.values()) for bar in bars]
-    words = "; ".join(
-        f"{name}: {format_bytes(total)}" for name, total in zip(names, totals, strict=True)
-    )
-    largest, line, limit = max([1.0, *totals, capacity_bytes or 0.0]), "", {}
+    largest, limit = max([1.0, *(sum(bar.values()) for bar in bars), capacity_bytes or 0.0]), {}
     if capacity_bytes is not None:
-        line = f" {capacity_name or 'The GPU'} has {format_bytes(capacity_bytes)}."
         text = f"{capacity_name}: {format_bytes(capacity_bytes)}"
         limit = _limit(capacity_bytes, text, "right" if capacity_bytes > largest / 2 else "left")
     title = "Memory of one rank"
@@ -332,7 +315,7 @@ def rank_memory(
     return picture(
         title,
         [one.evidence for one in results],
-        f"{words}.{line}",
+        describe(*results),
         _bars(names, parts, _PARTS, width=0.62),
         height=250 + 34 * len(bars),
         xaxis=linear_bytes_axis(1.05 * largest, "bytes per rank"),
@@ -379,7 +362,7 @@ def machine(m: Machine) -> LabFigure:
             levels.append((f"{where} memory", gpu.memory_bytes, free, gpu.kind))
     names = apart([name for name, *_ in levels])  # several GPUs may be unused
     labels = [f"{format_bytes(size)}{extra}" for _, size, extra, _ in levels]
-    words = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
+    sizes = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
     axis = log_axis("bytes", [size for _, size, _, _ in levels], "bytes (log scale)")
     low, high = axis["range"]
     traces: list[dict[str, Any]] = []
@@ -405,7 +388,7 @@ def machine(m: Machine) -> LabFigure:
     return picture(
         "Capacity of each memory",
         m.evidence,
-        f"Sizes of the memories of this machine: {words}.",
+        f"{describe(m)} {sizes}.",
         traces,
         {"type": "scatter", "showlegend": False},
         height=150 + 30 * len(levels),

@@ -12,6 +12,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
+    describe,
     ink,
     note,
     picture,
@@ -83,7 +84,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     return picture(
         title,
         many[0].evidence,
-        _numbers_in_words(many),
+        describe(*many),
         [*bits, *lines],
         height=300 + 84 * len(many),
         xaxis={
@@ -246,19 +247,6 @@ def _neighbors(
             }
         )
     return traces
-
-
-def _numbers_in_words(many: Sequence[Number]) -> str:
-    parts = []
-    for n in many:
-        around = " and ".join(
-            "nothing" if math.isnan(v) else f"{v:.10g}" for v in (n.below, n.above)
-        )
-        parts.append(
-            f"{n.format.name} holds {n.held:.10g} ({n.kind}), bits "
-            f"{' '.join(f for f in n.fields if f)}, between {around}."
-        )
-    return f"Requested: {many[0].given:.10g}. {' '.join(parts)}"
 
 
 # Gradients.

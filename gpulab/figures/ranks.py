@@ -11,6 +11,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
     LabFigure,
+    describe,
     faded,
     ink,
     interval_bars,
@@ -182,14 +183,6 @@ def pipeline_schedule(
         f"{_SCHEDULES[model.schedule]}, {model.stages} stages, {model.microbatches} "
         f"microbatch{'es' if model.microbatches > 1 else ''}: bubble {model.bubble_ratio:.1%}"
     )
-    words = " ".join(
-        f"{'Measured' if half is run else 'In the timetable'}: the stages wait "
-        f"{half.bubble_ratio:.1%} of the time and hold at most {max(half.held):g} microbatches' "
-        "activations."
-        for half in halves
-    )
-    if model.bubble_formula_ratio is not None:
-        words += f" The formula gives {model.bubble_formula_ratio:.1%}."
     if run is None:
         label = f"time ({unit})" if unit else "time, in the unit of the costs"
         scale = linear_axis(whole, label, "{:g}".format)
@@ -216,7 +209,7 @@ def pipeline_schedule(
     return picture(
         title,
         [half.evidence for half in halves],
-        words,
+        describe(*halves),
         traces,
         height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
         xaxis={**scale, "range": [0, whole * 1.005], "anchor": f"y{end}"},
@@ -402,7 +395,7 @@ def scaling(
     return picture(
         title,
         [*(r.evidence for r in results), *modelled[-1:]],
-        _scaling_words(results, curves),
+        f"{title}. {describe(*everything)}",
         traces,
         {"type": "scatter"},
         height=_HEIGHT + _ENTRY * max(0, len(traces) - 4),
@@ -522,18 +515,3 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
         }
         for y, name, dash, fill in lines
     ]
-
-
-def _scaling_words(results: Sequence[ScalingResult], curves: Sequence[ScalingCurve]) -> str:
-    words = [
-        f"{r.mode} scaling of {r.label}: "
-        + "; ".join(_point_words(p, r.evidence.badge) for p in r.points)
-        for r in results
-    ]
-    for c in curves:
-        best = "" if c.best_ranks is None else f", best on {plural(c.best_ranks, 'rank')}"
-        words.append(
-            f"{c.label}, modelled: {format_ratio(c.speedup)} on "
-            f"{plural(c.points[-1].ranks, 'rank')}{best}"
-        )
-    return "Scaling over ranks. " + ". ".join(words) + "."

@@ -18,6 +18,7 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import (
     LabFigure,
+    describe,
     guide,
     ink,
     interval_bars,
@@ -164,7 +165,9 @@ def roofline(
                 *(p.evidence for p in one.points if p.seconds is not None),
             )
         ],
-        _roofline_words([one for one, _ in machines], ridges),
+        " ".join(
+            [describe(r, *beside), *(p.explanation for one, _ in machines for p in one.points)]
+        ),
         traces,
         {"type": "scatter"},
         height=_HEIGHT,
@@ -332,18 +335,6 @@ def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
                 places.taken.append(area)
                 return words, side
     return "", "middle right"
-
-
-def _roofline_words(
-    machines: Sequence[Roofline], ridges: Sequence[tuple[Roofline, float, str]]
-) -> str:
-    parts = [f"{one.device}: ridge {format_number(x)} FLOP per byte." for one, x, _ in ridges]
-    for one in machines:
-        parts += [p.explanation for p in one.points]
-        beyond = ", ".join(p.label for p in one.points if not p.flops or not p.nbytes)
-        if beyond:
-            parts.append(f"Not drawn, since they do no arithmetic or move no bytes: {beyond}.")
-    return " ".join(parts)
 
 
 # A class.

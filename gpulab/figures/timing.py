@@ -18,6 +18,7 @@ from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
     bar_marker,
+    describe,
     extent,
     guide,
     ink,
@@ -83,10 +84,15 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
             notes.append(note(_speedup(row), 1, place, yref="y", yanchor="middle", **beside))
     if notes:
         notes.append(note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside))
+    medians = "; ".join(
+        f"{row.name}, {row.measurement.evidence.badge}: "
+        f"{format_seconds(row.measurement.median_seconds)}"
+        for row in rows
+    )
     return picture(
         c.label,
         [row.measurement.evidence for row in rows],
-        f"{c.label}, time per call on each device. {'; '.join(map(_row_words, rows))}.",
+        f"{describe(c)} {medians}.",
         traces,
         {"type": "scatter"},
         height=190 + 54 * len(rows),
@@ -146,17 +152,6 @@ def _speedup(row: ComparisonRow) -> str:
     return f"{ratio} [{', '.join(map(format_ratio, row.speedup_interval))}]"
 
 
-def _row_words(row: ComparisonRow) -> str:
-    m = row.measurement
-    text = (
-        f"{row.name} ({m.evidence.badge.value.lower()}): finished after "
-        f"{format_seconds(m.median_seconds)}, returned after {format_seconds(m.launch_seconds)}"
-    )
-    if m.with_transfer_seconds is not None:
-        text += f", with copies {format_seconds(m.with_transfer_seconds)}"
-    return text if row.speedup is None else f"{text}, speed-up {_speedup(row)}"
-
-
 def measurement(m: Measurement) -> LabFigure:
     """Return the samples in the order they were taken, with the median and its 95 % interval."""
     samples = np.asarray(m.samples_seconds, dtype=float)
@@ -171,7 +166,6 @@ def measurement(m: Measurement) -> LabFigure:
         band = {"fillcolor": color, "opacity": 0.18, "line": {"width": 0}}
         shapes.insert(0, {"type": "rect", **across, "y0": low, "y1": high, **band})
     words = f"median {format_seconds(m.median_seconds)}, {interval}"
-    count = plural(samples.size, "sample")
     marks = {
         "type": "scatter",
         "x": np.arange(1, samples.size + 1),
@@ -188,7 +182,7 @@ def measurement(m: Measurement) -> LabFigure:
     return picture(
         f"{m.label}: each sample",
         m.evidence,
-        f"{m.label} on {m.device}: {count} in the order taken, {words}.",
+        describe(m),
         [marks],
         xaxis={"title": {"text": ink("sample")}},
         yaxis=log_axis("seconds", spread.tolist(), "time per call (log scale)")
@@ -255,7 +249,6 @@ def sweep(
     """
     sweeps = ([] if s is None else [s]) + list(beside)
     rate = quantity == "rate"
-    title = f"Transfer {'rate' if rate else 'time'} over size"
     sizes = [float(p.nbytes) for one in sweeps for p in one.points] or [2.0**10, 2.0**30]
     curve = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
     drawn = [_link_line(link, rate, curve) for link in links]
@@ -278,10 +271,11 @@ def sweep(
         for k, (value, text) in enumerate(levels)
     ]
     values = [*extent(drawn), *(value for value, _ in levels)]
+    modelled = (f"{link.name}, modelled: {link.evidence.assumptions}." for link in links)
     return picture(
-        title,
+        f"Transfer {'rate' if rate else 'time'} over size",
         [one.evidence for one in sweeps] + [link.evidence for link in links],
-        _sweep_words(title, sweeps, fit, links),
+        " ".join([describe(*sweeps, *([fit] if fit else [])), *modelled]),
         [*lines, *drawn],
         {"type": "scatter"},
         height=440,
@@ -419,37 +413,10 @@ def _levels(s: Sweep | None, fit: AlphaBeta | None) -> list[tuple[float, str]]:
     return sorted(levels, reverse=True)
 
 
-def _sweep_words(
-    title: str, sweeps: Sequence[Sweep], fit: AlphaBeta | None, links: Sequence[Link]
-) -> str:
-    parts = []
-    for one in sweeps:
-        where = f" on {one.device}" if len(sweeps) > 1 else ""
-        for direction, memory in one.series:
-            points = one.select(direction, memory)
-            ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
-            parts.append(f"{_direction(direction)} from {memory} memory{where}, {ends}")
-    if fit is not None:
-        bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
-        latency = format_seconds(fit.latency_seconds)
-        parts.append(f"the fit: latency {latency}, bandwidth {bandwidth}")
-    parts += [
-        f"{link.name}, modelled: {link.evidence.assumptions or 'the fit of a sweep'}"
-        for link in links
-    ]
-    where = f" on {sweeps[0].device}" if sweeps else ""
-    return f"{title}{where}. {'; '.join(parts)}."
-
-
 def break_even(b: BreakEven) -> LabFigure:
     """Return the times of host and accelerator over the size, with the size above which the
     accelerator is faster.
     """
-    rows = "; ".join(
-        f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator "
-        f"{format_seconds(r.device_seconds)}"
-        for r in b.rows
-    )
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
     xaxis = log_axis("count", [*sizes, b.size], "size n (log scale)")
@@ -465,7 +432,7 @@ def break_even(b: BreakEven) -> LabFigure:
     return picture(
         f"Break-even of {b.label}, copies counted",
         [e for e in (b.host_evidence, b.evidence) if e is not None],
-        f"{b.sentence} {rows}".strip(),
+        describe(b),
         [
             {
                 "x": sizes,
@@ -500,11 +467,6 @@ def overlap(o: Overlap) -> LabFigure:
     """
     pieces = plural(o.chunks, "chunk")
     ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
-    words = (
-        f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped "
-        f"{format_seconds(o.seconds)}, one after the other {serial}, ideal {ideal}; {o.ratio_text} "
-        "of the possible gain."
-    )
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
     traces, lanes = [], ("compute", "copy")  # from the bottom
     for lane in reversed(lanes):
@@ -529,7 +491,7 @@ def overlap(o: Overlap) -> LabFigure:
     return picture(
         f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}",
         o.evidence,
-        words,
+        describe(o),
         traces,
         {"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
         height=300,
@@ -556,7 +518,6 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
         Recorded curves to draw with it.
     """
     levels = curve.levels().levels
-    parts = ", ".join(f"{level.name} {level.speed_text}" for level in levels)
     # Each level's name and speed stand where the curve is flat: under it, where a rising curve
     # leaves room; the first one over it.
     sizes, names = [p.nbytes for one in (curve, *beside) for p in one.points], []
@@ -572,7 +533,7 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     return _working_sets(
         [curve, *beside],
         "Latency over the working set",
-        f"Time of a dependent load over the working set on {curve.device}: {parts}.",
+        describe(curve, curve.levels(), *beside),
         lambda p: (p.median_seconds, p.interval_seconds, p.least_seconds),
         format_seconds,
         ("seconds", "time per hop (log scale)"),
@@ -589,15 +550,10 @@ def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
     beside : sequence of Bandwidth
         Recorded curves to draw with it.
     """
-    ends = [
-        f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}"
-        for p in (curve.points[0], curve.points[-1])
-    ]
     return _working_sets(
         [curve, *beside],
         f"Bandwidth over the working set ({curve.operation})",
-        f"Rate of a {curve.operation} over the working set on {curve.device}: from {ends[0]} to "
-        f"{ends[1]}.",
+        describe(curve, *beside),
         lambda p: (p.bytes_per_second, p.interval_bytes_per_second, p.most_bytes_per_second),
         format_bytes_per_second,
         ("B/s", "rate (log scale)"),
@@ -607,7 +563,7 @@ def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
 def _working_sets(
     curves: Sequence[Any],
     title: str,
-    words: str,
+    description: str,
     numbers: Callable[[Any], tuple[Any, Any, Any]],
     text: Callable[[float], str],
     axis: tuple[str, str],
@@ -618,10 +574,6 @@ def _working_sets(
     ``numbers`` gives a point's median, its interval, and its best sample; ``axis`` the quantity and
     the title of the vertical axis.
     """
-    for far in curves[1:]:
-        ends = [f"{format_bytes(p.nbytes)} {text(numbers(p)[0])}" for p in far.points]
-        badge = far.evidence.badge.value.lower()
-        words += f" Beside it {far.device}, {badge}: from {ends[0]} to {ends[-1]}."
     traces: list[dict[str, Any]] = []
     for one in curves:
         kind = one.environment.device_kind if one.environment is not None else "cpu"
@@ -634,7 +586,7 @@ def _working_sets(
     return picture(
         title,
         [one.evidence for one in curves],
-        words,
+        description,
         traces,
         {"type": "scatter"},
         height=440,
@@ -655,11 +607,6 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
     ----------
     both : ParallelChains
     """
-    words = (
-        f"Parallel chains in {format_bytes(both.nbytes)} on {both.device}: "
-        + "; ".join(f"{p.chains}: {format_seconds(p.seconds_per_hop)}" for p in both.points)
-        + f". The best rate is {format_ratio(both.gain)} the hop rate of one chain."
-    )
     points = [
         (
             p.chains,
@@ -683,7 +630,7 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
     return picture(
         f"Independent loads in parallel, {format_bytes(both.nbytes)}",
         both.evidence,
-        words,
+        describe(both),
         traces,
         {"type": "scatter"},
         height=380,

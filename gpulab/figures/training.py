@@ -4,7 +4,6 @@ speed-up ladder with the gain of each technique, and compressed models.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
     bar_marker,
+    describe,
     guide,
     ink,
     interval_bars,
@@ -24,7 +24,7 @@ from gpulab.figures._style import (
     ticks,
     upright,
 )
-from gpulab.units import format_bytes, format_ratio, format_seconds, plural
+from gpulab.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from gpulab.compression import WeighedModel, Weighing
@@ -57,12 +57,6 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         How many of the first steps are drawn; the table covers all of them.
     """
     drawn = min(steps, p.steps)
-    words = (
-        f"{p.steps} steps of {plural(p.batch_size, 'image')}, {plural(p.workers, 'worker')}: "
-        f"{p.images_per_second:.0f} images a second. {p.sentence} Loading a batch takes "
-        f"{format_seconds(p.loading_seconds)}, its copy {format_seconds(p.copy_seconds)} for "
-        f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
-    )
     spans = [span for span in p.spans if span.step < drawn]
     end = max(span.end_seconds for span in spans if span.lane == "compute")
     # every worker that loads one of the steps has its own row: two in one would hide each other
@@ -95,7 +89,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     return picture(
         f"Input pipeline: the first {drawn} steps, workers {p.workers}",
         [p.evidence, p.accelerator_evidence],
-        words,
+        describe(p),
         [waits, *lanes],
         {**_BAR, "width": 0.62},
         height=_MARGIN + _LANE * len(rows),
@@ -168,18 +162,10 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
     }
     found["device"] = [span for span in inside if span.lane == "device"]
     found = {name: spans for name, spans in found.items() if spans}
-    alone, idle = p.unprofiled_seconds, p.device_idle_ratio
-    without = "" if math.isnan(alone) else f" and {format_seconds(alone)} without it"
-    words = (
-        f"One step of {p.label} on {p.device}. On average a step took "
-        f"{format_seconds(p.step_seconds)} under the profiler{without}: {p.operators_per_step:.0f} "
-        f"operators, {p.between_ratio:.0%} of the time between them"
-    )
-    words += f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else "."
     return picture(
         f"Inside {p.label}: one step",
         p.evidence,
-        words,
+        describe(p),
         [_profile_lane(name, spans, begin, end - begin) for name, spans in found.items()],
         _BAR,
         height=_MARGIN + _LANE * len(found),
@@ -297,12 +283,9 @@ def waterfall(result: LadderResult) -> LabFigure:
         _beside(row + 1, max(1.0, *_ends(product, most)), f"{product}, MODELLED"),
         *_whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9), most),
     ]
-    rungs = " ".join(f"{rung.title}: {rung.gain}, {rung.gain.verdict}." for rung in result.rungs)
     return _ladder(
         result,
         f"From the script to all techniques ({result.task})",
-        f"A waterfall of the speed-up over the script on {result.device}. {rungs} "
-        f"{result.sentence}",
         traces,
         ("all together", "single gains multiplied"),
         [end for gain in (together, product, *overs) for end in _ends(gain, most)],
@@ -320,10 +303,6 @@ def ladder_gains(result: LadderResult) -> LabFigure:
     result : LadderResult
         As ``training.ladder`` returns it.
     """
-    words = " ".join(
-        f"{r.title}: alone {r.alone}, at its place {r.gain}, at the end {r.removed}."
-        for r in result.rungs
-    )
     traces, ends = [], []
     most = _FAR * max(getattr(rung, field).ratio for field, *_ in _PLACES for rung in result.rungs)
     for number, (field, title, symbol, color) in enumerate(_PLACES):
@@ -341,13 +320,12 @@ def ladder_gains(result: LadderResult) -> LabFigure:
         }
         traces += [marks, *_cut(gains, rows, color, most)]
     title = "The gain of a technique depends on the techniques before it"
-    return _ladder(result, title, words, traces, (), ends, 1.0, ("speed-up", "no gain"))
+    return _ladder(result, title, traces, (), ends, 1.0, ("speed-up", "no gain"))
 
 
 def _ladder(
     result: LadderResult,
     title: str,
-    words: str,
     traces: Sequence[dict[str, Any]],
     more: Sequence[str],
     ends: Sequence[float],
@@ -359,10 +337,14 @@ def _ladder(
     """
     rows = [*(rung.title for rung in result.rungs), *more]
     evidence = [result.evidence, result.product_evidence] if more else result.evidence
+    gains = " ".join(
+        f"{rung.title}: alone {rung.alone}, at its place {rung.gain}, at the end {rung.removed}."
+        for rung in result.rungs
+    )
     return picture(
         title,
         evidence,
-        words,
+        f"{describe(result)} {gains}",
         traces,
         {"type": "scatter", "showlegend": False},
         height=_AROUND + _RUNG * len(rows),
@@ -480,7 +462,6 @@ def diet(w: Weighing) -> LabFigure:
         }
         traces += [{**joined, **here}, {**_models(points, color, place), **here}]
     times = [end for _, m in points for end in _time_ends(m)]
-    models = " ".join(f"{number}: {_model_words(m)}." for number, m in points)
     low = min([end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)] + [0.9])
     margin = 0.05 * (1.0 - low)
     upward: dict[str, Any] = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
@@ -488,8 +469,7 @@ def diet(w: Weighing) -> LabFigure:
     return picture(
         f"{w.task}: accuracy, size and time of compressed models",
         w.evidence,
-        f"Accuracy of {len(points)} models on {w.task} over file size and time on {w.device}. "
-        f"{models} Pareto front: {', '.join(w.front)}.",
+        " ".join([describe(w), *w.sentences]),
         traces,
         {"type": "scatter"},
         height=420,
