@@ -771,9 +771,7 @@ class TransferExplorer(Instrument):
         lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
         if values["recorded"] != _NONE:
             recording = call("recordings.load", values["recorded"])
-            lines.append(
-                f'{recording}.select("overlap", nbytes={nbytes}, chunks={values["chunks"]})'
-            )
+            lines.append(f'{recording}.select("overlap")')
         return cell(*lines)
 
     def _sweep_code(self, values: Values, link: str) -> list[str]:
