@@ -14,7 +14,7 @@ from gpulab import _validate, devices
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._material import NOT_YET, Listing, recorded_gpus
+from gpulab.lessons._material import Listing, recorded_gpus
 from gpulab.recorder import Case, experiments
 from gpulab.units import (
     format_bytes,
@@ -159,7 +159,7 @@ def _time(rung: Any, n: int, found: Mapping[str, Timing]) -> str:
     """
     timing, library = found.get(rung.name), found.get(_LIBRARY)
     if timing is None:
-        return NOT_YET
+        return "not recorded yet"
     seconds = timing.median_seconds
     rate = format_bytes_per_second(rung.nbytes(n) / seconds)
     if rung.name.startswith("matmul"):

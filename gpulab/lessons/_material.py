@@ -1,10 +1,10 @@
 """What the notebooks show and their exercises ask about, notebook by notebook: claims and a contest
-of two devices (00), two processors and curves of memory (01), overlap (02), roofs (03), the network
-that is made lighter (07), and models to be trained on several GPUs (08).
+of two devices (00), two processors and a curve of memory (01), roofs (03), pipelines to read (06),
+the network that is made lighter (07), and models and timelines of several GPUs (08).
 
 Values are measured on the learner's own machine. What it cannot measure is looked up in recordings,
-never typed into a text; what is missing there is reported as "not recorded yet". What an exercise
-asks about is kept until the kernel ends, so that the checks use the numbers that the learner saw.
+never typed into a text. What an exercise asks about is kept until the kernel ends, so that the
+checks use the numbers that the learner saw.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -31,12 +30,12 @@ from gpulab import (
 )
 from gpulab.devices import Device, datasheets
 from gpulab.devices.memory_sizes import memory_bytes
-from gpulab.errors import InputError, MissingLibraryError, RecordingError, shown
+from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Evidence, Note
-from gpulab.hierarchy import Bandwidth, Latency
+from gpulab.hierarchy import Latency
 from gpulab.lessons.content import KEPT
 from gpulab.models import Roofline
-from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings import Recording
 from gpulab.recordings.schema import accelerator_told
 from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
@@ -45,17 +44,12 @@ from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
     format_flops_per_second,
-    format_ratio,
     format_seconds,
     plural,
 )
 
 if TYPE_CHECKING:
     from gpulab import training
-
-Curve = TypeVar("Curve")
-NOT_YET = "not recorded yet"
-
 
 # of notebook 00
 _POINT_SECONDS = 0.25
@@ -97,8 +91,6 @@ _VECTORS = {
     "sse2": (16, 16),
 }
 # of notebook 03
-# A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
-_ROOF_TRIES = 2
 # Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for
 # a while.
 _PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
@@ -203,158 +195,6 @@ def recorded_gpus() -> dict[str, Recording]:
         for name, one in recordings.readable().items()
         if one.environment.device_kind != "cpu"
     }
-
-
-def gpu_streams() -> tuple[Bandwidth, ...]:
-    """Return bandwidth curves of GPUs with all multiprocessors reading: of your own CUDA GPU,
-    measured with CuPy, else recorded ones.
-    """
-    own = functools.partial(hierarchy.bandwidth, deadline=6.0)
-    return _own_or_recorded(own, hierarchy.recorded_bandwidth)
-
-
-def gpu_curves() -> tuple[Latency, ...]:
-    """Return latency curves of GPUs: of your own CUDA GPU, measured with CuPy, else the recorded
-    ones; empty if there are none.
-    """
-    own = functools.partial(hierarchy.latency, chases=1, deadline=8.0)
-    return _own_or_recorded(own, hierarchy.recorded_latency)
-
-
-def _own_or_recorded(
-    measure: Callable[..., Curve], recorded: Callable[[Recording], Curve | None]
-) -> tuple[Curve, ...]:
-    where = devices.default()
-    if where.torch_type == "cuda":
-        with contextlib.suppress(MissingLibraryError):
-            return (measure(device=where),)
-    found = map(recorded, recorded_gpus().values())
-    return tuple(curve for curve in found if curve is not None)
-
-
-def _roofs() -> Iterator[tuple[Recording, Roofline]]:
-    """Yield the recorded GPUs that have ceilings, with their roofs."""
-    for recording in recorded_gpus().values():
-        with contextlib.suppress(InputError):  # a recording of a part of the experiments
-            yield recording, models.roofline(recording)
-
-
-def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
-    """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet".
-
-    Parameters
-    ----------
-    arithmetic : str, optional
-        Only GPUs with a recorded product in this number format, such as "bfloat16".
-    """
-    return tuple(
-        roofs
-        for _, roofs in _roofs()
-        if arithmetic is None or any(top.name == arithmetic for top in roofs.arithmetic)
-    )
-
-
-def recorded_ridges() -> Listing:
-    """Return the best matrix product in each number format on recorded GPUs, with the ridge of the
-    main memory's bandwidth, the slowest first; without rows it says "not recorded yet".
-    """
-    rows, roofs = [], gpu_roofs()
-    for one in roofs:
-        rates = {top.name: top.flops_per_second for top in one.arithmetic}
-        for name in sorted(rates, key=rates.__getitem__):
-            over = format_ratio(rates[name] / rates["float32"]) if "float32" in rates else ""
-            ridge = f"{one.ridge_flops_per_byte(name):.3g}"
-            rows.append((one.device, name, format_flops_per_second(rates[name]), over, ridge))
-    headers = "GPU (RECORDED)", "format", "best product", "relative to float32"
-    return Listing(
-        f"ridges: {', '.join(f'{row[1]} {row[-1]}' for row in rows) or NOT_YET}",
-        (*headers, "ridge, FLOP per byte"),
-        tuple(rows),
-        (NOT_YET, "", "", "", ""),
-        tuple(("", one.evidence) for one in roofs),
-    )
-
-
-def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
-    """Return recorded GPUs' roofs with the recorded points of the same work; work that was not
-    recorded is left out.
-
-    Parameters
-    ----------
-    works : iterable of Workload
-        From ``gpulab.workloads``.
-
-    Raises
-    ------
-    InputError
-        If one is not a workload.
-    """
-    wanted = _validate.items("recorded_under_roof", "works", works)
-    wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
-    if wrong is not None:
-        raise InputError(
-            f"recorded_under_roof: {shown(wrong)} is not a workload; expected gl.workloads. Pass "
-            'gl.workloads.get("matmul")(n=1024).'
-        )
-    found = []
-    for recording, roofs in _roofs():
-        points = []
-        for work in wanted:
-            seen = _measured(recording, work)
-            # the catalogue is recorded with its usual options, so another layer is not in it
-            if seen is not None and (seen.flops or 0.0, seen.nbytes) == (work.flops, work.nbytes):
-                # no roof of its arithmetic: a short recording has not come to each format
-                with contextlib.suppress(InputError):
-                    points.append(roofs.place_workload(work, seen))
-        if points:
-            found.append(roofs.with_points(points))
-    return tuple(found)
-
-
-def recorded_options(means: Sequence[str] | None = None) -> Listing:
-    """Return recorded times of training with different options (mixed precision, compile, graphs,
-    layouts, fused optimizers): machine, what ran and how many steps of it, and their time.
-
-    Parameters
-    ----------
-    means : sequence of str, optional
-        Only these, such as ``("plain", "compile", "graph")``; None takes all.
-    """
-
-    def by_model(entry: Entry) -> tuple[str, ...]:
-        # what is compared stands together: one model in one number format, its options in a row
-        parts = (str(entry.params.get(name, "")) for name in ("model", "precision"))
-        return (entry.experiment, *parts)
-
-    rows: list[tuple[str, ...]] = []
-    sources: list[tuple[str, Evidence]] = []
-    for name, recording in recorded_gpus().items():
-        before = len(rows)
-        for entry in sorted(recording.entries, key=by_model):
-            wanted = means is None or entry.params.get("means") in means
-            if entry.experiment.startswith("training") and entry.timing is not None and wanted:
-                parts = (
-                    f"{value} steps" if key == "steps" else str(value)
-                    for key, value in entry.params.items()
-                )
-                what = f"{entry.experiment}: {', '.join(parts)}"
-                rows.append((name, what, _with_interval(entry.timing)))
-        if len(rows) > before:
-            sources.append(("", recording.evidence(experiment="training")))
-    return Listing(
-        plural(len(rows), "recorded training step") if rows else NOT_YET,
-        ("machine", "training, and how many steps of it", "time (RECORDED)"),
-        tuple(rows),
-        ("no GPU", NOT_YET, ""),
-        tuple(sources),
-    )
-
-
-def _with_interval(timing: Timing) -> str:
-    text, interval = format_seconds(timing.median_seconds), timing.interval_seconds
-    if interval is None:
-        return text
-    return f"{text} (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
 
 
 T = TypeVar("T")
@@ -695,10 +535,11 @@ def _figures(
 
 def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     """The first recorded GPU that has ceilings and tells its multiprocessors."""
-    for recording, roofs in _roofs():
+    for recording in recorded_gpus().values():
         gpu = accelerator_told(recording)
         several, capability = gpu.get("multiprocessors"), str(gpu.get("compute_capability") or "")
-        with contextlib.suppress(InputError):  # a recording without these ceilings
+        with contextlib.suppress(InputError):  # a recording without ceilings
+            roofs = models.roofline(recording)
             rates = (
                 roofs.memory_roof().bytes_per_second,
                 roofs.arithmetic_roof("float32").flops_per_second,
@@ -763,9 +604,7 @@ def roof(again: bool = False) -> Roofline:
 
 def _quiet_roof(refresh: bool) -> Roofline:
     best = models.roofline(devices.default(), refresh=refresh)
-    for _ in range(_ROOF_TRIES - 1):
-        if not _disturbed(best.notes):
-            break
+    if _disturbed(best.notes):
         best = _highest(best, models.roofline(devices.default(), refresh=True))
     if not _disturbed(best.notes):
         return best

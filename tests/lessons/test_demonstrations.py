@@ -1,10 +1,9 @@
 """What the notebooks show: recorded figures as approved tables, live ones by hand."""
 
-import json
 from typing import Any
 
 import pytest
-from gpulab import devices, lessons, recordings, workloads
+from gpulab import devices, lessons
 from gpulab.errors import InputError
 from gpulab.evidence import Badge
 from gpulab.units import parse_seconds
@@ -15,20 +14,9 @@ without_gpu = pytest.mark.skipif(
     not devices.default().is_cpu, reason="this machine measures its own accelerator"
 )
 LANGUAGES = ("MATLAB", "CUDA C++", "CuPy", "TensorFlow 1", "JAX", "TensorFlow")
-WORKS = [
-    workloads.get("add")(n=2**24),
-    workloads.get("add")(n=12345),
-    workloads.get("matmul")(n=1024),
-]
 # What each shows without an accelerator: recordings, models, made-up exercise data.
 SHOWN: dict[str, Any] = {
-    "ridges": lessons.recorded_ridges, "roofs": lessons.gpu_roofs,
-    "bfloat16 roofs": lambda: lessons.gpu_roofs("bfloat16"),
-    "under the roof": lambda: lessons.recorded_under_roof(WORKS),
-    "options": lambda: lessons.recorded_options(("plain", "compile", "graph")),
-    "all options": lessons.recorded_options,
     "three cases": lessons.three_cases,
-    "streams": lessons.gpu_streams, "curves": lessons.gpu_curves,
     **{f"timeline {letter}": (lambda letter=letter: lessons.timeline(letter)) for letter in "ABC"},
     **{f"hang {letter}": (lambda letter=letter: lessons.hang(letter)) for letter in "ABC"},
     **{
@@ -68,28 +56,6 @@ def test_a_ladder_of_kernels(family: str, approved: Any) -> None:
     assert f"{table!r}\n{table_text(table._repr_html_())}" == approved
     with pytest.raises(InputError):
         lessons.climb(f"{family}s")
-
-
-def test_figures_of_the_recording_by_hand() -> None:
-    """From the file itself: a ridge."""
-    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
-
-    def timing(experiment: str, **params: Any) -> dict[str, Any]:
-        """The file's timing of that experiment with these parameters."""
-        (one,) = [
-            e["timing"]
-            for e in file["entries"]
-            if e["experiment"] == experiment
-            and e["timing"]
-            and params.items() <= e["params"].items()
-        ]
-        return one
-
-    product = timing("ceilings", operation="gemm", dtype="bfloat16")
-    (roofs,) = lessons.gpu_roofs("bfloat16")
-    assert roofs.arithmetic_roof("bfloat16").flops_per_second == pytest.approx(
-        product["flops"] / product["median_seconds"]
-    )
 
 
 @pytest.mark.slow
