@@ -1,10 +1,9 @@
 """The supervisor: starts a cluster's processes, and ends them all when the kernel is gone.
 
-``Supervisor`` is the kernel's handle; it starts this file as a program. The two speak in lines of
-JSON: orders on the program's standard input, events on its standard output. When the input ends
-(the kernel was killed, restarted, or let go of the cluster) or the parent has changed, the program
-kills everything that it started and all that these started, removes the cluster's folder, and
-leaves.
+``Supervisor`` is the kernel's handle; it starts this file as a program. Orders and events go
+through a pipe between the two. When the pipe ends (the kernel was killed or restarted), when the
+parent has changed, or by order, the program kills everything that it started and all that these
+started, removes the cluster's folder, and leaves.
 
 Where the system can fork safely (Linux), engines are forked from the supervisor after it has loaded
 torch and ipyparallel once: an engine then takes a tenth of a second in place of seconds, and the
@@ -13,7 +12,7 @@ touches a GPU, so that a fork of it is sound. Elsewhere each engine is a process
 start.
 
 Tried on Linux only. On Windows there are no sessions and no parent that changes: the end of the
-input is what counts there.
+pipe is what counts there.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
 import os
-import queue
-import select
 import shutil
 import signal
 import subprocess
@@ -33,9 +29,12 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
+
+import psutil
 
 import gpulab
 from gpulab._files import TemporaryFolder
@@ -52,7 +51,9 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # When memory runs out, the system takes an engine before it takes the notebook's kernel (-1000 to
 # 1000; /proc/PID/oom_score_adj).
 _OOM_SCORE = 500
-# torch._dynamo is loaded by the first operator that a dispatch mode or an optimizer sees.
+# What every engine needs, loaded once; torch._dynamo is loaded by the first operator that a
+# dispatch mode or an optimizer sees.
+LIBRARIES = "libraries"
 _PRELOADED = (
     "torch.distributed.tensor",
     "torch._dynamo",
@@ -66,41 +67,43 @@ _PRELOADED = (
 class Supervisor:
     """The kernel's handle of a supervisor: what it has started, and how that ended.
 
-    Dropping the object, the interpreter's end, and ``close`` do the same: the pipe is closed, and
-    the supervisor ends everything.
+    Dropping the object, the interpreter's end, and ``close`` do the same: the supervisor ends
+    everything.
 
     Attributes
     ----------
     folder : Path
         Of the cluster; logs are in it.
-    pids, ends : dict of str to int
-        By name: the processes that run, and the exit codes of those that ended (negative: a
-        signal).
-    loaded : bool
-        Whether the libraries of the engines are loaded.
-    failures : list of str
-        What it could not do.
+    started, ended : dict of str to int
+        By name: the processes, and the exit codes of those that ended (negative: a signal).
+        "libraries" have started when those of the engines are loaded.
+    failed : dict of str to str
+        The orders that it could not follow, and why.
     """
 
     def __init__(
         self,
         threads: int,
-        on_end: weakref.WeakMethod[Callable[[str], None]] | None = None,
+        on_end: Callable[[], Callable[[str], None] | None] = lambda: None,
         end_seconds: float = _END_SECONDS,
     ) -> None:
         temporary = TemporaryFolder("cluster")
         self.folder, self._on_end = Path(temporary.name), on_end
-        self.pids: dict[str, int] = {}
-        self.ends: dict[str, int] = {}
-        self.loaded = False
-        self.failures: list[str] = []
+        self.started: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        self.failed: dict[str, str] = {}
         root = str(Path(gpulab.__file__).resolve().parent.parent)
         path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-        with (self.folder / "supervisor.log").open("ab") as log:
+        self._pipe, theirs = Pipe()
+        handle: dict[str, Any] = {"pass_fds": [theirs.fileno()]}
+        if sys.platform == "win32":
+            os.set_handle_inheritable(theirs.fileno(), True)
+            handle = {"close_fds": False}
+        with (self.folder / "supervisor.log").open("ab") as log, theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(self.folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-P", __file__, str(self.folder), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
                 start_new_session=True,
                 # gpulab importable, and libraries that start no threads when they are loaded
@@ -111,14 +114,15 @@ class Supervisor:
                     "OPENBLAS_NUM_THREADS": "1",
                     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
                 },
+                **handle,
             )
         threading.Thread(
             target=_listen,
-            args=(weakref.ref(self), self._process.stdout),
+            args=(weakref.ref(self), self._pipe),
             daemon=True,
             name="gpulab-supervisor",
         ).start()
-        self.close = weakref.finalize(self, _end, self._process, end_seconds, temporary)
+        self.close = weakref.finalize(self, _end, self._process, self._pipe, end_seconds, temporary)
 
     @property
     def alive(self) -> bool:
@@ -133,61 +137,52 @@ class Supervisor:
         RankError
             If the supervisor is gone.
         """
-        pipe = self._process.stdin
-        assert pipe is not None
         try:
-            pipe.write(json.dumps({"what": what, **values}).encode() + b"\n")
-            pipe.flush()
+            self._pipe.send((what, values))
         except (OSError, ValueError) as error:
             raise RankError(
                 "cluster: the process that watches over the engines is gone, and the engines with "
                 "it; expected it to live as long as the cluster. Call recover()."
             ) from error
 
-    def take(self, event: str, name: str = "", value: Any = None) -> None:
-        """Take in one event."""
-        if event == "started":
-            self.pids[name] = value
-        elif event == "ended":
-            self.pids.pop(name, None)
-            self.ends[name] = value
-            on_end = None if self._on_end is None else self._on_end()
-            if on_end is not None:
-                on_end(name)
-        elif event == "loaded":
-            self.loaded = True
-        else:
-            self.failures.append(value)
+    def take(self, event: str, name: str, value: Any) -> None:
+        """Take in one event: something has "started", "ended" or "failed"."""
+        getattr(self, event)[name] = value
+        on_end = self._on_end()
+        if event == "ended" and on_end is not None:
+            on_end(name)
 
 
-def _listen(supervisor: weakref.ref[Supervisor], events: IO[bytes]) -> None:
+def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
     """Take in events until the supervisor ends; holds no reference, so that a dropped cluster is
     collected, and ended.
     """
-    with events:
-        for line in events:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            event = pipe.recv()
             here = supervisor()
-            if here is None:
-                return
-            here.take(**json.loads(line))
+            if here is not None:
+                here.take(*event)
             del here
     here = supervisor()
     # it was killed, and could not end what it had started
     if here is not None and here._process.wait() != 0:
-        for leader in list(here.pids.values()):
-            _kill(leader)
+        for name in here.started.keys() - here.ended.keys() - {LIBRARIES}:
+            _kill(here.started[name])
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float, temporary: TemporaryFolder) -> None:
-    """Close the pipe and wait until the supervisor has ended everything."""
-    assert process.stdin is not None
+def _end(
+    process: subprocess.Popen[bytes], pipe: Connection, seconds: float, temporary: TemporaryFolder
+) -> None:
+    """Order the supervisor to end everything, and wait until it has."""
     with contextlib.suppress(OSError):
-        process.stdin.close()
+        pipe.send(("end", {}))
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    pipe.close()
     temporary.cleanup()
 
 
@@ -208,8 +203,8 @@ class _SupervisorProcess:
     orders.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._parent = folder, os.getppid()
+    def __init__(self, folder: Path, pipe: Connection) -> None:
+        self._folder, self._pipe, self._parent = folder, pipe, os.getppid()
         self._processes: dict[str, subprocess.Popen[bytes] | _Fork] = {}
         self._asked_to_stop: dict[str, float] = {}
         self._forks = False
@@ -220,34 +215,33 @@ class _SupervisorProcess:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # the kernel's interrupt is for the ranks, and is sent to them by order
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+        signal.signal(signal.SIGTERM, lambda *_: self.end())
         if _LINUX:
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        rest = b""
         try:
-            for data in _input():
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._follow(json.loads(line))
+            while os.getppid() == self._parent:
+                if self._pipe.poll(_TICK_SECONDS):
+                    self._follow(*self._pipe.recv())
                 self._look()
-                if os.getppid() != self._parent:
-                    break
-        finally:
-            self._end_all()
+        finally:  # also where the pipe has ended
+            self.end()
 
-    def _follow(self, order: dict[str, Any]) -> None:
+    def _follow(self, what: str, values: dict[str, Any]) -> None:
         """Follow one order; what fails is reported, never raised: a supervisor that dies of an
         order would take the cluster with it.
         """
         try:
-            getattr(self, order.pop("what"))(**order)
+            getattr(self, what)(**values)
         except Exception as error:
-            _report("failed", value=f"{type(error).__name__}: {error}")
+            self._report("failed", what, f"{type(error).__name__}: {error}")
+
+    def _report(self, event: str, name: str, value: Any) -> None:
+        """Send one event; with nobody to read it the end is near anyway."""
+        with contextlib.suppress(OSError):
+            self._pipe.send((event, name, value))
 
     def load(self) -> None:
         """Load once what every engine needs, where engines are forked."""
-        import psutil
-
         if _LINUX:
             for module in _PRELOADED:
                 importlib.import_module(module)
@@ -255,7 +249,7 @@ class _SupervisorProcess:
             gc.freeze()  # the forks then neither look through it again nor copy its pages
             # a fork of several threads is not sound
             self._forks = psutil.Process().num_threads() == 1
-        _report("loaded")
+        self._report("started", LIBRARIES, os.getpid())
 
     def start(
         self, name: str, module: str, arguments: list[str], stop_seconds: float | None = None
@@ -269,6 +263,7 @@ class _SupervisorProcess:
             supervisor = os.getpid()
             pid = os.fork()
             if pid == 0:
+                self._pipe.close()
                 _become(module, supervisor, arguments, log)
             self._processes[name] = _Fork(pid)
         else:
@@ -287,7 +282,7 @@ class _SupervisorProcess:
                 )
         if stop_seconds is not None:
             self._asked_to_stop[name] = stop_seconds
-        _report("started", name, self._processes[name].pid)
+        self._report("started", name, self._processes[name].pid)
 
     def interrupt(self, names: Sequence[str]) -> None:
         """Send SIGINT to processes; those that have ended are not reaped while they have a name
@@ -307,8 +302,6 @@ class _SupervisorProcess:
         """Report which processes have ended, and end what they left behind: the rest of their
         session, and what has a session of its own and became a child of this process.
         """
-        import psutil
-
         for name, process in list(self._processes.items()):
             code = process.poll()
             if code is None:
@@ -321,14 +314,12 @@ class _SupervisorProcess:
                     _kill(child.pid)
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(child.pid, 0)
-            _report("ended", name, code)
+            self._report("ended", name, code)
 
-    def _end_all(self) -> NoReturn:
+    def end(self) -> NoReturn:
         """Interrupt those that want to stop by themselves, kill everything below this process,
         again and again since one may be starting another meanwhile, and leave.
         """
-        import psutil
-
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stopping = self._asked_to_stop.keys() & self._processes.keys()
         self.interrupt(list(stopping))
@@ -345,38 +336,6 @@ class _SupervisorProcess:
                 break
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
-
-
-def _input() -> Iterator[bytes]:
-    """Yield what the standard input has, b"" where nothing came within a tick, until its end."""
-    if os.name != "nt":
-        while True:
-            if not select.select([0], [], [], _TICK_SECONDS)[0]:
-                yield b""
-            elif data := os.read(0, 1 << 16):
-                yield data
-            else:
-                return
-    # on Windows pipes cannot be waited for: a thread reads, and nothing is forked
-    arrived: queue.Queue[bytes] = queue.Queue()
-
-    def read() -> None:
-        while data := os.read(0, 1 << 16):
-            arrived.put(data)
-
-    reading = threading.Thread(target=read, daemon=True)
-    reading.start()
-    while reading.is_alive() or not arrived.empty():
-        try:
-            yield arrived.get(timeout=_TICK_SECONDS)
-        except queue.Empty:
-            yield b""
-
-
-def _report(event: str, name: str = "", value: Any = None) -> None:
-    """Write one event; with nobody to read it the end is near anyway."""
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps({"event": event, "name": name, "value": value}).encode() + b"\n")
 
 
 def _become(module: str, supervisor: int, arguments: list[str], log: Path) -> NoReturn:
@@ -416,8 +375,6 @@ def _kill(pid: int) -> None:
     """Kill a process, all below it, and all of its session where it leads one (DataLoader workers
     and the like).
     """
-    import psutil
-
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in [*process.children(recursive=True), process]:
@@ -429,4 +386,5 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    _SupervisorProcess(Path(sys.argv[1])).serve()
+    # a connection of this system's kind
+    _SupervisorProcess(Path(sys.argv[1]), type(Pipe()[0])(int(sys.argv[2]))).serve()

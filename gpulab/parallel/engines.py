@@ -12,7 +12,6 @@ import contextlib
 import json
 import secrets
 import signal
-import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -20,9 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gpulab.errors import InputError, RankError, advice, message_of
 from gpulab.parallel import _rank
-from gpulab.parallel._supervisor import Supervisor
+from gpulab.parallel._supervisor import LIBRARIES, Supervisor
 
 Progress = Callable[[float, str], None]
 
@@ -53,13 +54,15 @@ class Engines(ABC):
         renewed, so they are no ranks.
     address : str
         The controller's address, as engines reach it.
+    place, fix : str
+        Where the engines are, and what to do where they do not start, for messages.
     """
 
-    def __init__(self, n: int) -> None:
-        self.n, self.address = n, "127.0.0.1"
+    def __init__(self, n: int, place: str, fix: str) -> None:
+        self.n, self.address, self.place, self.fix = n, "127.0.0.1", place, fix
         self.client: Any = None
         self.ids: tuple[int, ...] = ()
-        self._supervisor: Supervisor | None = None
+        self._supervisor: Any = None  # of what this has started
 
     @abstractmethod
     def start(self, progress: Progress) -> None:
@@ -80,10 +83,20 @@ class Engines(ABC):
         """
 
     @abstractmethod
+    def _lost(self) -> str:
+        """Return what has ended that all engines depend on; "" if nothing has."""
+
+    @abstractmethod
+    def _ended(self) -> dict[int, str]:
+        """Return which engines have ended, by index, and how."""
+
     def deaths(self) -> dict[int, str]:
         """Return which engines have ended, by index, and how; all of them where what they depend on
         is gone.
         """
+        if lost := self._lost():
+            return dict.fromkeys(range(self.n), f"ended with {lost}")
+        return self._ended()
 
     def interrupt(self, indices: Sequence[int]) -> None:
         """Send SIGINT to some engines, through their controller."""
@@ -105,29 +118,34 @@ class Engines(ABC):
     def _leave(self, client: Any) -> None:  # noqa: B027  # nothing unless overridden
         """Do what is to be done before the client is closed."""
 
-    @abstractmethod
-    def _lost(self) -> tuple[str, str]:
-        """Return what has ended that must not, and the file of its log; ("", "") if nothing has."""
-
-    @abstractmethod
-    def _refusal(self, failed: str, why: str, last: str) -> RankError:
-        """Return the error for a start that failed; ``last`` is the last line of a log."""
-
     def _wait(
         self, condition: Callable[[], bool], failed: str, log: str, seconds: float = _START_SECONDS
     ) -> None:
-        """Wait for a condition, as long as there is what the engines depend on."""
+        """Wait for a condition, as long as there is what the engines depend on.
+
+        Raises
+        ------
+        RankError
+            If something has ended, or the time is over; with the last line of a log.
+        """
         end = time.monotonic() + seconds
         while not condition():
-            why, its_log = self._lost()
-            if not why and self._supervisor and self._supervisor.failures:
-                why = self._supervisor.failures[-1]
-            if not why and time.monotonic() > end:
+            time.sleep(_POLL_SECONDS)
+            why = "; ".join(self._supervisor.failed.values()) if self._supervisor else ""
+            if lost := self._lost():
+                why, log = f"{lost} has ended", f"{lost.removeprefix('the ')}.log"
+            elif ended := self._ended():
+                index, how = next(iter(ended.items()))
+                why, log = f"engine {self.ids[index]} {how}", f"engine {self.ids[index]}.log"
+            elif time.monotonic() > end:
                 why = f"no answer within {seconds:.0f} s"
             if why:
-                file = self._supervisor and self._supervisor.folder / (its_log or log)
-                raise self._refusal(failed, why, last_line(file) if file else "")
-            time.sleep(_POLL_SECONDS)
+                last = last_line(self._supervisor.folder / log) if self._supervisor else ""
+                said = f"; its last output: {last}" if last else ""
+                raise RankError(
+                    f"cluster: {failed} {self.place} ({why}{said}); expected {self.n} engines. "
+                    f"{advice(why + last, self.fix)}"
+                )
 
     def _wait_for_engines(
         self, running: Callable[[], int], progress: Progress, begin: float, log: str, seconds: float
@@ -151,21 +169,19 @@ class LocalEngines(Engines):
     """Engines on this machine, watched over by a supervisor."""
 
     def __init__(self, n: int, threads: int) -> None:
-        super().__init__(n)
+        super().__init__(
+            n,
+            "on this machine",
+            "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
+            "installation.",
+        )
         self.threads = threads
         self._helpers: list[Any] = []  # of the controller, which cannot do without them
 
-    @property
-    def _running(self) -> Supervisor:
-        assert self._supervisor is not None
-        return self._supervisor
-
     def start(self, progress: Progress) -> None:
         """Start the supervisor, the controller and the engines, and connect."""
-        import psutil
-
         progress(0.0, "starting the controller")
-        ended: weakref.WeakMethod[Callable[[str], None]] = weakref.WeakMethod(self._engine_ended)
+        ended = weakref.WeakMethod(self._engine_ended)
         self._supervisor = supervisor = Supervisor(self.threads, ended)
         self._helpers = []
         folder = supervisor.folder
@@ -186,76 +202,54 @@ class LocalEngines(Engines):
         supervisor.order("load")
 
         file = folder / "security" / "ipcontroller-client.json"
-        self._wait(file.exists, "the controller has not started", "controller.log")
+        self._wait(lambda: _is_written(file), "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
         failed = "the libraries of the engines were not loaded"
-        self._wait(lambda: supervisor.loaded, failed, "supervisor.log")
+        self._wait(lambda: LIBRARIES in supervisor.started, failed, "supervisor.log")
         self.client = _connect(file)
         # Its heart, a process of its own, without which engines give up after a minute.
-        self._helpers = psutil.Process(supervisor.pids["controller"]).children()
+        self._helpers = psutil.Process(supervisor.started["controller"]).children()
         self._launch(progress, 0.5)
 
     def _launch(self, progress: Progress, begin: float) -> None:
         """Start new engines, and wait until they are registered."""
         first = self.ids[-1] + 1 if self.ids else 0
         self.ids = tuple(range(first, first + self.n))
-        arguments = [f"--profile-dir={self._running.folder}", "--log-level=30"]
-        arguments.append("--IPEngine.enable_nanny=False")
         for engine in self.ids:
-            numbered = [*arguments, f"--IPEngine.id={engine}"]
+            arguments = [
+                f"--profile-dir={self._supervisor.folder}",
+                "--log-level=30",
+                "--IPEngine.enable_nanny=False",
+                f"--IPEngine.id={engine}",
+            ]
             name, module = f"engine {engine}", "ipyparallel.engine"
-            self._running.order("start", name=name, module=module, arguments=numbered)
+            self._supervisor.order("start", name=name, module=module, arguments=arguments)
         here, log = (lambda: len(set(self.ids) & set(self.client.ids))), f"engine {first}.log"
         self._wait_for_engines(here, progress, begin, log, _START_SECONDS)
 
-    def deaths(self) -> dict[int, str]:
-        """Ask the supervisor."""
-        if lost := self._lost_helper():
-            return dict.fromkeys(range(self.n), f"ended with {lost}")
-        ends = self._running.ends
-        return {
-            index: ending(ends[f"engine {engine}"])
-            for index, engine in enumerate(self.ids)
-            if f"engine {engine}" in ends
-        }
+    def _lost(self) -> str:
+        if not self._supervisor.alive:
+            return "the supervisor"
+        gone = "controller" in self._supervisor.ended or any(map(_has_ended, self._helpers))
+        return "the controller" if gone else ""
 
-    def interrupt(self, indices: Sequence[int]) -> None:
-        """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a
-        message.
-        """
-        if sys.platform == "win32":
-            super().interrupt(indices)
-        elif self._running.alive:
-            self._running.order("interrupt", names=[f"engine {self.ids[i]}" for i in indices])
+    def _ended(self) -> dict[int, str]:
+        ended, names = self._supervisor.ended, [f"engine {engine}" for engine in self.ids]
+        return {index: ending(ended[name]) for index, name in enumerate(names) if name in ended}
 
     def renew(self, progress: Progress) -> None:
         """End all engines and start new ones."""
-        if self._lost_helper():
+        if self._lost():
             self.stop()
             self.ids = ()
             self.start(progress)
             return
-        self._running.order("kill", names=[f"engine {engine}" for engine in self.ids])
+        self._supervisor.order("kill", names=[f"engine {engine}" for engine in self.ids])
         end = time.monotonic() + _KILL_SECONDS
         while set(self.ids) & set(self.client.ids) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         progress(0.2, "starting new engines")
         self._launch(progress, 0.2)
-
-    def _lost_helper(self) -> str:
-        """Return what all engines depend on and is gone; "" where all is there."""
-        if not self._running.alive:
-            return "the process that watches over the engines"
-        gone = "controller" in self._running.ends or any(map(_has_ended, self._helpers))
-        return "the controller" if gone else ""
-
-    def _lost(self) -> tuple[str, str]:
-        if lost := self._lost_helper():
-            return f"{lost} has ended", "controller.log" if self._running.alive else ""
-        for index, how in self.deaths().items():
-            name = f"engine {self.ids[index]}"
-            return f"{name} {how}", f"{name}.log"
-        return "", ""
 
     def _engine_ended(self, name: str) -> None:
         """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
@@ -276,22 +270,16 @@ class LocalEngines(Engines):
                 dealer.connect(f"{to['interface']}:{to['registration']}")
                 session.send(dealer, "unregistration_request", content={"id": int(engine)})
 
-    def _refusal(self, failed: str, why: str, last: str) -> RankError:
-        fix = (
-            "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
-            "installation."
-        )
-        return RankError(
-            f"cluster: {failed} ({why}{f'; its last output: {last}' if last else ''}); expected "
-            f"{self.n} engines on this machine. {advice(why + last, fix)}"
-        )
-
 
 class ProfileEngines(Engines):
     """Engines of a profile, those of one machine together."""
 
     def __init__(self, n: int, profile: str) -> None:
-        super().__init__(n)
+        super().__init__(
+            n,
+            f"for profile {profile}",
+            f"Check the output of `ipcluster start --profile={profile} --n={n}`.",
+        )
         self.profile = profile
 
     def start(self, progress: Progress) -> None:
@@ -338,7 +326,8 @@ class ProfileEngines(Engines):
             stop_seconds=_STOP_SECONDS,
         )
         file = folder / "security" / f"ipcontroller-{name}-client.json"
-        self._wait(file.exists, "no controller has started", "ipcluster.log", _QUEUE_SECONDS)
+        begun = "no controller has started"
+        self._wait(lambda: _is_written(file), begun, "ipcluster.log", _QUEUE_SECONDS)
         self.client = _connect(file)
         return file
 
@@ -357,11 +346,13 @@ class ProfileEngines(Engines):
             )
         self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
 
-    def deaths(self) -> dict[int, str]:
-        """Return which engines have left their controller, by index."""
-        if self._lost()[0]:
-            return dict.fromkeys(range(len(self.ids)), "ended with ipcluster, which had started it")
-        here = set(self.client.ids)
+    def _lost(self) -> str:
+        started = self._supervisor
+        gone = started is not None and ("ipcluster" in started.ended or not started.alive)
+        return "ipcluster" if gone else ""
+
+    def _ended(self) -> dict[int, str]:
+        here = set(self.client.ids) if self.ids else set()
         return {
             index: "has left its controller: its process or its machine has ended"
             for index, engine in enumerate(self.ids)
@@ -374,7 +365,7 @@ class ProfileEngines(Engines):
         """
         if self._supervisor is not None:
             self.stop()
-            self._supervisor = None
+            self._supervisor, self.ids = None, ()
             self.start(progress)
             return
         progress(0.2, "looking for engines that answer")
@@ -387,17 +378,10 @@ class ProfileEngines(Engines):
             jobs = [client[engine].apply_async(_rank.leave_engine) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
 
-    def _lost(self) -> tuple[str, str]:
-        supervisor = self._supervisor
-        gone = supervisor is not None and ("ipcluster" in supervisor.ends or not supervisor.alive)
-        return ("ipcluster has ended", "ipcluster.log") if gone else ("", "")
 
-    def _refusal(self, failed: str, why: str, last: str) -> RankError:
-        return RankError(
-            f"cluster: {failed} for profile {self.profile} "
-            f"({why}{f'; its last output: {last}' if last else ''}); expected {self.n} engines. "
-            f"Check the output of `ipcluster start --profile={self.profile} --n={self.n}`."
-        )
+def _is_written(file: Path) -> bool:
+    """Return whether a connection file is there, to its end."""
+    return file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}")
 
 
 def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
@@ -410,20 +394,14 @@ def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
     """
     import ipyparallel as ipp
 
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            return ipp.Client(str(file), timeout=max(1.0, end - time.monotonic()))
-        except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
-            # seen before it was written to the end
-            if isinstance(error, json.JSONDecodeError) and time.monotonic() < end:
-                time.sleep(0.05)
-                continue
-            raise RankError(
-                f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
-                f"expected one within {seconds:.0f} s. Start it with `ipcluster start` or "
-                "`ipcontroller`, and check that this machine can reach it."
-            ) from error
+    try:
+        return ipp.Client(str(file), timeout=seconds)
+    except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
+        raise RankError(
+            f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
+            f"expected one within {seconds:.0f} s. Start it with `ipcluster start` or "
+            "`ipcontroller`, and check that this machine can reach it."
+        ) from error
 
 
 def _find_profile(name: str) -> Path:
@@ -451,8 +429,6 @@ def _find_profile(name: str) -> Path:
 
 
 def _has_ended(process: Any) -> bool:
-    import psutil
-
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
