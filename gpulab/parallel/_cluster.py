@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -45,22 +46,6 @@ from gpulab.units import format_bytes, plural
 
 _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
-_LIBRARIES = ("torch", "ipyparallel", "gpulab", "cloudpickle")
-# An expression, since a function could not be found by an engine without gpulab; nothing heavy is
-# imported. A library that runs from its source, as on a machine where nothing was installed, has no
-# metadata; then the module itself is asked.
-_FACTS = (
-    "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': "
-    "socket.gethostname(), "
-    "**{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else "
-    "__import__(name).__version__) "
-    f"for name in {_LIBRARIES!r}}}}})"
-    "(__import__('sys'), __import__('socket'), "
-    "__import__('importlib.metadata').metadata.distributions, "
-    "__import__('importlib.util').util.find_spec)"
-)
-
-
 # A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
 # forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
@@ -236,7 +221,7 @@ class Ranks:
         self._engines = engines
         try:
             engines.start(self._progress)
-            self._open_group()
+            self._open_group(engines)
         except BaseException:
             self.stop()
             raise
@@ -357,7 +342,8 @@ class Ranks:
         RankError
             If that fails; nothing is left running, and ``start()`` starts new engines.
         """
-        if self._engines is None:
+        engines = self._engines
+        if engines is None:
             return self.start()
         if not self._busy.acquire(blocking=False):
             raise RankError(
@@ -366,9 +352,13 @@ class Ranks:
             )
         try:
             self._broken = "recover() was cut off"
-            if not self._reopen():
-                self._engines.renew(self._progress)
-                self._open_group()
+            try:
+                self._progress(0.1, "closing the old process group")
+                _gather(engines, [_rank.close_group] * self.n, "close the group", _CLOSE_SECONDS)
+                self._open_group(engines)
+            except GpulabError:  # an engine is gone or hangs
+                engines.renew(self._progress)
+                self._open_group(engines)
         except BaseException:
             self.stop()
             raise
@@ -376,37 +366,61 @@ class Ranks:
             self._busy.release()
         return self
 
-    def _reopen(self) -> bool:
-        """Try to go on with the engines that are there; return whether that went well, which it
-        does not where one is gone or hangs.
-        """
-        engines = self._engines
-        assert engines is not None
-        if engines.deaths():
-            return False
-        self._progress(0.1, "closing the old process group")
-        jobs = [engines.client[engine].apply_async(_rank.close_group) for engine in engines.ids]
-        if not (_answered(engines, jobs, _CLOSE_SECONDS) and all(job.successful() for job in jobs)):
-            return False
-        try:
-            self._open_group()
-        except GpulabError:
-            return False
-        return True
+    def _open_group(self, engines: Engines) -> None:
+        """Give the engines ranks in their order, and open a process group among them.
 
-    def _open_group(self) -> None:
-        engines = self._engines
-        assert engines is not None
+        Raises
+        ------
+        RankError
+            If the engines' libraries differ, or if the group cannot be formed.
+        InputError
+            If the port is in use, or NCCL was asked for and a rank would have no GPU of its own,
+            which NCCL refuses.
+        """
         self._progress(0.9, "opening the process group")
-        self.hosts = _open_group(
-            engines, self.timeout_seconds, self._threads, self._backend, self._port
-        )
+        n, backend = self.n, self._backend
+        facts = _gather(engines, [partial(_rank.prepare, self._threads)] * n, "load torch")
+        _check_versions([each["versions"] for each in facts])
+        hosts = [each["host"] for each in facts]
+        places = [
+            {
+                "RANK": rank,
+                "WORLD_SIZE": n,
+                "LOCAL_RANK": hosts[:rank].count(host),
+                "LOCAL_WORLD_SIZE": hosts.count(host),
+            }
+            for rank, host in enumerate(hosts)
+        ]
+        # the ranks without a GPU of their own
+        poor = [rank for rank in range(n) if facts[rank]["gpus"] < hosts.count(hosts[rank])]
+        if backend is None:
+            backend = "gloo" if poor else "cpu:gloo,cuda:nccl"
+        elif "nccl" in backend and poor:
+            raise InputError(
+                f"cluster: backend {backend!r} needs a GPU for each rank, and there are none left "
+                f"for {named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
+            )
+        towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
+        try:
+            opening = partial(_rank.open_store, towards, self._port)
+            ((meeting, port),) = _gather(engines, [opening], "open the port")
+        except RankError as error:
+            if "in use" in str(error.__cause__).lower() or "EADDRINUSE" in str(error.__cause__):
+                raise InputError(
+                    f"cluster: port {self._port} is in use on rank 0's machine; expected a free "
+                    "one. Pass another, or leave port out."
+                ) from error
+            raise
+        group = (meeting, port, self.timeout_seconds, backend)
+        calls = [partial(_rank.open_group, place, *group) for place in places]
+        _gather(engines, calls, "open the process group")
+        self.hosts = tuple(hosts)
         if self.px and _in_notebook():  # ``%%px`` reaches exactly these engines
             view = engines.client[list(engines.ids)]
             view.block = True
             view.activate()
         self._broken = None
-        self._progress(1.0, f"{named(range(self.n))} ready")
+        self._progress(1.0, f"{named(range(n))} ready")
 
     def _ready(self) -> Engines:
         """Return the engines, if they can serve."""
@@ -452,81 +466,17 @@ class Ranks:
         )
 
 
-def _open_group(
-    engines: Engines, timeout_seconds: float, threads: int, backend: str | None, port: int
-) -> tuple[str, ...]:
-    """Give the engines ranks in their order, and open a process group among them; return each
-    rank's machine.
-
-    Raises
-    ------
-    RankError
-        If the engines' libraries differ, or if the group cannot be formed.
-    InputError
-        If the port is in use, or NCCL was asked for and a rank would have no GPU of its own, which
-        NCCL refuses.
-    """
-    n = len(engines.ids)
-    facts = _gather(engines, [(eval, _FACTS)] * n, "report their versions")
-    _check_versions(facts)
-    hosts = tuple(each["host"] for each in facts)
-    gpus = _gather(engines, [(_rank.prepare, threads)] * n, "load torch")
-    places = [
-        {
-            "RANK": rank,
-            "WORLD_SIZE": n,
-            "LOCAL_RANK": hosts[:rank].count(host),
-            "LOCAL_WORLD_SIZE": hosts.count(host),
-        }
-        for rank, host in enumerate(hosts)
-    ]
-    # the ranks without a GPU of their own
-    poor = [rank for rank, host in enumerate(hosts) if gpus[rank] < hosts.count(host)]
-    if backend is None:
-        backend = "gloo" if poor else "cpu:gloo,cuda:nccl"
-    elif "nccl" in backend and poor:
-        raise InputError(
-            f"cluster: backend {backend!r} needs a GPU for each rank, and there are none left for "
-            f"{named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
-        )
-    towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
-    (meeting,) = _gather(engines, [(_rank.address_towards, towards)], "find their address")
-    try:
-        (port,) = _gather(engines, [(_rank.open_store, meeting, port)], "open the port")
-    except RankError as error:
-        if "in use" in str(error.__cause__).lower() or "EADDRINUSE" in str(error.__cause__):
-            raise InputError(
-                f"cluster: port {port} is in use on rank 0's machine; expected a free one. Pass "
-                "another, or leave port out."
-            ) from error
-        raise
-    opening = (meeting, port, timeout_seconds, backend)
-    calls = [(_rank.open_group, place, *opening) for place in places]
-    _gather(engines, calls, "open the process group")
-    return hosts
-
-
-def _answered(engines: Engines, jobs: list[Any], seconds: float) -> bool:
-    """Wait for jobs; return whether all are done before an engine dies or the time is over."""
-    end = time.monotonic() + seconds
-    while not all(job.done() for job in jobs):
-        if time.monotonic() > end or engines.deaths():
-            return False
-        time.sleep(_TICK_SECONDS)
-    return True
-
-
-def _check_versions(facts: list[dict[str, Any]]) -> None:
+def _check_versions(versions: list[dict[str, str]]) -> None:
     """Refuse engines that cannot work together.
 
     Raises
     ------
     RankError
-        Naming the first library that differs or is missing, and which ranks have what.
+        Naming the first library that differs, and which ranks have what.
     """
-    for library in ("python", *_LIBRARIES):
+    for library in versions[0]:
         ranks = defaultdict(list)
-        for rank, found in enumerate(facts):
+        for rank, found in enumerate(versions):
             ranks[re.sub(r"\+.*", "", found[library])].append(rank)
         if len(ranks) > 1:
             who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
@@ -534,14 +484,14 @@ def _check_versions(facts: list[dict[str, Any]]) -> None:
                 f"cluster: the engines have different versions of {library} ({who}); expected the "
                 "same everywhere. Start them all from one environment."
             )
-        if library in {"torch", "gpulab"} and "none" in ranks:
-            raise RankError(
-                f"cluster: the engines have no {library}; expected it to be installed. Install "
-                "gpulab where they run."
-            )
 
 
-def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[Any]:
+def _gather(
+    engines: Engines,
+    calls: Sequence[Callable[[], Any]],
+    doing: str,
+    seconds: float = _OPEN_SECONDS,
+) -> list[Any]:
     """Call one thing on each of the first engines, at once; return the results.
 
     Raises
@@ -549,16 +499,19 @@ def _gather(engines: Engines, calls: list[tuple[Any, ...]], doing: str) -> list[
     RankError
         If an engine raises, dies, or does not answer.
     """
+    end, deaths = time.monotonic() + seconds, engines.deaths()
     jobs = [
-        engines.client[engine].apply_async(*call)
-        for engine, call in zip(engines.ids, calls, strict=False)
+        engines.client[engine].apply_async(call)
+        for engine, call in zip(() if deaths else engines.ids, calls, strict=False)
     ]
-    if not _answered(engines, jobs, _OPEN_SECONDS):
+    while not deaths and not all(job.done() for job in jobs) and time.monotonic() < end:
+        time.sleep(_TICK_SECONDS)
         deaths = engines.deaths()
-        late = [rank for rank, job in enumerate(jobs) if not job.done()]
+    late = [rank for rank, job in enumerate(jobs) if not job.done()]
+    if deaths or late:
         what = (
             "; ".join(f"rank {rank} {how}" for rank, how in deaths.items())
-            or f"{named(late)} did not answer in {_OPEN_SECONDS:.0f} s"
+            or f"{named(late)} did not answer in {seconds:.0f} s"
         )
         raise RankError(
             f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. Start "

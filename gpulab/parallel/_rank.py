@@ -15,6 +15,7 @@ import _thread
 import contextlib
 import datetime
 import gc
+import importlib
 import io
 import os
 import re
@@ -245,14 +246,21 @@ _HAS_LIBUV = sys.platform != "win32"
 _STATE = SimpleNamespace(store=None, threads=None, environment={})
 
 
-def prepare(threads: int) -> int:
-    """Load torch and set its threads; return how many CUDA devices this engine sees that can talk:
-    without NCCL, as in PyTorch's builds for Windows, none can.
+def prepare(threads: int) -> dict[str, Any]:
+    """Load torch and set its threads; return the host, the versions of what must be the same on all
+    ranks, and how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
+    builds for Windows, none can.
     """
     if _STATE.threads is None:
         _STATE.threads = torch.get_num_threads()
     torch.set_num_threads(threads)
-    return torch.cuda.device_count() if dist.is_nccl_available() else 0
+    libraries = ("torch", "ipyparallel", "gpulab", "cloudpickle")
+    return {
+        "host": socket.gethostname(),
+        "versions": {"python": "{}.{}".format(*sys.version_info)}
+        | {name: importlib.import_module(name).__version__ for name in libraries},
+        "gpus": torch.cuda.device_count() if dist.is_nccl_available() else 0,
+    }
 
 
 def address_towards(host: str) -> str:
@@ -264,13 +272,16 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def open_store(address: str, port: int) -> int:
-    """Start the store at which the ranks meet; return its port, a free one for port 0."""
+def open_store(towards: str, port: int) -> tuple[str, int]:
+    """Start the store at which the ranks meet; return its address on the way to a host, and its
+    port, a free one for port 0.
+    """
     AGENT.keep_sockets()
+    address = address_towards(towards)
     _STATE.store = TCPStore(
         address, port, is_master=True, wait_for_workers=False, use_libuv=_HAS_LIBUV
     )
-    return int(_STATE.store.port)
+    return address, int(_STATE.store.port)
 
 
 def open_group(
