@@ -96,18 +96,25 @@ def flag(function: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
+def whole(
+    function: str,
+    name: str,
+    value: Any,
+    low: int,
+    high: int,
+    advice: str = "Leave it out for the default.",
+) -> int:
     """Return a whole number of a range.
 
     Raises
     ------
     InputError
-        If it is not a whole number, or lies outside the range.
+        If it is not a whole number, or lies outside the range; the message ends with ``advice``.
     """
     if not is_whole(value) or not low <= value <= high:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. "
-            "Leave it out for the default."
+            f"{advice}"
         )
     return int(value)
 

@@ -271,6 +271,10 @@ class Result:
     def __hash__(self) -> int:
         return hash(repr(self))
 
+    def has_note(self, code: str) -> bool:
+        """Return whether a note with this code is among the notes."""
+        return any(note.code == code for note in getattr(self, "notes", ()))
+
     def caption(self) -> str:
         """Return the line under the table: the badge and where the numbers came from."""
         return getattr(getattr(self, "evidence", None), "sentence", "")

@@ -118,7 +118,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scale = next((self.scales[key] for key in keys if key in self.scales), None)
         for tensor in tensors:
             self._arrived(tensor if scale else self._stand_in(tensor, func))
-        with _one_thread() if scale else contextlib.nullcontext():
+        with one_thread() if scale else contextlib.nullcontext():
             result = (
                 func(*args, **kwargs)
                 if self.replace is None
@@ -364,7 +364,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Run a real operator on a few elements, for which a second thread would only be waited for."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

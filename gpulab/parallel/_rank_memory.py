@@ -53,7 +53,7 @@ from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import autocast_off, generators_kept
 from gpulab.parallel import _strategies
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, positions_of
-from gpulab.parallel.model_states import MOST_RANKS, gpt_shape, whole_number
+from gpulab.parallel.model_states import MOST_RANKS, gpt_shape
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
 PRECISIONS = ("float32", "bfloat16")
@@ -160,12 +160,12 @@ def predict_ranks(
     report = _validate.callback(name, "progress", progress) or (lambda fraction, text: None)
     stop = _validate.callback(name, "stop", stop)
     strategy = _validate.word(name, "strategy", strategy, STRATEGIES)
-    ranks = whole_number(name, "ranks", ranks, 1, MOST_RANKS)
-    rank = whole_number(name, "rank", rank, 0, ranks - 1)
+    ranks = _validate.whole(name, "ranks", ranks, 1, MOST_RANKS, "Pass ranks=8.")
+    rank = _validate.whole(name, "rank", rank, 0, ranks - 1)
     precision = _validate.word(name, "precision", precision, PRECISIONS)
     if microbatches is None:
         microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
-    parts = whole_number(name, "microbatches", microbatches, 1, 2**20)
+    parts = _validate.whole(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _validate.flag(name, "checkpoint", checkpoint)
     optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
     if make_optimizer is None:
@@ -196,7 +196,7 @@ def predict_ranks(
             optimizer=optimizer,
             checkpoint=checkpoint,
             microbatches=parts,
-            bucket_bytes=whole_number(name, "bucket_bytes", bucket_bytes, 1, 2**50),
+            bucket_bytes=_validate.whole(name, "bucket_bytes", bucket_bytes, 1, 2**50),
             loss=loss,
             tracker=RankTracker(
                 "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from gpulab import _validate, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.tracker import one_thread
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
@@ -37,7 +38,7 @@ from gpulab.parallel.rank_results import (
     ScalingMeasurement,
     ScalingResult,
 )
-from gpulab.parallel.scaling_steps import MODELS, Prediction, StepModel, StepSpec, predict
+from gpulab.parallel.scaling_steps import MODELS, Prediction, StepSpec, Turns, predict
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -50,6 +51,7 @@ from gpulab.units import format_bytes, plural
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
+_MOST_MEASURED = 64  # ranks
 _TURN = 4  # samples of each number of ranks before the next one has its turn
 _CHUNK_SECONDS = 0.4  # of turns between two looks at progress and stop
 _ROUNDS_AT_LEAST = -(-FEWEST_SAMPLES // _TURN)
@@ -63,7 +65,6 @@ _WIDTH = 0.04
 _SIZES = tuple(2**k for k in range(12, 25, 2))
 _ALL_REDUCE_SECONDS = 1.0
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
-_NOTHING = "scaling: stopped before any step was timed; there is nothing to report. Run it again."
 
 
 def scaling(
@@ -72,7 +73,6 @@ def scaling(
     *,
     mode: str = "strong",
     batch: int | None = None,
-    counts: Iterable[int] | None = None,
     wait_seconds: float | None = None,
     deadline: float = 4.0,
     progress: Progress | None = None,
@@ -84,16 +84,14 @@ def scaling(
     Parameters
     ----------
     ranks : Ranks or int
-        A started cluster, or how many ranks to start (and end) for this alone. Smaller numbers are
-        groups of its first ranks.
+        A started cluster, or how many ranks to start (and end) for this alone. Measured are 1 to 4
+        of them, powers of two, and all; smaller numbers are groups of its first ranks.
     model : str
         "mlp", "cnn", "transformer" or "large-transformer".
     mode : str
         "strong": ``batch`` is that of all ranks together. "weak": it is that of each rank.
     batch : int, optional
         Samples; in strong scaling each number of ranks must divide it.
-    counts : iterable of int, optional
-        Numbers of ranks; by default 1 to 4, then powers of two, and all ranks.
     wait_seconds : float, optional
         Replaces computing by a wait of this length on one rank (in strong scaling divided by the
         ranks); gradients are still averaged. Such ranks need no processor of their own, so
@@ -127,8 +125,8 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    report = _validate.callback("scaling", "progress", progress)
-    stop = _validate.callback("scaling", "stop", stop)
+    report = _validate.callback("scaling", "progress", progress) or (lambda fraction, text: None)
+    stop = _validate.callback("scaling", "stop", stop) or (lambda: False)
     chosen = MODELS[_validate.word("scaling", "model", model, MODELS)]
     _validate.word("scaling", "mode", mode, MODES)
     deadline = _validate.deadline("scaling", deadline, 3600.0)
@@ -139,126 +137,109 @@ def scaling(
             f"scaling: wait_seconds is {shown(wait_seconds)}; expected more than 0 and at most 10. "
             "Pass wait_seconds=0.02."
         )
-    several = _counts(ranks, counts)
-    size = _batch(chosen, batch, mode, several)
-    spec = StepSpec(chosen, size, mode == "weak", several, wait_seconds)
+    is_whole = _validate.is_whole(ranks) and 1 <= ranks <= _MOST_MEASURED
+    if not isinstance(ranks, Ranks) and not is_whole:
+        raise InputError(
+            f"scaling: ranks is {shown(ranks)}; expected a started cluster, or a whole number from "
+            f"1 to {_MOST_MEASURED}. Pass ranks=2."
+        )
+    n = ranks.n if isinstance(ranks, Ranks) else int(ranks)
+    counts = sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(n.bit_length())), n})
+    size = _validate.whole("scaling", "batch", chosen.batch if batch is None else batch, 1, 2**20)
+    if mode == "strong" and any(size % count for count in counts):
+        step = int(np.lcm.reduce(counts))
+        raise InputError(
+            f"scaling: a batch of {size} does not divide among {', '.join(map(str, counts))} "
+            f"ranks; expected a multiple of {step}. Pass batch={-(-size // step) * step}."
+        )
+    spec = StepSpec(chosen, size, mode == "weak", tuple(counts), wait_seconds)
     with ExitStack() as stack:
         if isinstance(ranks, Ranks):
             group = ranks
         else:
-            starting = None if report is None else lambda part, text: report(0.5 * part, text)
-            group = stack.enter_context(cluster(max(several), progress=starting))
-        return _Measuring(group, spec, deadline, report, stop).result()
-
-
-class _Measuring:
-    """One measurement, from the groups to the result."""
-
-    def __init__(
-        self,
-        ranks: Ranks,
-        spec: StepSpec,
-        deadline: float,
-        report: Progress | None,
-        stop: Stop | None,
-    ) -> None:
-        self.ranks, self.spec, self.deadline = ranks, spec, deadline
-        self.report = report or (lambda fraction, text: None)
-        self.stop = stop or (lambda: False)
-        self.columns: dict[int, list[float]] = {count: [] for count in spec.counts}
-        self.alone_seconds = self.delay_seconds = 0.0
-        self.notes: list[Note] = []
-        self.interrupted = False  # which has left the ranks in the middle of a call
-
-    def result(self) -> ScalingResult:
-        self.report(0.5, "making a model on each rank")
-        facts = self._run(scaling_steps.facts)
-        # written for NCCL; no machine of ours with several GPUs has run it
-        if facts[0]["accelerators"]:
-            self.spec = replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
-        parameter_bytes = self._run(scaling_steps.begin, self.spec)[0]
-        try:
-            line = self._all_reduce_line(parameter_bytes)
-            self._sample()
-        except StoppedError:
-            self._release()
-            raise
-        self._release()
-        if self.delay_seconds > _DELAYED * self.alone_seconds:
-            share = f"{100 * self.delay_seconds / self.alone_seconds:.0f} %"
-            words = (
-                "other processes kept one rank, when it worked alone, waiting for a core for "
-                f"{share} of the time. Close other programs, or measure again later: all points "
-                "are slower than they could be."
+            group = stack.enter_context(
+                cluster(n, progress=lambda part, text: report(part / 2, text))
             )
-            self.notes.append(Note("contended", words))
-        self.report(1.0, "done")
-        return _result(self.spec, facts, parameter_bytes, self.columns, line, self.notes)
-
-    def _run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Ask the ranks; where they are interrupted, as by an instrument's Stop, say so in words of
-        this measurement.
-        """
         try:
-            return self.ranks.run(function, *args)
+            return _measured(group, spec, deadline, report, stop)
         except StoppedError as error:
-            self.interrupted = True
-            raise StoppedError(_NOTHING) from error
+            raise StoppedError(
+                "scaling: stopped before any step was timed; there is nothing to report. Run it "
+                "again."
+            ) from error
 
-    def _release(self) -> None:
-        """Let go of the models; not after an error or an interrupt, for it is itself collective:
-        the next measurement lets go.
-        """
-        if not self.interrupted:
-            self.ranks.run(scaling_steps.end)
 
-    def _all_reduce_line(self, parameter_bytes: int) -> AlphaBeta | None:
-        """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
-        if self.ranks.n < 2:
-            return None
-        self.report(0.55, "timing the all-reduce")
+def _measured(
+    ranks: Ranks, spec: StepSpec, deadline: float, report: Progress, stop: Stop
+) -> ScalingResult:
+    """Measure from the groups to the result. After a stop, which may have come in the middle of a
+    collective, the ranks keep their models until the next measurement.
+    """
+    report(0.5, "making a model on each rank")
+    facts = ranks.run(scaling_steps.facts)
+    # written for NCCL; no machine of ours with several GPUs has run it
+    if facts[0]["accelerators"]:
+        spec = replace(spec, steps_a_sample=_ACCELERATOR_STEPS)
+    parameter_bytes, line = ranks.run(scaling_steps.begin, spec)[0][0], None
+    if ranks.n > 1:
+        report(0.55, "timing the all-reduce")
         largest = max(parameter_bytes, _SIZES[3])
         sizes = {size for size in _SIZES if size <= largest} | {max(parameter_bytes, _SIZES[0])}
-        try:
-            return sweep(self.ranks, "all_reduce", sizes, deadline=_ALL_REDUCE_SECONDS).fit()
-        except StoppedError as error:
-            self.interrupted = True
-            raise StoppedError(_NOTHING) from error
+        line = sweep(ranks, "all_reduce", sizes, deadline=_ALL_REDUCE_SECONDS).fit()
+    turns, stopped = _turns(ranks, spec, deadline, report, stop)
+    notes = []
+    if stopped:
+        words = "the measurement was stopped; the points shown are those measured until then."
+        notes.append(Note("stopped", f"{words} Run it again for the rest."))
+    else:
+        ranks.run(scaling_steps.end)
+    if turns.delay_seconds > _DELAYED * turns.alone_seconds:
+        share = f"{100 * turns.delay_seconds / turns.alone_seconds:.0f} %"
+        words = (
+            "other processes kept one rank, when it worked alone, waiting for a core for "
+            f"{share} of the time. Close other programs, or measure again later: all points "
+            "are slower than they could be."
+        )
+        notes.append(Note("contended", words))
+    report(1.0, "done")
+    return _result(spec, facts, parameter_bytes, turns.seconds, line, notes)
 
-    def _sample(self) -> None:
-        begin, rounds, done = time.monotonic(), 1, 0
-        while done < _MOST_ROUNDS:
-            now = time.monotonic() - begin
-            late = now >= self.deadline and (
-                done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * self.deadline
-            )
-            if late or (
-                done >= 3 * _ROUNDS_AT_LEAST
-                and all(is_precise(np.array(column), _WIDTH) for column in self.columns.values())
-            ):
-                return
-            steps = plural(len(self.columns[self.spec.counts[0]]), "step")
-            self.report(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{steps} of each")
-            before = time.monotonic()
-            try:
-                if self.stop():
-                    raise StoppedError(_NOTHING)
-                of_ranks = self._run(scaling_steps.turns, rounds, _TURN)
-            except StoppedError:  # in the middle of these turns: those before them count
-                if not done:
-                    raise
-                words = "the measurement was stopped; the points shown are those measured until"
-                self.notes.append(Note("stopped", f"{words} then. Run it again for the rest."))
-                return
-            for count in self.columns:
-                self.columns[count] += scaling_steps.slowest(
-                    [each.seconds[count] for each in of_ranks[:count]]
-                )
-            self.alone_seconds += of_ranks[0].alone_seconds
-            self.delay_seconds += of_ranks[0].delay_seconds
-            done += rounds
-            a_round = (time.monotonic() - before) / rounds
-            rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
+
+def _turns(
+    ranks: Ranks, spec: StepSpec, deadline: float, report: Progress, stop: Stop
+) -> tuple[Turns, bool]:
+    """Return what the slowest ranks saw in their turns, until the intervals are narrow or the time
+    is over, and whether they were stopped.
+    """
+    all_turns = Turns({count: [] for count in spec.counts})
+    begin, rounds, done = time.monotonic(), 1, 0
+    while done < _MOST_ROUNDS:
+        now = time.monotonic() - begin
+        late = now >= deadline and (done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * deadline)
+        narrow = done >= 3 * _ROUNDS_AT_LEAST and all(
+            is_precise(np.array(column), _WIDTH) for column in all_turns.seconds.values()
+        )
+        if late or narrow:
+            break
+        steps = plural(_TURN * done, "step")
+        report(min(0.99, 0.65 + 0.34 * now / deadline), f"{steps} of each")
+        before = time.monotonic()
+        try:
+            if stop():
+                raise StoppedError("scaling: stopped between two turns.")
+            of_ranks = ranks.run(scaling_steps.turns, rounds, _TURN)
+        except StoppedError:  # in the middle of these turns: those before them count
+            if not done:
+                raise
+            return all_turns, True
+        for count, column in all_turns.seconds.items():
+            column.extend(scaling_steps.slowest([each.seconds[count] for each in of_ranks[:count]]))
+        all_turns.alone_seconds += of_ranks[0].alone_seconds
+        all_turns.delay_seconds += of_ranks[0].delay_seconds
+        done += rounds
+        a_round = (time.monotonic() - before) / rounds
+        rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
+    return all_turns, False
 
 
 def _result(
@@ -299,7 +280,7 @@ def _result(
         bandwidth_bytes_per_second=prediction.bandwidth,
         prediction=prediction.plain,
         overlapped=prediction.hidden,
-        notes=(*notes, *_notes(spec, list(samples), processors, samples)),
+        notes=(*notes, *_notes(spec, processors, samples)),
         evidence=Evidence.measured(where.device, sum(map(len, samples.values()))),
         environment=where,
     )
@@ -330,63 +311,25 @@ def _point(
     )
 
 
-def _notes(
-    spec: StepSpec, counts: Sequence[int], processors: int, samples: dict[int, np.ndarray]
-) -> list[Note]:
-    notes = []
+def _notes(spec: StepSpec, processors: int, samples: dict[int, np.ndarray]) -> Iterator[Note]:
     if spec.wait_seconds is not None:
-        notes.append(
-            Note(
-                "skipped",
-                f"compute is a timed wait of {1e3 * spec.wait_seconds:.3g} ms on one rank, not "
-                "work. Only the communication is real: rely on its cost, not on the speed-up.",
-            )
+        yield Note(
+            "skipped",
+            f"compute is a timed wait of {1e3 * spec.wait_seconds:.3g} ms on one rank, not work. "
+            "Only the communication is real: rely on its cost, not on the speed-up.",
         )
-    elif max(counts) > processors:
-        notes.append(
-            Note(
-                "contended",
-                f"{max(counts)} ranks share {processors} processor{'s' if processors > 1 else ''}, "
-                f"so beyond {processors} they compute in turns and cannot gain. Rely on the cost "
-                "of communication here; take speed-ups from machines with one processor per rank.",
-            )
+    elif max(samples) > processors:
+        yield Note(
+            "contended",
+            f"{max(samples)} ranks share {plural(processors, 'processor')}, so beyond {processors} "
+            "they compute in turns and cannot gain. Rely on the cost of communication here; take "
+            "speed-ups from machines with one processor per rank.",
         )
-    few = [count for count, column in samples.items() if median_interval(column)[0] is None]
-    if few:
-        reason = median_interval(samples[few[0]])[1] or ""
-        notes.append(Note("no-interval", f"{few[0]} rank{'s' if few[0] > 1 else ''}: {reason}"))
-    return notes
-
-
-def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
-    if not isinstance(ranks, Ranks) and (not _validate.is_whole(ranks) or not 1 <= ranks <= 64):
-        raise InputError(
-            f"scaling: ranks is {shown(ranks)}; expected a started cluster, or a whole number from "
-            "1 to 64. Pass ranks=2."
-        )
-    n = ranks.n if isinstance(ranks, Ranks) else int(ranks)
-    if given is None:
-        return tuple(sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(7) if 2**k <= n), n}))
-    wanted = _validate.items("scaling", "counts", given)
-    if not wanted:
-        raise InputError(
-            "scaling: counts is empty; expected at least one number of ranks. Leave it out, or "
-            "pass (1, 2)."
-        )
-    return tuple(sorted({_validate.whole("scaling", "counts", each, 1, n) for each in wanted}))
-
-
-def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> int:
-    batch = _validate.whole("scaling", "batch", model.batch if given is None else given, 1, 2**20)
-    uneven = [count for count in counts if batch % count] if mode == "strong" else []
-    if uneven:
-        raise InputError(
-            f"scaling: a batch of {batch} does not divide among {uneven[0]} ranks; expected one "
-            f"that {', '.join(map(str, counts))} divide. Pass "
-            f"batch={-(-batch // int(np.lcm.reduce(counts))) * int(np.lcm.reduce(counts))}, or "
-            f"counts that divide {batch}."
-        )
-    return batch
+    for count, column in samples.items():
+        interval, reason = median_interval(column)
+        if interval is None:
+            yield Note("no-interval", f"{plural(count, 'rank')}: {reason}")
+            break
 
 
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
@@ -633,7 +576,7 @@ def global_batch(
             "them. Pass fewer ranks or a smaller batch."
         )
     rows: list[GlobalBatchRow] = []
-    with _one_thread():
+    with one_thread():
         for p in several:
             # with one rank all rules are the same
             for rule in wanted if p > 1 else wanted[:1]:
@@ -659,19 +602,6 @@ def global_batch(
     return GlobalBatchResult(
         job.name, batch, epochs, words, rate, _WARM_UP_EPOCHS, tuple(rows), (), evidence
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Within the block torch works on one core: small batches gain nothing from more, and on a busy
-    machine threads wait for threads.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _warm_sgd(rate: float, start: float, steps: int, parameters: Any) -> torch.optim.Optimizer:

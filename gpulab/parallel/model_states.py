@@ -204,8 +204,8 @@ def rank_states(
     shape = model if isinstance(model, GptShape) else gpt_shape(model)
     _validate.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
     _validate.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
-    ranks = whole_number("rank_states", "ranks", ranks, 1, MOST_RANKS)
-    rank = whole_number("rank_states", "rank", rank, 0, ranks - 1)
+    ranks = _validate.whole("rank_states", "ranks", ranks, 1, MOST_RANKS, "Pass ranks=8.")
+    rank = _validate.whole("rank_states", "rank", rank, 0, ranks - 1)
     refused = cannot_split(shape, strategy, ranks)
     if refused:
         raise InputError(f"rank_states: {refused}")
@@ -228,22 +228,6 @@ def rank_states(
             "equal to predict_ranks' bytes between steps, except for the batch (tests/parallel)",
         ),
     )
-
-
-def whole_number(function: str, name: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number of a range; unlike ``_validate.whole``'s it has no default.
-
-    Raises
-    ------
-    InputError
-        If it is none, or lies outside the range.
-    """
-    if not _validate.is_whole(value) or not least <= value <= most:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a whole number from {least} to "
-            f"{most}. Pass for example {name}={min(max(least, 2), most)}."
-        )
-    return int(value)
 
 
 def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:

@@ -414,10 +414,6 @@ class StrategyResult(Result):
         count = max(1, len(self.timeline.steps))
         return {kind: value / count for kind, value in self.timeline.seconds(rank).items()}
 
-    def has_note(self, code: str) -> bool:
-        """Return whether a note with this code is among the notes."""
-        return any(note.code == code for note in self.notes)
-
     def __repr__(self) -> str:
         verdict = "as one process" if self.agrees else "not as one process"
         where = f"{self.strategy} on {plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}"
@@ -989,8 +985,8 @@ class ScalingResult(Result):
                 return point
         there = ", ".join(str(point.ranks) for point in self.points)
         raise InputError(
-            f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass it "
-            "in counts=."
+            f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass "
+            "one."
         )
 
     @property

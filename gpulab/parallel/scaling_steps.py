@@ -365,18 +365,12 @@ def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
 _jobs: list[ScalingJob] = []  # of this rank, at most one
 
 
-def begin(spec: StepSpec) -> int:
-    """Make this rank's job, and return its gradients' bytes; what an interrupted measurement left
-    is let go.
+def begin(spec: StepSpec) -> tuple[int, float]:
+    """Make this rank's job; return its gradients' bytes, and how long the first step took, at each
+    number of ranks once. What an interrupted measurement left is let go.
     """
-    _jobs.clear()
-    _jobs.append(ScalingJob(spec))
-    return _jobs[0].parameter_bytes
-
-
-def first_seconds() -> float:
-    """Return how long the first step took, at each number of ranks once."""
-    return _jobs[0].first_seconds
+    _jobs[:] = [ScalingJob(spec)]
+    return _jobs[0].parameter_bytes, _jobs[0].first_seconds
 
 
 def turns(rounds: int, samples: int) -> Turns:

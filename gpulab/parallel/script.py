@@ -8,6 +8,7 @@ import builtins
 import dis
 import inspect
 import linecache
+import re
 import sys
 import sysconfig
 import textwrap
@@ -331,20 +332,12 @@ def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
     """Yield the modules that source reaches by dots from a module that it calls by a name; a fresh
     process may not have them yet.
     """
-    for node in ast.walk(ast.parse(source)):
-        attributes: list[str] = []
-        while isinstance(node, ast.Attribute):
-            attributes.insert(0, node.attr)
-            node = node.value  # noqa: PLW2901
-        if not (isinstance(node, ast.Name) and node.id == name):
-            continue
+    for dotted in re.findall(rf"\b{name}((?:\.\w+)+)", source):
         reached = module.__name__
-        for attribute in attributes:
-            if f"{reached}.{attribute}" not in sys.modules:
-                break
-            reached = f"{reached}.{attribute}"
-        if reached != module.__name__:
-            yield reached
+        for attribute in dotted.split(".")[1:]:
+            if f"{reached}.{attribute}" in sys.modules:
+                reached = f"{reached}.{attribute}"
+                yield reached
 
 
 def meaning(value: Any, name: str) -> tuple[bool, Any]:

@@ -299,8 +299,7 @@ def _step_case(
     def time_step(deadline_seconds: float) -> Measurement:
         spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
         with _SESSION.ranks(world, backend) as group:
-            group.run(scaling_steps.begin, spec)
-            first = group.run(scaling_steps.first_seconds)[0]
+            _, first = group.run(scaling_steps.begin, spec)[0]
 
             def turn() -> list[float]:
                 of_ranks = group.run(scaling_steps.turns, 1, _TURN)

@@ -103,10 +103,6 @@ class Measurement(Result):
             else None
         )
 
-    def has_note(self, code: str) -> bool:
-        """Return whether a note with this code is among the notes."""
-        return any(note.code == code for note in self.notes)
-
     def __repr__(self) -> str:
         codes = f", notes: {', '.join(_codes(self.notes))}" if self.notes else ""
         figure = (
