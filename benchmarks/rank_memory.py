@@ -87,21 +87,8 @@ def real(ranks, kind, strategy, options):
 def cases(size, quick):
     """Yield (kind, strategy, options) of the matrix at a number of ranks."""
     for strategy in strategies():
-        kinds = (
-            (TRANSFORMER, "mlp")
-            if strategy in (*PIPELINES, "tensor")
-            else (TRANSFORMER,)
-            if strategy == "sequence"
-            else (TRANSFORMER, "cnn")
-        )
-        for kind in kinds:
-            options = {
-                "microbatches": 4
-                if strategy in PIPELINES
-                else 2
-                if strategy == "ddp-no-sync"
-                else 1
-            }
+        for kind in (TRANSFORMER, "mlp" if strategy in (*PIPELINES, "tensor") else "cnn"):
+            options = {"microbatches": 4 if strategy in PIPELINES else 1}
             yield kind, strategy, options
             if kind == TRANSFORMER and not quick:
                 yield kind, strategy, {**options, "precision": "bfloat16"}

@@ -52,7 +52,7 @@ from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import autocast_off, generators_kept
 from gpulab.parallel import _strategies
-from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, positions_of
+from gpulab.parallel._strategies import STRATEGIES, Asked, Setting
 from gpulab.parallel.model_states import MOST_RANKS, gpt_shape
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
@@ -73,7 +73,7 @@ _MIXED = (
 )
 _PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
 # Strategies in which each rank works on the whole batch.
-_WHOLE_BATCH = ("single", "tensor", "sequence", "split", *_PIPELINES)
+_WHOLE_BATCH = ("single", "tensor", "split", *_PIPELINES)
 # Of the largest storages alive at the peak.
 _PEAK_TENSORS = 30
 
@@ -123,7 +123,7 @@ def predict_ranks(
     loss : callable, optional
         From the model's output and ``targets`` to a scalar. None: the model returns the loss.
     microbatches : int, optional
-        Of a pipeline (as many as ranks if not given) or of "ddp-no-sync" (2).
+        Of a pipeline; as many as ranks if not given.
     bucket_bytes : int
         Of DDP's buckets.
     progress, stop : callable, optional
@@ -164,7 +164,7 @@ def predict_ranks(
     rank = _validate.whole(name, "rank", rank, 0, ranks - 1)
     precision = _validate.word(name, "precision", precision, PRECISIONS)
     if microbatches is None:
-        microbatches = ranks if strategy in _PIPELINES else 2 if strategy == "ddp-no-sync" else 1
+        microbatches = ranks if strategy in _PIPELINES else 1
     parts = _validate.whole(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _validate.flag(name, "checkpoint", checkpoint)
     optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
@@ -181,7 +181,7 @@ def predict_ranks(
         sharing = 1 if strategy in _WHOLE_BATCH else ranks
         _refuse_unsplit(
             strategy,
-            Asked(fake, ranks, len(batch[0]) * sharing, parts, positions_of(batch[0])),
+            Asked(fake, ranks, len(batch[0]) * sharing, parts),
             sharing,
         )
         inputs = torch.empty(batch[0].shape, dtype=batch[0].dtype)

@@ -8,22 +8,18 @@ the comparison with one process.
 
 In the data parallel strategies every rank takes its part of the batch: by hand (each gradient for
 itself), with PyTorch's ``DistributedDataParallel`` (buckets, while the backward pass goes on), the
-same buckets after the backward pass, accumulation that leaves exchanges out, and ZeRO: stage 1 also
-shares the optimizer's state out; in stages 2 and 3 (FSDP2) every rank keeps only its share of the
-model. A layer's parameters are gathered just before they are used. Stage 3 lets go of them after
-the forward pass and gathers them once more for the backward pass; stage 2 as FSDP2 has it keeps
-them in between. Gradients are summed and scattered, so each rank is left with those of its share,
-and its optimizer knows nothing else. The others split the model itself: within its layers, or into
-stages.
+same buckets after the backward pass, and ZeRO: stage 1 also shares the optimizer's state out; in
+stages 2 and 3 (FSDP2) every rank keeps only its share of the model. A layer's parameters are
+gathered just before they are used. Stage 3 lets go of them after the forward pass and gathers them
+once more for the backward pass; stage 2 as FSDP2 has it keeps them in between. Gradients are summed
+and scattered, so each rank is left with those of its share, and its optimizer knows nothing else.
+The others split the model itself: within its layers, or into stages.
 
 Tensor parallel: every rank works on the whole batch with a part of each layer. Of two linear layers
 in a row the first is split by columns (each rank makes some of the features) and the second by rows
 (each rank takes those features in, and the results are summed): one sum a pair in the forward pass,
-one in the backward pass. In attention the features are heads. Sequence parallel splits what lies
-between the pairs (norms, dropout, residuals) by positions; the sum then becomes a reduce-scatter,
-and an all-gather stands before the next pair. Source: Shoeybi et al., "Megatron-LM", 2019, section
-3; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
-section 4.2. The splitting is PyTorch's DTensor.
+one in the backward pass. In attention the features are heads. Source: Shoeybi et al.,
+"Megatron-LM", 2019, section 3. The splitting is PyTorch's DTensor.
 
 Stages, one a rank: by hand, as people write it first, the batch goes through rank after rank, and
 its gradient comes back the same way, so that one rank works while the others wait. A pipeline cuts
@@ -49,14 +45,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from gpulab.errors import InputError, kind_of
@@ -75,16 +65,12 @@ class Asked:
     ranks, batch_size, microbatches : int
         The batch is that of a whole step, over all ranks; microbatches are the parts that a rank
         takes one after another, where a strategy has them.
-    positions : int
-        Of one item, where items are sequences: the inputs' second dimension, or 1 where they have
-        none.
     """
 
     model: Any
     ranks: int
     batch_size: int
     microbatches: int
-    positions: int
 
 
 @dataclass
@@ -172,11 +158,6 @@ def strategies() -> tuple[str, ...]:
     return tuple(STRATEGIES)
 
 
-def positions_of(inputs: Any) -> int:
-    """Return the positions of an item of these inputs, as ``Asked`` counts them."""
-    return int(inputs.shape[1]) if inputs.dim() > 1 else 1
-
-
 def divides(name: str, asked: Asked, parts: int, what: str) -> None:
     """Refuse a batch that does not divide.
 
@@ -204,7 +185,6 @@ class SingleProcess:
     """Every rank trains the whole model on the whole batch: what one process does."""
 
     splits_batch = False
-    parts = 1  # of a rank's batch, one after another; their gradients add up
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.model, self.whole = setting, setting.model, setting.model
@@ -213,25 +193,17 @@ class SingleProcess:
 
     def step(self, batch: tuple[Any, Any]) -> Any:
         """Take a step on the batch, or on this rank's part of it."""
-        setting, loss = self.setting, 0.0
-        inputs, targets = setting.share(batch) if self.splits_batch else batch
+        setting = self.setting
+        part = setting.share(batch) if self.splits_batch else batch
         self.optimizer.zero_grad(set_to_none=True)
-        parts = zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True)
-        for number, part in enumerate(parts):
-            loss = loss + self.passes(part, number)
+        with setting.span("forward"):
+            loss = setting.loss(self.model, part)
+        with setting.span("backward"):
+            loss.backward()
         self.exchange()
         with setting.span("optimizer"):
             self.optimizer.step()
-        return loss / setting.size
-
-    def passes(self, part: tuple[Any, Any], number: int) -> Any:
-        """Do the forward and backward passes of a part; return its share of the loss."""
-        mark = f" {number}" if self.parts > 1 else ""
-        with self.setting.span(f"forward{mark}"):
-            loss = self.setting.loss(self.model, part) / self.parts
-        with self.setting.span(f"backward{mark}"):
-            loss.backward()
-        return loss.detach()
+        return loss.detach() / setting.size
 
     def exchange(self) -> None:
         """Do what is to be done with the gradients before the optimizer uses them."""
@@ -322,26 +294,20 @@ def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
 
 class Buckets(SingleProcess):
     """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there,
-    during the rest of the backward pass; with several parts, during the last one's.
+    during the rest of the backward pass.
     """
 
     splits_batch = True
 
-    def __init__(self, setting: Setting, parts: int = 1) -> None:
+    def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.parts = parts
         self.model = DistributedDataParallel(
             self.whole, bucket_cap_mb=setting.bucket_bytes / 2**20, gradient_as_bucket_view=True
         )
 
-    def passes(self, part: tuple[Any, Any], number: int) -> Any:
-        """Exchange gradients in the last part's backward pass alone."""
-        last = number == self.parts - 1
-        with contextlib.nullcontext() if last else self.model.no_sync():
-            loss = super().passes(part, number)
-        if last:
-            self.setting.ends_in_wait.append(time.perf_counter())
-        return loss
+    def exchange(self) -> None:
+        """Note that DDP has waited for the last bucket at the end of the backward pass."""
+        self.setting.ends_in_wait.append(time.perf_counter())
 
 
 class SharedOptimizer(Buckets):
@@ -417,17 +383,10 @@ def _check_sharding(name: str, asked: Asked) -> None:
         )
 
 
-def _check_accumulation(name: str, asked: Asked) -> None:
-    parts = asked.ranks * asked.microbatches
-    what = f"the {asked.ranks} ranks times {asked.microbatches} microbatches"
-    divides(name, asked, parts, what)
-
-
 class SplitLayers(SingleProcess):
     """A model whose pairs of linear layers are split over the ranks."""
 
-    def __init__(self, setting: Setting, *, sequence: bool) -> None:
-
+    def __init__(self, setting: Setting) -> None:
         mesh = init_device_mesh(setting.device.type, (setting.size,))
         for block in _blocks(setting.model):
             # The layer holds all queries, then all keys, then all values; cut in two as it is, rank
@@ -437,23 +396,8 @@ class SplitLayers(SingleProcess):
                 for parameter in block.qkv.parameters():
                     parameter.copy_(_in_groups(parameter, 3, setting.size))
             block.heads //= setting.size
-        parallelize_module(setting.model, mesh, plan(setting.model, sequence=sequence))
+        parallelize_module(setting.model, mesh, _plan(setting.model))
         super().__init__(setting)
-
-    def exchange(self) -> None:
-        """Sum gradients that each rank has of its own positions only (norms, and biases behind a
-        reduce-scatter), once and for all.
-
-        DTensor would do it by itself, but wherever the optimizer uses them: twice a parameter with
-        Adam.
-        """
-        with self.setting.span("average"):
-            for parameter in self.model.parameters():
-                if (
-                    isinstance(parameter.grad, DTensor)
-                    and parameter.grad.placements != parameter.placements
-                ):
-                    parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
 
     def state(self) -> dict[str, Any]:
         """Gather the parameters, with the heads in their order again; rank 0 returns them."""
@@ -467,43 +411,17 @@ class SplitLayers(SingleProcess):
         return whole if self.setting.rank == 0 else {}
 
 
-def plan(model: Any, *, sequence: bool = False) -> dict[str, Any]:
-    """Return how each layer is split, by the layer's name, for
-    ``torch.distributed.tensor.parallel.parallelize_module``.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The course's transformer, or (without ``sequence``) its multi-layer perceptron.
-    sequence : bool
-        Split what lies between the pairs by positions too.
+def _plan(model: Any) -> dict[str, Any]:
+    """Return how each layer is split, by the layer's name: the course's transformer, or its
+    multi-layer perceptron.
     """
-    if not _blocks(model):
-        first, second = _pairs(model)
-        return {
-            **{f"layers.{i}": ColwiseParallel() for i in first},
-            **{f"layers.{i}": RowwiseParallel() for i in second},
-        }
-    by_columns = ColwiseParallel(input_layouts=Shard(1)) if sequence else ColwiseParallel()
-    by_rows = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
-    layers: dict[str, Any] = {}
-    for i in range(len(model.blocks)):
-        layers |= {f"blocks.{i}.{name}": by_columns for name in ("qkv", "feed.0")}
-        layers |= {f"blocks.{i}.{name}": by_rows for name in ("projection", "feed.2")}
-        if sequence:
-            layers |= {
-                f"blocks.{i}.{name}": SequenceParallel() for name in ("attention_norm", "feed_norm")
-            }
-            layers[f"blocks.{i}.feed.3"] = SequenceParallel(use_local_output=True)
-    if sequence:
-        layers["blocks.0"] = PrepareModuleInput(
-            input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True
-        )
-        layers["norm"] = SequenceParallel()
-        layers["head"] = PrepareModuleInput(
-            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
-        )
-    return layers
+    if _blocks(model):
+        blocks = [f"blocks.{i}" for i in range(len(model.blocks))]
+        first = [f"{block}.{name}" for block in blocks for name in ("qkv", "feed.0")]
+        second = [f"{block}.{name}" for block in blocks for name in ("projection", "feed.2")]
+    else:
+        first, second = ([f"layers.{i}" for i in places] for places in _pairs(model))
+    return dict.fromkeys(first, ColwiseParallel()) | dict.fromkeys(second, RowwiseParallel())
 
 
 def _in_groups(rows: Any, outer: int, inner: int) -> Any:
@@ -537,14 +455,11 @@ def _check_layers(name: str, asked: Asked) -> None:
     """
     model, ranks = asked.model, asked.ranks
     blocks = _blocks(model)
-    if not blocks and (name == "sequence" or not isinstance(model, SmallMLP)):
-        known = (
-            "networks.transformer" if name == "sequence" else "networks.transformer or networks.mlp"
-        )
+    if not blocks and not isinstance(model, SmallMLP):
         raise InputError(
             f"train: {name} does not know how to split {kind_of(model)}; expected a model of "
-            f"{known}, whose pairs of linear layers it knows. Pass strategy='zero3', which can "
-            "shard any model."
+            "networks.transformer or networks.mlp, whose pairs of linear layers it knows. Pass "
+            "strategy='zero3', which can shard any model."
         )
     if blocks and blocks[0].heads % ranks:
         fitting = next(k for k in range(ranks, 0, -1) if blocks[0].heads % k == 0)
@@ -553,21 +468,13 @@ def _check_layers(name: str, asked: Asked) -> None:
             f"multiple of {ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, "
             f"or a model with heads={ranks}."
         )
-    if name == "sequence" and asked.positions % ranks:
-        fitting = asked.positions // ranks * ranks or ranks
+    wide = [] if blocks else [model.layers[i].out_features for i in _pairs(model)[0]]
+    odd = next((features for features in wide if features % ranks), None)
+    if odd is not None:
         raise InputError(
-            f"train: sequence cannot split {asked.positions} positions over {ranks} ranks; "
-            f"expected a multiple of {ranks}, since each rank has the same number. Pass "
-            f"strategy='tensor', which keeps them together, or inputs of {fitting} positions."
+            f"train: {name} cannot split {odd} features over {ranks} ranks; expected a "
+            f"multiple of {ranks}. Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
         )
-    if not blocks:
-        wide = [model.layers[i].out_features for i in _pairs(model)[0]]
-        odd = next((features for features in wide if features % ranks), None)
-        if odd is not None:
-            raise InputError(
-                f"train: {name} cannot split {odd} features over {ranks} ranks; expected a "
-                f"multiple of {ranks}. Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
-            )
 
 
 class Stages:
@@ -866,10 +773,6 @@ STRATEGIES: Mapping[str, Strategy] = {
         lambda setting: ByHand(setting, partial(average_in_buckets, setting.bucket_bytes)),
         divides_over_ranks,
     ),
-    # accumulation: a rank's part in microbatches, and only the last backward pass exchanges
-    "ddp-no-sync": Strategy(
-        lambda setting: Buckets(setting, setting.microbatches), _check_accumulation
-    ),
     # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
     "zero1": Strategy(SharedOptimizer, divides_over_ranks),
     # FSDP2 that keeps gathered parameters until the backward pass is over: gradients and optimizer
@@ -878,9 +781,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     # FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered twice
     "zero3": Strategy(partial(Sharded, reshard=True), _check_sharding),
     # each pair of linear layers split by columns, then rows; the whole batch on every rank
-    "tensor": Strategy(partial(SplitLayers, sequence=False), _check_layers),
-    # and norms and the other layers between the pairs split by positions
-    "sequence": Strategy(partial(SplitLayers, sequence=True), _check_layers),
+    "tensor": Strategy(SplitLayers, _check_layers),
     # stages by hand: the batch goes from rank to rank, and one works while the others wait
     "split": Strategy(OneAfterAnother, _check_stages),
     # stages and microbatches: all forwards before all backwards, or one backward after each forward

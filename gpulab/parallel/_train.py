@@ -29,7 +29,7 @@ from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline, usual_algorithm
 from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
-from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess, positions_of
+from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
 from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Order, Task, check_seed
@@ -92,7 +92,7 @@ def train(
     learning_rate : float, optional
         The task's by default, which fits Adam.
     microbatches : int
-        Parts that a rank takes one after another, for "ddp-no-sync" and the pipelines.
+        Parts that a rank takes one after another, for the pipelines.
     bucket_bytes : int
         About how many bytes of gradients travel together in "ddp" and its relatives. PyTorch's own
         25 MiB would put a model of this size into one bucket, which leaves nothing to overlap.
@@ -144,8 +144,7 @@ def train(
     source = training.task(task)
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
-    positions = positions_of(source.train.inputs)
-    chosen.check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches, positions))
+    chosen.check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches))
     single = _single_process(ranks, job, model)
     return _result(ranks, job, whole, single, ranks.run(train_on_rank, job, model))
 

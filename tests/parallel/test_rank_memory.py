@@ -126,10 +126,8 @@ def test_checkpoints_and_bfloat16_take_less() -> None:
     [({"ranks": 0}, "ranks"), ({"ranks": 1025}, "1025"), ({"rank": 2}, "rank is 2"),
      ({"strategy": "zero4"}, "zero4"), ({"precision": "int8"}, "int8"),
      ({"optimizer": None}, "optimizer"), ({"strategy": "tensor", "ranks": 3}, "4 heads"),
-     ({"strategy": "sequence", "inputs": X[:, :3], "ranks": 4}, "inputs of 4 positions"),
      ({"strategy": "pipeline-gpipe", "ranks": 8}, "5 layers"),
      ({"strategy": "pipeline-gpipe", "microbatches": 3}, "inputs of 3 items"),
-     ({"strategy": "ddp-no-sync", "microbatches": 2, "inputs": X[:3]}, "inputs of 2 items"),
      ({"microbatches": 0}, "microbatches"), ({"inputs": "x"}, "inputs"), ({"model": "8B"}, "8B"),
      ({"loss": lambda y, t: y}, "loss")],
 )  # fmt: skip
