@@ -6,7 +6,7 @@ The progress is stored in ``.gpulab/progress.json`` of the working directory, or
 when solutions are shown (see ``_progress.policy``).
 """
 
-from gpulab.lessons._climb import climb, compiled, instructions
+from gpulab.lessons._climb import climb, compiled
 from gpulab.lessons._grades import Rubric, grade
 from gpulab.lessons._idioms import rosetta
 from gpulab.lessons._material import (
@@ -45,7 +45,6 @@ __all__ = [
     "grade",
     "hang",
     "hint",
-    "instructions",
     "memory_curve",
     "predict",
     "progress",

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -290,35 +289,3 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule:
                 "nothing: no compiler is installed", "the compiler's own log, if available"
             ),
         )
-
-
-def instructions(source: str, *names: str, arch: str = "sm_90") -> Listing:
-    """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and
-    sum) or "HMMA" (a Tensor Core's).
-
-    Parameters
-    ----------
-    source : str
-    *names : str
-        As NVIDIA's disassembler writes them.
-    arch : str
-
-    Raises
-    ------
-    CompileError
-        If the compiler refuses the source.
-    InputError
-        If an argument is not what it should be.
-    """
-    headers = "instruction", "occurrences in the code"
-    try:
-        code = compile_cuda(source, arch=arch).sass
-    except MissingLibraryError as error:
-        return Listing(str(error), headers, (), (str(error), ""))
-    counts = [(name, str(len(re.findall(rf"\b{re.escape(name)}\b", code)))) for name in names]
-    evidence = Evidence.modelled(
-        f"the code for {arch}, where each instruction counts once, however often it runs",
-        "NVRTC and nvdisasm",
-    )
-    title = ", ".join(f"{name}: {count}" for name, count in counts)
-    return Listing(title, headers, tuple(counts), (), (("", evidence),))

@@ -34,11 +34,8 @@ PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
 STUDENT_SECONDS = 1_200.0
 # Why an answer stays open through no fault of the student's.
-_STOPPED, _NOT_RUN = (
-    "the grading was stopped before this answer",
-    "the answer is code, and code is not run here",
-)
-_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN, NO_BOX, LOST)
+_NOT_RUN = "the answer is code, and code is not run here"
+_NOT_THE_STUDENTS = (_NOT_RUN, NO_BOX, LOST)
 _TOO_LONG = "it was not run: the student's answers before it took all the time that a student has"
 # A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned
 # into these by some.
@@ -311,7 +308,6 @@ def grade(
     student_seconds: float = STUDENT_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
     progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
@@ -340,8 +336,6 @@ def grade(
         The limit for one answer and all its processes, in addition to the libraries (Linux).
     progress : callable, optional
         Called with (answers checked, different answers in all).
-    stop : callable, optional
-        Called before each answer; once it returns True, the remaining answers stay "open".
 
     Returns
     -------
@@ -390,7 +384,7 @@ def grade(
             jobs.setdefault(key, {**job, "students": []})["students"].append(number)
             keys[number][check.id] = key
     left = dict.fromkeys(range(len(room.students)), float(student_seconds))
-    outcomes = _outcomes(jobs, run_code, left, progress, stop)
+    outcomes = _outcomes(jobs, run_code, left, progress)
     students = tuple(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for id, key in own.items()})
         for student, own in zip(room.students, keys, strict=True)
@@ -405,7 +399,6 @@ def _outcomes(
     run_code: bool,
     left: dict[int, float],
     progress: Callable[[int, int], None] | None,
-    stop: Callable[[], bool] | None,
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
     import psutil
@@ -418,9 +411,6 @@ def _outcomes(
             why_not = _NOT_RUN if job["code"] and not run_code else ""
             if not why_not and left[payer] <= 0:
                 why_not = _TOO_LONG
-            if stop is not None and stop():
-                found[key] = {"state": OPEN, "message": _STOPPED, "by": ""}
-                continue
             found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
             late = "did not finish within" in found[key]["message"]
             if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):

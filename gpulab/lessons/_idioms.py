@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import html
 import linecache
-import math
 import statistics
 import timeit
 from collections import Counter
@@ -27,7 +26,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.lessons import content
 from gpulab.lessons._material import Listing
 from gpulab.results import Result
-from gpulab.timing.agreement import tolerance_for
+from gpulab.timing.agreement import flat, relative_difference, tolerance_for
 from gpulab.units import plural
 
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
@@ -378,36 +377,13 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
         ratio = float(result) / float(expected)
         near = 1 / idiom.within <= ratio <= idiom.within
         return None, "" if near else f"it gave {ratio:.3g} times what a plain clock gives"
-    got, right = _plain(result), _plain(expected)
-    if not isinstance(right, np.ndarray) or right.dtype.kind not in "biufc":
-        same = bool(np.array_equal(got, right)) if isinstance(right, np.ndarray) else got == right
-        return None, "" if same else f"it gave {shown(got)}, and {shown(right)} is right"
-    if not isinstance(got, np.ndarray) or got.shape != right.shape:
-        return (
-            None,
-            f"it gave {shown(getattr(got, 'shape', got))}, and an array of shape {right.shape} is "
-            "right",
-        )
-    if right.size == 0:
-        return 0.0, ""
-    scale = float(np.max(np.abs(right.astype(np.complex128)))) or 1.0
-    difference = float(np.max(np.abs(got.astype(np.complex128) - right))) / scale
-    if not math.isfinite(difference):  # nan is not larger than any tolerance
-        return None, "it holds numbers that are not finite"
-    wrong = difference > _tolerance(idiom, library)
-    return difference, f"it is off by {difference:.1e} of the largest value" if wrong else ""
-
-
-def _plain(value: Any) -> Any:
-    """Return arrays and numbers as numpy arrays, all else as it is."""
-    owner = _backends.backend_of(value)
-    if owner is not None:
-        return np.asarray(owner.to_host(value))
-    return (
-        np.asarray(value)
-        if isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, bool)
-        else value
-    )
+    if not isinstance(expected, np.ndarray):
+        same = result == expected
+        return None, "" if same else f"it gave {shown(result)}, and {shown(expected)} is right"
+    difference = relative_difference(flat(result), flat(expected))
+    if difference <= _tolerance(idiom, library):
+        return difference, ""
+    return difference, f"it is off by {difference:.1e} of the largest value"
 
 
 def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:

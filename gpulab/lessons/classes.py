@@ -19,7 +19,7 @@ import stat
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -343,19 +343,12 @@ def line(text: str, most: int = _LONGEST_LINE) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
-def classroom(
-    folder: str | os.PathLike[str],
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    same_name: str = SAME_NAME[0],
-) -> Classroom:
+def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) -> Classroom:
     """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
 
     Parameters
     ----------
     folder : path
-    progress : callable, optional
-        Called with (files read, files in all).
     same_name : str
         Anybody can type any name, so of reports with one name from different folders, or with
         answers to the same exercises, one may be another student's. "ask" lists each of them and
@@ -387,14 +380,12 @@ def classroom(
     files, remarks = _files(root)
     read: list[_Read] = []
     refused: list[tuple[str, str]] = []
-    for number, file in enumerate(files, 1):
+    for file in files:
         name = _place(file.relative_to(root).as_posix())
         try:
             read.append(_Read(name, str(file.parent.relative_to(root)), read_report(file)))
         except RecordingError as error:
             refused.append((name, message_of(error, 400)))
-        if progress is not None:
-            progress(number, len(files))
     students, twice = _students(read, same_name)
     return Classroom(str(root), students, tuple(refused), (*remarks, *twice))
 
