@@ -17,7 +17,7 @@ from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     FUNCTIONS,
     Call,
-    makes,
+    computes,
     not_numeric,
 )
 from gpulab.kernels.simulation._geometry import Mask
@@ -422,63 +422,42 @@ def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return np.where((a == 0) & (b == 0), zero, found)[()]
 
 
-@makes("min", "max")
-def _extreme(call: Call) -> Expression:
-    values = [call.translator.expression(node) for node in call.arguments(1, 64)]
+@computes("min", "max", most=64)
+def _extreme(call: Call, frame: Frame, mask: Mask, *given: Any) -> Any:
     smaller = call.name == "min"
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        given = [value(frame, mask) for value in values]
-        given = [*given[0]] if len(given) == 1 and isinstance(given[0], tuple) else given
-        if not given or any(
-            not_numeric(value) or value.dtype.kind not in "biuf" for value in given
-        ):
-            raise call.fail(f"{call.name} takes real numbers, or a tuple of them")
-        best, of_two = given[0], len(given) == 2
-        for other in given[1:]:
-            floats = best.dtype in _FLOATS and other.dtype in _FLOATS
-            dtype = _types.unified(best.dtype, other.dtype)
-            best, other = _types.cast(best, dtype), _types.cast(other, dtype)  # noqa: PLW2901
-            if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
-                return _of_floats(np.fmin if smaller else np.fmax, best, other)
-            # All others it compares as Python does, which keeps the first where either is nan.
-            chosen: Any = np.where(other < best if smaller else other > best, other, best)
-            best = chosen if chosen.ndim else chosen[()]
-        return best
-
-    return run
+    given = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+    if not given or any(not_numeric(value) or value.dtype.kind not in "biuf" for value in given):
+        raise call.fail(f"{call.name} takes real numbers, or a tuple of them")
+    best, of_two = given[0], len(given) == 2
+    for other in given[1:]:
+        floats = best.dtype in _FLOATS and other.dtype in _FLOATS
+        best, other = _types.alike(best, other)  # noqa: PLW2901
+        if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
+            return _of_floats(np.fmin if smaller else np.fmax, best, other)
+        # All others it compares as Python does, which keeps the first where either is nan.
+        chosen: Any = np.where(other < best if smaller else other > best, other, best)
+        best = chosen[()]
+    return best
 
 
-@makes("isinstance")
-def _isinstance(call: Call) -> Expression:
-    """Return the closure of a test of a type: numba's own, so that an int is an int64 alone.
+@computes("isinstance", least=2)
+def _isinstance(call: Call, frame: Frame, mask: Mask, found: Any, asked: Any) -> Any:
+    """Return whether a value has a type: numba's own, so that an int is an int64 alone.
 
     Source: numba-cuda 0.30, ol_isinstance in builtins.py.
     """
-    value, kinds = (call.translator.expression(node) for node in call.arguments(2))
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found, asked = value(frame, mask), kinds(frame, mask)
-        asked = asked if isinstance(asked, tuple) else (asked,)
-        own: list[Any] = [] if not_numeric(found) else [found.dtype]
-        if isinstance(found, tuple) or own == [np.complex128]:
-            own.append(Intrinsic("complex" if own else "tuple"))
-        return np.bool_(any(kind in asked for kind in own))
-
-    return run
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    own: list[Any] = [] if not_numeric(found) else [found.dtype]
+    if isinstance(found, tuple) or own == [np.complex128]:
+        own.append(Intrinsic("complex" if own else "tuple"))
+    return np.bool_(any(kind in asked for kind in own))
 
 
-@makes("tuple")
-def _tuple(call: Call) -> Expression:
-    value = call.translator.expression(call.arguments(1)[0])
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        if not isinstance(found, tuple):
-            raise call.fail("tuple takes a tuple")
-        return found
-
-    return run
+@computes("tuple")
+def _tuple(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
+    if not isinstance(found, tuple):
+        raise call.fail("tuple takes a tuple")
+    return found
 
 
 def _round(value: Any, digits: Any = None) -> Any:
@@ -611,60 +590,44 @@ _REDUCTIONS = (
 )  # fmt: skip
 
 
-def _reduction(call: Call) -> Expression:
-    """Return the closure of a sum, a largest element and the like, of an array or a tuple."""
+@computes("sum", *(f"{owner}.{name}" for owner in ("np", "") for name in _REDUCTIONS))
+def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
+    """Return a sum, a largest element and the like, of an array or a tuple."""
     name = call.name.rpartition(".")[2]
-    value, reduce = call.translator.expression(call.arguments(1)[0]), getattr(np, name)
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        parts = found if isinstance(found, tuple) else ()
-        if isinstance(found, (View, Choice)) and found.dtype.kind in "biufc":
-            each = [*elements(found, mask)]
-            if any(some is not mask for _, some in each):
-                raise call.fail(f"{call.name} takes an array that is as long in all threads")
-            parts = tuple(load(frame.machine, found, mask, at, call.line) for at, _ in each)
-        if not parts or any(map(not_numeric, parts)):
-            raise call.fail(f"{call.name} takes an array or a tuple of numbers")
-        stacked = np.array(np.broadcast_arrays(*parts))
-        if name.endswith(("mean", "var", "std")):
-            stacked = _types.cast(stacked, _types.FLOAT)
-        return reduce(stacked, axis=0)[()]
-
-    return run
+    parts = found if isinstance(found, tuple) else ()
+    if isinstance(found, (View, Choice)) and found.dtype.kind in "biufc":
+        each = [*elements(found, mask)]
+        if any(some is not mask for _, some in each):
+            raise call.fail(f"{call.name} takes an array that is as long in all threads")
+        parts = tuple(load(frame.machine, found, mask, at, call.line) for at, _ in each)
+    if not parts or any(map(not_numeric, parts)):
+        raise call.fail(f"{call.name} takes an array or a tuple of numbers")
+    stacked = np.array(np.broadcast_arrays(*parts))
+    if name.endswith(("mean", "var", "std")):
+        stacked = _types.cast(stacked, _types.FLOAT)
+    return getattr(np, name)(stacked, axis=0)[()]
 
 
-for _name in _REDUCTIONS:
-    FUNCTIONS[f"np.{_name}"] = FUNCTIONS[f".{_name}"] = _reduction
-FUNCTIONS["sum"] = _reduction
-
-
-@makes(".view", ".reshape", ".ravel", ".item", ".copy")
-def _of_memory(call: Call) -> Expression:
-    owner, *rest = [call.translator.expression(node) for node in call.arguments(1, 9)]
+@computes(".view", ".reshape", ".ravel", ".item", ".copy", most=9)
+def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> Any:
     kind = call.name[1:]
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        view, given = owner(frame, mask), [value(frame, mask) for value in rest]
-        if not isinstance(view, View):
-            raise call.fail(f"`{call.name}` is not supported in a kernel")
-        try:
-            if kind == "copy":  # memory of each thread's own
-                shape = tuple(map(int, view.shape))
-                copy = new_view(view.store.name, "local", shape, view.dtype, mask.batch)
-                fill(frame.machine, copy, mask, view, call.line)
-                return copy
-            if kind == "view":
-                dtype = dtype_of(given[0]) if given else None
-                return viewed(view, view.dtype if dtype is None else dtype)
-            shape = given[0] if given and isinstance(given[0], tuple) else tuple(given)
-            if kind == "item":
-                return load(frame.machine, reshaped(view, ()), mask, (), call.line)
-            return reshaped(view, shape if kind == "reshape" else (-1,))
-        except (TypeError, ValueError) as error:
-            raise call.fail(f"`{call.name}`: {error}") from error
-
-    return run
+    if not isinstance(view, View):
+        raise call.fail(f"`{call.name}` is not supported in a kernel")
+    try:
+        if kind == "copy":  # memory of each thread's own
+            shape = tuple(map(int, view.shape))
+            copy = new_view(view.store.name, "local", shape, view.dtype, mask.batch)
+            fill(frame.machine, copy, mask, view, call.line)
+            return copy
+        if kind == "view":
+            dtype = dtype_of(given[0]) if given else None
+            return viewed(view, view.dtype if dtype is None else dtype)
+        if kind == "item":
+            return load(frame.machine, reshaped(view, ()), mask, (), call.line)
+        shape = given[0] if given and isinstance(given[0], tuple) else given
+        return reshaped(view, shape if kind == "reshape" else (-1,))
+    except (TypeError, ValueError) as error:
+        raise call.fail(f"`{call.name}`: {error}") from error
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -725,27 +688,23 @@ _ALIASES = {
 }
 
 
-def _vector(call: Call, dtype: np.dtype, count: int) -> Expression:
-    """Return the closure of a vector of numbers, or of other vectors' parts."""
-    values = [call.translator.expression(node) for node in call.arguments(1, 4)]
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        parts: list[Any] = []
-        for value in values:
-            found = value(frame, mask)
-            parts.extend(found if isinstance(found, tuple) else [found])
-        if len(parts) != count or any(map(not_numeric, parts)):
-            raise call.fail(f"{call.name} takes {plural(count, 'number')}")
-        return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
-
-    return run
+def _vector(
+    dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *values: Any
+) -> tuple[Any, ...]:
+    """Return a vector of numbers, or of other vectors' parts."""
+    parts: list[Any] = []
+    for value in values:
+        parts.extend(value if isinstance(value, tuple) else [value])
+    if len(parts) != count or any(map(not_numeric, parts)):
+        raise call.fail(f"{call.name} takes {plural(count, 'number')}")
+    return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 
 
 def _register_vectors() -> None:
     for alias, name in _ALIASES.items():
         for count in range(1, 5):
-            make = functools.partial(_vector, dtype=np.dtype(name), count=count)
-            FUNCTIONS[f"cuda.{name}x{count}"] = FUNCTIONS[f"cuda.{alias}{count}"] = make
+            names = f"cuda.{name}x{count}", f"cuda.{alias}{count}"
+            computes(*names, most=4)(functools.partial(_vector, np.dtype(name), count))
 
 
 _register_halves()

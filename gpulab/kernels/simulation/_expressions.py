@@ -9,7 +9,7 @@ import enum
 import functools
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ from gpulab.units import plural
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._simulate import Function, Program
     from gpulab.kernels.simulation._translate import Frame
-    from gpulab.kernels.simulation._types import Joins, Reaching
+    from gpulab.kernels.simulation._types import Joins
 
 # -------------------------------------------------------------------------------------------------
 # An element of a tuple: any lane may ask for another one where all are of one type, as numba has
@@ -168,15 +168,12 @@ class Translator:
         self,
         source: Source,
         program: Program,
-        local: set[str],
-        ways: Reaching,
         joins: Joins,
-        target: Callable[[ast.expr], Callable[[Frame, Mask, Any], None]],
+        around: Collection[str] = (),
     ) -> None:
-        self.source, self.program, self.local, self.target = source, program, local, target
-        # reads that may find no value, and the variables read so
-        self.unsure, self.followed = ways.unsure, {node.id for node in ways.unsure}
-        self._reads, self._joins = ways.joins, joins
+        self.source, self.program, self.joins = source, program, joins
+        self.local = source.local_names.union(around)
+        self.followed = {node.id for node in joins.unsure}  # variables that may have no value
         self._assigned_to: str | None = None
         self._compared = compared_reads(source)
 
@@ -258,13 +255,17 @@ class Translator:
     def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
         """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
         self._assigned_to = assigned_to
-        method = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if method is None:
-            raise self.fail(
-                f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node
-            )
-        made: Expression = method(node)
+        made: Expression = self.translated(node)
         return made
+
+    def translated(self, node: ast.AST) -> Any:
+        """Return what the method for this kind of node makes of it."""
+        kind = type(node)
+        method = getattr(self, f"_{kind.__name__.lower()}", None)
+        if method is None:
+            words = _WORDS.get(kind, kind.__name__)
+            raise self.fail(f"{words} is not supported in a kernel", node)
+        return method(node)
 
     def condition(self, node: ast.expr) -> Expression:
         """Return the closure of a test: truth values."""
@@ -331,8 +332,8 @@ class Translator:
             frame.look_for(name, mask, line)
             return value if join is None else frame.types.joined(join, value)
 
-        join = self._reads.get(node)
-        if node in self.unsure:
+        join = self.joins.reads.get(node)
+        if node in self.joins.unsure:
             return run_unsure
         if join is None:
             return run
@@ -349,7 +350,7 @@ class Translator:
         """
         join = "", frozenset(parts)
         for part in parts:
-            self._joins.of[part].add(join)
+            self.joins.of[part].add(join)
         plain = {part: self.expression(part) for part in parts if self._is_plain(part)}
 
         def run(frame: Frame, number: int, value: Any) -> Any:
@@ -370,14 +371,14 @@ class Translator:
         """Keep what computes the value that a definition of a join gives, if nobody sees which
         lanes do so; of a conversion its type suffices.
         """
-        if definition not in self._joins.of:
+        if definition not in self.joins.of:
             return
         called = self.called(node) if isinstance(node, ast.Call) else None
         if isinstance(called, np.dtype) and ast.unparse(node).startswith(called.name):
             converted = called.type(0)  # whatever it is made of
-            self._joins.computed[definition] = lambda frame, mask: converted
+            self.joins.computed[definition] = lambda frame, mask: converted
         elif self._is_plain(node, calls=True):
-            self._joins.computed[definition] = compute
+            self.joins.computed[definition] = compute
 
     def _is_plain(self, node: ast.expr, calls: bool = False) -> bool:
         """Return whether nobody sees which lanes compute an expression; with ``calls`` of functions
@@ -392,7 +393,7 @@ class Translator:
                 or (isinstance(part, ast.Call) and _only_computes(self.called(part)))
             )
         ]
-        return is_plain(node, pure) and not any(part in self.unsure for part in ast.walk(node))
+        return is_plain(node, pure) and self.joins.unsure.isdisjoint(ast.walk(node))
 
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""
@@ -522,16 +523,6 @@ class Translator:
                 return apply(operand)
             except (TypeError, AttributeError) as error:
                 raise self.fail(not_numbers(operand), node) from error
-
-        return run
-
-    def _namedexpr(self, node: ast.NamedExpr) -> Expression:
-        value, store = self.expression(node.value), self.target(node.target)
-
-        def run(frame: Frame, mask: Mask) -> Any:
-            found = value(frame, mask)
-            store(frame, mask, found)
-            return found
 
         return run
 
@@ -825,8 +816,7 @@ class Translator:
                 )
                 if note not in self.program.notes:
                     self.program.notes.append(note)
-            if found.name.startswith("cuda.syncwarp"):
-                self.program.uses_warp_barriers = True
+            self.program.called.add(found.name)
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
             one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
             starred = any(isinstance(part, ast.Starred) for part in node.args)
@@ -962,5 +952,11 @@ _WORDS: dict[type, str] = {
     ast.Await: "await",
     ast.GeneratorExp: "a generator",
     ast.Starred: "a starred expression",
-    ast.Slice: "a slice here",
+    ast.Try: "try",
+    ast.With: "with",
+    ast.ClassDef: "a class",
+    ast.Global: "global",
+    ast.Nonlocal: "nonlocal",
+    ast.AsyncFunctionDef: "async",
+    ast.Match: "match",
 }

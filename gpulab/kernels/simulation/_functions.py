@@ -121,6 +121,32 @@ def makes(*names: str) -> Callable[[Maker], Maker]:
     return register
 
 
+def computes(
+    *names: str,
+    least: int = 1,
+    most: int | None = None,
+    keywords: tuple[str, ...] = (),
+    numeric: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that registers ``function(call, frame, mask, *values)``, which takes the
+    values of all arguments; with ``numeric`` numbers alone.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def make(call: Call) -> Expression:
+            nodes = call.arguments(least, most, keywords)
+            closure = call.numeric if numeric else call.translator.expression
+            parts = [closure(node) for node in nodes]
+            return lambda frame, mask: function(
+                call, frame, mask, *[part(frame, mask) for part in parts]
+            )
+
+        makes(*names)(make)
+        return function
+
+    return register
+
+
 # -------------------------------------------------------------------------------------------------
 # Python's operators on lane values, and the words for operands that they do not take.
 
@@ -492,22 +518,15 @@ def _constant_array(call: Call) -> Expression:
 _MOST_PRINTED = 10_000
 
 
-@makes("print")
-def _print(call: Call) -> Expression:
-    parts = [call.translator.expression(node) for node in call.arguments(0, 32)]
-
-    def run(frame: Frame, mask: Mask) -> None:
-        columns = [_texts(part(frame, mask), mask) for part in parts]
-        lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
-        launch = frame.machine.launch
-        launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
-        if len(launch.printed) == _MOST_PRINTED:
-            note = (
-                f"line {call.line}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
-            )
-            launch.notes.add((call.line, note))
-
-    return run
+@computes("print", least=0, most=32)
+def _print(call: Call, frame: Frame, mask: Mask, *values: Any) -> None:
+    columns = [_texts(value, mask) for value in values]
+    lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
+    launch = frame.machine.launch
+    launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
+    if len(launch.printed) == _MOST_PRINTED:
+        note = f"line {call.line}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
+        launch.notes.add((call.line, note))
 
 
 def _texts(value: Any, mask: Mask) -> list[str]:
@@ -528,45 +547,33 @@ def _texts(value: Any, mask: Mask) -> list[str]:
 GRID = object()
 
 
-@makes("cuda.cg.this_grid")
-def _this_grid(call: Call) -> Expression:
-    call.arguments(0)
-    call.translator.program.uses_fences = call.translator.program.meets = True
-    return lambda frame, mask: GRID
+@computes("cuda.cg.this_grid", least=0)
+def _this_grid(call: Call, frame: Frame, mask: Mask) -> Any:
+    return GRID
 
 
-@makes(".sync")
-def _sync(call: Call) -> Expression:
-    value = call.translator.expression(call.arguments(1)[0])
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        if value(frame, mask) is not GRID:
-            raise call.fail("`.sync` is of `cuda.cg.this_grid()` alone")
-        frame.machine.barrier(mask, call.line, of_grid=True)
-        return np.int32(0)
-
-    return run
+@computes(".sync")
+def _sync(call: Call, frame: Frame, mask: Mask, group: Any) -> Any:
+    if group is not GRID:
+        raise call.fail("`.sync` is of `cuda.cg.this_grid()` alone")
+    frame.machine.barrier(mask, call.line, of_grid=True)
+    return np.int32(0)
 
 
 # -- what lanes do together
 
 
-@makes("cuda.syncthreads", "cuda.syncthreads_count", "cuda.syncthreads_and", "cuda.syncthreads_or")
-def _syncthreads(call: Call) -> Expression:
-    kind = call.name.removeprefix("cuda.syncthreads").lstrip("_")
-    values = call.numbers(1 if kind else 0)
+@computes("cuda.syncthreads", least=0)
+@computes("cuda.syncthreads_count", "cuda.syncthreads_and", "cuda.syncthreads_or", numeric=True)
+def _syncthreads(call: Call, frame: Frame, mask: Mask, *values: Any) -> Any:
+    machine = frame.machine
 
-    def run(frame: Frame, mask: Mask) -> Any:
-        machine = frame.machine
+    def meet(mask: Mask, *asked: Any) -> Any:
+        machine.barrier(mask, call.line)
+        return block_vote(machine, call.name.rpartition("_")[2], asked[0], mask) if asked else None
 
-        def meet(mask: Mask, value: Any = None) -> Any:
-            machine.barrier(mask, call.line)
-            return block_vote(machine, kind, value, mask) if kind else None
-
-        asked = [_asked(call, machine, value(frame, mask)) for value in values]
-        return machine.together(call.node, mask, meet, *asked, block=True)
-
-    return run
+    asked = [_asked(call, machine, value) for value in values]
+    return machine.together(call.node, mask, meet, *asked, block=True)
 
 
 def _asked(call: Call, machine: Machine, value: Any) -> Any:
@@ -586,35 +593,31 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
 
-@makes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system")
-def _fence(call: Call) -> Expression:
-    call.arguments(0)
-    call.translator.program.uses_fences = True
-    everywhere = call.name != "cuda.threadfence_block"
-    return lambda frame, mask: frame.machine.release(Releases.fence, mask, everywhere)
+@computes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system", least=0)
+def _fence(call: Call, frame: Frame, mask: Mask) -> None:
+    frame.machine.release(Releases.fence, mask, call.name != "cuda.threadfence_block")
 
 
-def _of_lanes(call: Call, count: int, act: Callable[[Machine, Mask], Any]) -> Expression:
-    call.numbers(count)
-    return lambda frame, mask: act(frame.machine, mask)
+@computes("cuda.nanosleep", numeric=True)
+def _sleep(call: Call, frame: Frame, mask: Mask, nanoseconds: Any) -> None:
+    """Do nothing: time is not simulated."""
 
 
-def _lanes_below(machine: Machine, mask: Mask) -> Any:
-    return ((np.int64(1) << (machine.batch.linear_thread % 32)) - 1).astype(np.uint32)
+@computes("cuda.lanemask_lt", least=0)
+def _lanes_below(call: Call, frame: Frame, mask: Mask) -> Any:
+    lanes = frame.machine.batch.linear_thread % WARP
+    return ((np.int64(1) << lanes) - 1).astype(np.uint32)
 
 
-def _active_lanes(machine: Machine, mask: Mask) -> Any:
-    return of_warps(machine, mask.bits.astype(np.uint32))
+@computes("cuda.activemask", least=0)
+def _active_lanes(call: Call, frame: Frame, mask: Mask) -> Any:
+    return of_warps(mask.bits)
 
 
 _INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)))
 
 
 def _register_warp() -> None:
-    FUNCTIONS["cuda.nanosleep"] = functools.partial(_of_lanes, count=1, act=lambda *_: None)
-    FUNCTIONS["cuda.activemask"] = functools.partial(_of_lanes, count=0, act=_active_lanes)
-    FUNCTIONS["cuda.lanemask_lt"] = functools.partial(_of_lanes, count=0, act=_lanes_below)
-
     def warp(
         name: str, act: Callable[..., Any], more: int = 0, takes: tuple[str, ...] = ()
     ) -> None:
@@ -698,7 +701,7 @@ def by_warp(machine: Machine, value: Any) -> np.ndarray:
     )
 
 
-def of_warps(machine: Machine, value: np.ndarray) -> np.ndarray:
+def of_warps(value: np.ndarray) -> np.ndarray:
     """Return a value of each warp, shape (B or 1, warps), as one of each lane."""
     return np.repeat(value, WARP, axis=1)
 
@@ -782,14 +785,14 @@ def vote(machine: Machine, line: int, mask: Mask, members: Any, value: Any, kind
     true = by_warp(machine, _types.truth(value))
     for_all, for_any = (true | ~taking_part).all(axis=2), (true & taking_part).any(axis=2)
     if kind == "all":
-        return of_warps(machine, for_all)
+        return of_warps(for_all)
     if kind == "any":
-        return of_warps(machine, for_any)
+        return of_warps(for_any)
     if kind == "eq":
-        return of_warps(machine, for_all | ~for_any)
+        return of_warps(for_all | ~for_any)
     both = true & taking_part
     bits = lane_bits(both.reshape(both.shape[0], machine.batch.width), machine.batch)
-    return of_warps(machine, bits.astype(np.uint32).view(np.int32))
+    return of_warps(bits.astype(np.uint32).view(np.int32))
 
 
 def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
@@ -818,9 +821,9 @@ def match_all(machine: Machine, line: int, mask: Mask, members: Any, value: Any)
     """
     same = match_any(machine, line, mask, members, value)
     taking_part = _participants(machine, members, mask)
-    bits = of_warps(machine, lane_bits(taking_part.reshape(len(taking_part), -1), machine.batch))
+    bits = of_warps(lane_bits(taking_part.reshape(len(taking_part), -1), machine.batch))
     alike = (by_warp(machine, same.view(np.uint32) == bits) | ~taking_part).all(axis=2)
-    found = of_warps(machine, alike)
+    found = of_warps(alike)
     return np.where(found, bits, np.uint32(0)).view(np.int32), found
 
 

@@ -196,13 +196,13 @@ class Releases:
 
 @dataclass(frozen=True)
 class Orders:
-    """What orders the lanes of a batch of blocks beside ``syncthreads``: ``blocks`` of the whole
-    grid, all others of these blocks, whose first lane has the number ``first``.
+    """What orders the lanes of a batch of blocks beside ``syncthreads``; ``releases`` are those
+    between blocks of the whole grid, and those between threads of these blocks, whose first lane
+    has the number ``first``.
     """
 
     warps: WarpBarriers | None = None
-    blocks: Releases | None = None
-    threads: Releases | None = None
+    releases: tuple[Releases, Releases] | None = None
     first: int = 0
 
 
@@ -385,7 +385,6 @@ class Tracker:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.orders = Orders()
-        self._uses_warp_barriers = program.uses_warp_barriers
         self._epoch: Flat | int = -1
         # the kinds of access since all before was ordered, and those that wait to be recorded
         self._kinds: set[str] = set()
@@ -508,12 +507,12 @@ class Tracker:
             if which is not None:
                 unordered &= apart == 1
             found = found[unordered[found]]
-            for is_used, ordered in (
-                (self._uses_warp_barriers, self._by_warp_barrier),
-                (self.orders.blocks is not None, self._by_release),
+            for orders, ordered in (
+                (self.orders.warps, self._by_warp_barrier),
+                (self.orders.releases, self._by_release),
             ):
-                if is_used and len(found):
-                    found = found[~ordered(fields[found], at[found], asked[found])]
+                if orders is not None and len(found):
+                    found = found[~ordered(orders, fields[found], at[found], asked[found])]
             lanes = found if which is None else which[found]
             if unchanged is not None and len(lanes):
                 is_new = ~unchanged(lanes)
@@ -524,26 +523,23 @@ class Tracker:
                 return Conflict(first, int(threads[first]), int(other[0]), int(other[2]), count)
         return None
 
-    def _by_release(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
+    def _by_release(
+        self, releases: tuple[Releases, Releases], fields: Flat, words: Flat, threads: Flat
+    ) -> Flat:
         """Return where the other lane, or its block, released its access before this one looked."""
-        orders, others, since = self.orders, fields[:, 0], fields[:, 3]
-        assert orders.blocks is not None
-        assert orders.threads is not None
+        (of_blocks, of_threads), others, since = releases, fields[:, 0], fields[:, 3]
         if not self.across_blocks:
             base = words // self.words * self.width if self.rows > 1 else 0
-            return orders.threads.ordered(others + base, since, threads + base)
-        found = orders.blocks.ordered(others // self.width, since, threads // self.width)
-        same = others // self.width == threads // self.width
-        found[same] = orders.threads.ordered(
-            others[same] - orders.first, since[same], threads[same] - orders.first
-        )
+            return of_threads.ordered(others + base, since, threads + base)
+        found = of_blocks.ordered(others // self.width, since, threads // self.width)
+        same, first = others // self.width == threads // self.width, self.orders.first
+        found[same] = of_threads.ordered(others[same] - first, since[same], threads[same] - first)
         return found
 
-    def _by_warp_barrier(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
+    def _by_warp_barrier(
+        self, barriers: WarpBarriers, fields: Flat, words: Flat, threads: Flat
+    ) -> Flat:
         """Return where a ``syncwarp`` since the other lane's access orders it before this one."""
-        barriers = self.orders.warps
-        if barriers is None:
-            return np.zeros(len(threads), dtype=bool)
         others, since = fields[:, 0], fields[:, 3]
         same = others // WARP == threads // WARP
         lane, warp = threads % WARP, threads // WARP

@@ -302,11 +302,14 @@ class Machine:
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = (
             WarpBarriers(batch.blocks, batch.warps, batch.first)
-            if launch.program.uses_warp_barriers
+            if "cuda.syncwarp" in launch.program.called
             else None
         )
-        threads = launch.releases and Releases(batch.blocks * batch.width)
-        self.orders = Orders(self.barriers, launch.releases, threads, batch.first * batch.width)
+        self.orders = Orders(
+            self.barriers,
+            launch.releases and (launch.releases, Releases(batch.blocks * batch.width)),
+            batch.first * batch.width,
+        )
         self._recording = False
 
     # -- statements
@@ -576,13 +579,13 @@ class Machine:
         """Let the lanes call a fence, or an atomic, which publishes what they fenced;
         ``everywhere`` where other blocks can see it.
         """
-        orders = self.orders
-        if orders.threads is not None and orders.blocks is not None:
+        if self.orders.releases is not None:
+            of_blocks, of_threads = self.orders.releases
             self.launch.event += 1
-            what(orders.threads, mask.flat, self.launch.event)
+            what(of_threads, mask.flat, self.launch.event)
             if everywhere:
                 blocks = self.batch.first + np.unique(mask.flat // self.batch.width)
-                what(orders.blocks, blocks, self.launch.event)
+                what(of_blocks, blocks, self.launch.event)
 
     def serve(self) -> None:
         """Let the hazards of global memory be judged by what orders these blocks."""

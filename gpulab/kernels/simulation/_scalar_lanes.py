@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -538,14 +538,6 @@ def _as_load(node: ast.expr) -> ast.expr:
     raise Refused  # also an index that loads, which is written twice here, and loads once
 
 
-def _stored(node: ast.AST) -> list[ast.Name]:
-    return [
-        part
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    ]
-
-
 # -------------------------------------------------------------------------------------------------
 # The counts of lockstep for a loop that each lane ran alone, from the log of its turns.
 #
@@ -869,9 +861,7 @@ def _keep(frame: Frame, mask: Mask, name: str, dtype: np.dtype, held: list[Any])
     frame.variables[name] = full
 
 
-def scalar_loop_of(
-    node: ast.While | ast.For, translator: Translator, joined: Collection[Any] = ()
-) -> ScalarLoop | None:
+def scalar_loop_of(node: ast.While | ast.For, translator: Translator) -> ScalarLoop | None:
     """Return the loop for lanes alone, or None where its statements or calls are none that a lane
     can run alone.
     """
@@ -896,11 +886,11 @@ def scalar_loop_of(
         return all(look(inner) for inner in ast.iter_child_nodes(part))
 
     # which lanes have given a variable that is unsure a value is seen in lockstep
-    if not look(node) or any(part in translator.unsure for part in ast.walk(node)):
+    if not look(node) or not translator.joins.unsure.isdisjoint(ast.walk(node)):
         return None
-    stored = _stored(node)
+    stored = _types.names_of(node, ast.Store)
     followed = frozenset(part.id for part in stored) & translator.followed
-    joins = [part for part in stored if part in joined]
+    joins = [part for part in stored if part in translator.joins.of]
     return ScalarLoop(node, names, fixed, owners, joins, followed)
 
 

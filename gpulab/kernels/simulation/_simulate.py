@@ -32,7 +32,7 @@ from gpulab.kernels.simulation._machine import Launch, Machine
 from gpulab.kernels.simulation._memory import View, global_view, tuple_like, viewed
 from gpulab.kernels.simulation._translate import Frame, StatementTranslator
 from gpulab.kernels.simulation._turns import Turns, WaitError
-from gpulab.kernels.simulation._types import Joins, JoinTypes, reaching_definitions
+from gpulab.kernels.simulation._types import JoinTypes, joins_of
 from gpulab.kernels.simulation.report import OTHER_FILE, ArrayAccess, Counts, Simulation
 from gpulab.kernels.simulation.source import (
     Callee,
@@ -66,16 +66,12 @@ class Function:
         defaults: Iterable[Any] = (),
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
-        self._joins = Joins()
+        self._joins = joins_of(source.tree)
         self._types: dict[Any, JoinTypes] = {}  # by those of the arguments
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
         """Translate the function; ``around`` are the variables of the one that it is in."""
-        ways = reaching_definitions(self.source.tree)
-        for join in ways.joins.values():
-            for definition in join[1]:
-                self._joins.of[definition].add(join)
-        translator = StatementTranslator(self.source, program, ways, self._joins, around)
+        translator = StatementTranslator(self.source, program, self._joins, around)
         self.body = translator.block(self.source.tree.body)
         return self
 
@@ -184,10 +180,9 @@ class Program:
 
     def __init__(self, function: Any) -> None:
         self.source = read_source(function)
-        self.uses_warp_barriers = self.uses_fences = False
+        self.called: set[str] = set()  # what the text calls of cuda, math and Python
         # arguments that are written; those that the text does not show are added as it runs
         self.written = self.source.stored_names
-        self.meets = False  # whether all blocks meet at a barrier of the grid
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
@@ -348,6 +343,13 @@ _SHARED_OF_A_MULTIPROCESSOR, _SHARED_OF_THE_SYSTEM = 228 * 1024, 1024
 # caches; and as many as are resident, so that most blocks that wait for each other do in lockstep.
 _LANES_AT_ONCE = _MULTIPROCESSORS * _LANES_OF_A_MULTIPROCESSOR
 
+# What all blocks of a grid meet at, and all that orders blocks.
+_GRID_BARRIER = "cuda.cg.this_grid"
+_FENCES = {
+    _GRID_BARRIER,
+    *("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system"),
+}
+
 # A test holds this against the comparison that is committed.
 KNOWN_ERROR = (
     "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves "
@@ -473,7 +475,7 @@ def simulate(
                 program.static_shared_bytes + dynamic_shared_bytes,
                 -(-math.prod(extents[1]) // WARP) * WARP,
             ),
-            Releases(math.prod(extents[0])) if program.uses_fences else None,
+            None if program.called.isdisjoint(_FENCES) else Releases(math.prod(extents[0])),
             arguments.captured,
             traced_block=trace,
             stop=stop,
@@ -607,7 +609,7 @@ def _run(
             _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1),
         ),
     )
-    if program.meets:
+    if _GRID_BARRIER in program.called:
         if waits or blocks > resident:
             raise KernelError(
                 f"{program.source.name}: the grid of {blocks:,} blocks meets at a barrier; "

@@ -15,10 +15,11 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
-from gpulab.kernels.simulation._functions import Call, makes
+from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
 from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
+    START,
     Choice,
     Slice,
     View,
@@ -31,7 +32,7 @@ from gpulab.kernels.simulation._memory import (
     store,
 )
 from gpulab.kernels.simulation._scalar_lanes import ScalarLoop, is_unchanged, scalar_loop_of
-from gpulab.kernels.simulation._types import Items, Joins, JoinTypes, Reaching
+from gpulab.kernels.simulation._types import Items, Joins, JoinTypes
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
@@ -133,20 +134,13 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
 # again.
 
 
-class StatementTranslator:
-    """Translates the statements of one function."""
+class StatementTranslator(Translator):
+    """Translates the statements of one function as well."""
 
     def __init__(
-        self,
-        source: Source,
-        program: Program,
-        ways: Reaching,
-        joins: Joins,
-        around: Collection[str] = (),
+        self, source: Source, program: Program, joins: Joins, around: Collection[str] = ()
     ) -> None:
-        self.source, self._joins = source, joins
-        local = source.local_names.union(around)
-        self.expressions = Translator(source, program, local, ways, joins, self.target)
+        super().__init__(source, program, joins, around)
         inner = [node for node in source.nodes[1:] if isinstance(node, ast.FunctionDef)]
         others = {part for node in inner for part in ast.walk(node)}
         self._returned = [
@@ -154,12 +148,8 @@ class StatementTranslator:
             for node in source.nodes
             if isinstance(node, ast.Return) and node.value is not None and node not in others
         ]
-        self._result = self.expressions.join(self._returned)
+        self._result = self.join(self._returned)
         self._depth = 0
-
-    def fail(self, message: str, node: ast.AST) -> KernelError:
-        """Return the error for a node."""
-        return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
 
     def block(self, nodes: list[ast.stmt]) -> Statement:
         """Return the closure of statements that follow each other."""
@@ -184,14 +174,8 @@ class StatementTranslator:
 
     def statement(self, node: ast.stmt) -> Statement | None:
         """Return the closure of a statement, or None where it does nothing."""
-        method: Callable[[Any], Statement | None] | None = getattr(
-            self, f"_{type(node).__name__.lower()}", None
-        )
-        if method is None:
-            raise self.fail(
-                f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node
-            )
-        return method(node)
+        made: Statement | None = self.translated(node)
+        return made
 
     def _pass(self, node: ast.Pass) -> None:
         return None
@@ -221,7 +205,7 @@ class StatementTranslator:
         return found[0], tuple(found[1:])
 
     def _assert(self, node: ast.Assert) -> Statement:
-        test = self.expressions.condition(node.test)
+        test = self.condition(node.test)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             yes, no = mask.split(test(frame, mask))
@@ -246,9 +230,9 @@ class StatementTranslator:
     def _expr(self, node: ast.Expr) -> Statement | None:
         line = node.lineno
         value = (
-            self.expressions.call(node.value, unused=True)
+            self.call(node.value, unused=True)
             if isinstance(node.value, ast.Call)
-            else self.expressions.expression(node.value)
+            else self.expression(node.value)
             if not isinstance(node.value, ast.Constant)
             else None
         )
@@ -269,10 +253,10 @@ class StatementTranslator:
         if given is None:  # `x: int` gives nothing
             return None
         nodes = node.targets if isinstance(node, ast.Assign) else [node.target]
-        value = self.expressions.expression(given, assigned_to=getattr(nodes[0], "id", None))
+        value = self.expression(given, assigned_to=getattr(nodes[0], "id", None))
         targets = [self.target(target) for target in nodes]
         for target in nodes:
-            self.expressions.keep_computed(target, given, value)
+            self.keep_computed(target, given, value)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             frame.machine.step(line, mask)
@@ -289,10 +273,10 @@ class StatementTranslator:
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         line = node.lineno
-        operation = self.expressions.operator(node.op, node.value, node)
-        amount = self.expressions.expression(node.value)
+        operation = self.operator(node.op, node.value, node)
+        amount = self.expression(node.value)
         if isinstance(node.target, ast.Name):
-            old, target = self.expressions.variable(node.target), self.target(node.target)
+            old, target = self.variable(node.target), self.target(node.target)
 
             def run_name(frame: Frame, mask: Mask) -> Mask:
                 frame.machine.step(line, mask)
@@ -302,7 +286,7 @@ class StatementTranslator:
             return run_name
         if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
             raise self.fail("expected a variable or an element of an array to the left", node)
-        reference = self.expressions.reference(node.target)
+        reference = self.reference(node.target)
 
         def run_element(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
@@ -322,7 +306,7 @@ class StatementTranslator:
         if isinstance(node, ast.Name):
             name = node.id
             fail = lambda message: self.fail(message, node)  # noqa: E731
-            is_joined, is_followed = node in self._joins.of, name in self.expressions.followed
+            is_joined, is_followed = node in self.joins.of, name in self.followed
             if not is_joined and not is_followed:
                 return lambda frame, mask, value: frame.assign(name, value, mask, fail)
 
@@ -360,7 +344,7 @@ class StatementTranslator:
 
             return unpack
         if isinstance(node, (ast.Subscript, ast.Attribute)):
-            reference = self.expressions.reference(node)
+            reference = self.reference(node)
 
             def store_element(frame: Frame, mask: Mask, value: Any) -> None:
                 view, places, from_end = reference(frame, mask)
@@ -399,8 +383,18 @@ class StatementTranslator:
             what = {"c": "a complex number", "U": "a text", "S": "a text"}.get(given, "a number")
             raise self.fail(f"{what} cannot be stored in an array of {view.dtype}", node)
 
+    def _namedexpr(self, node: ast.NamedExpr) -> Expression:
+        value, store = self.expression(node.value), self.target(node.target)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            found = value(frame, mask)
+            store(frame, mask, found)
+            return found
+
+        return run
+
     def _functiondef(self, node: ast.FunctionDef) -> Statement:
-        made = self.expressions.inner_function(node)
+        made = self.inner_function(node)
 
         def run(frame: Frame, mask: Mask) -> Mask:
             frame.variables[node.name] = made(frame, mask)
@@ -409,7 +403,7 @@ class StatementTranslator:
         return run
 
     def _if(self, node: ast.If) -> Statement:
-        line, test = node.test.lineno, self.expressions.condition(node.test)
+        line, test = node.test.lineno, self.condition(node.test)
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
@@ -429,7 +423,7 @@ class StatementTranslator:
         return run
 
     def _while(self, node: ast.While) -> Statement:
-        test = self.expressions.condition(node.test)
+        test = self.condition(node.test)
         loop = self._loop(node, node.test.lineno)
         self._note_barrier(node)
         return lambda frame, mask: loop.run(frame, mask, WhileTurns(test))
@@ -440,7 +434,7 @@ class StatementTranslator:
         barriers = [call for call in map(ast.unparse, calls) if "syncthreads" in call]
         early = [part for part in ast.walk(node) if isinstance(part, ast.Continue)]
         if barriers and early:
-            self.expressions.program.notes.append(
+            self.program.notes.append(
                 f"{self.source.place(node.lineno)}: threads that `continue` in "
                 f"{self.source.place(early[0].lineno)} wait at {barriers[0]} here until the others "
                 "have come to the end of the loop's body. That holds as long as no other barrier "
@@ -448,7 +442,7 @@ class StatementTranslator:
             )
 
     def _for(self, node: ast.For) -> Statement:
-        values, target = self.expressions.expression(node.iter), self.target(node.target)
+        values, target = self.expression(node.iter), self.target(node.target)
         loop = self._loop(node, node.lineno)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
@@ -459,7 +453,7 @@ class StatementTranslator:
 
     def _loop(self, node: ast.While | ast.For, line: int) -> LoopBody:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
-        scalar = None if orelse else scalar_loop_of(node, self.expressions, self._joins.of)
+        scalar = None if orelse else scalar_loop_of(node, self)
         return LoopBody(line, body, orelse, scalar)
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
@@ -483,7 +477,7 @@ class StatementTranslator:
             isinstance(node.value, ast.Constant) and node.value.value is None
         )
         value: Expression | None = (
-            None if empty or node.value is None else self.expressions.expression(node.value)
+            None if empty or node.value is None else self.expression(node.value)
         )
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
@@ -495,17 +489,6 @@ class StatementTranslator:
             frame.give(found, mask, fail)
 
         return run
-
-
-_WORDS: dict[type, str] = {
-    ast.Try: "try",
-    ast.With: "with",
-    ast.ClassDef: "a class",
-    ast.Global: "global",
-    ast.Nonlocal: "nonlocal",
-    ast.AsyncFunctionDef: "async",
-    ast.Match: "match",
-}
 
 
 # -------------------------------------------------------------------------------------------------
@@ -698,94 +681,68 @@ def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> I
     return Items(view.shape[0], element)
 
 
-@makes("range")
-def _range(call: Call) -> Expression:
-    limits = call.numbers(1, 3)
+@computes("range", most=3, numeric=True)
+def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> Items:
+    if any(value.dtype.kind not in "iub" for value in limits):
+        raise call.fail("range needs integers")
+    dtype = _types.range_type([value.dtype for value in limits])
+    found = [
+        _types.cast(value.reshape(-1)[0] if value.size == 1 else value, dtype) for value in limits
+    ]
+    zero, one = dtype.type(0), dtype.type(1)
+    start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
+    # in lanes that are not here it may be anything
+    if mask.split(step == 0)[0] is not None:
+        raise call.fail("range with a step of 0 has no end; expected another step")
+    lane_limits = (start, stop, step) if dtype == _types.INT else None
+    numbers: range | None = None
+    if start.ndim == stop.ndim == step.ndim == 0:
+        numbers = range(int(start), int(stop), int(step))
 
-    def run(frame: Frame, mask: Mask) -> Items:
-        found = [limit(frame, mask) for limit in limits]
-        if any(value.dtype.kind not in "iub" for value in found):
-            raise call.fail("range needs integers")
-        dtype = _types.range_type([value.dtype for value in found])
-        found = [
-            _types.cast(value.reshape(-1)[0] if np.size(value) == 1 else value, dtype)
-            for value in found
-        ]
-        zero, one = dtype.type(0), dtype.type(1)
-        start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
-        # in lanes that are not here it may be anything
-        if mask.split(step == 0)[0] is not None:
-            raise call.fail("range with a step of 0 has no end; expected another step")
-        lane_limits = (start, stop, step) if dtype == _types.INT else None
-        numbers: range | None = None
-        if all(np.ndim(value) == 0 for value in (start, stop, step)):
-            numbers = range(int(start), int(stop), int(step))
+    def number(frame: Frame, mask: Mask, turn: Any) -> Any:
+        if numbers is not None and type(turn) is int:  # of a loop: much faster
+            return dtype.type(numbers[turn])
+        return start + np.asarray(turn).astype(dtype)[()] * step
 
-        def number(frame: Frame, mask: Mask, turn: Any) -> Any:
-            if numbers is not None and type(turn) is int:  # of a loop: much faster
-                return dtype.type(numbers[turn])
-            return start + np.asarray(turn).astype(dtype)[()] * step
-
-        if numbers is not None:
-            return Items(len(numbers), number, lane_limits)
-        up = step > 0
-        some = np.where(up, start < stop, start > stop)
-        span = np.where(up, stop - start, start - stop)
-        count = np.where(some, (span - 1) // np.where(up, step, -step) + 1, 0).astype(np.int64)
-        return Items(count, number, lane_limits)
-
-    return run
+    if numbers is not None:
+        return Items(len(numbers), number, lane_limits)
+    up = step > 0
+    some = np.where(up, start < stop, start > stop)
+    span = np.where(up, stop - start, start - stop)
+    count = np.where(some, (span - 1) // np.where(up, step, -step) + 1, 0).astype(np.int64)
+    return Items(count, number, lane_limits)
 
 
-@makes("literal_unroll")
-def _unrolled(call: Call) -> Expression:
-    value, source = call.translator.expression(call.arguments(1)[0]), call.translator.source
-    return lambda frame, mask: items_of(value(frame, mask), source, call.line, unrolled=True)
+@computes("literal_unroll")
+def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> Items:
+    return items_of(value, call.translator.source, call.line, unrolled=True)
 
 
-@makes("enumerate")
-def _enumerate(call: Call) -> Expression:
-    what, *begin = call.arguments(1, 2, ("iterable", "start"))
-    value, first = call.translator.expression(what), [call.numeric(node) for node in begin]
-
-    def run(frame: Frame, mask: Mask) -> Items:
-        items = items_of(value(frame, mask), call.translator.source, call.line)
-        start = first[0](frame, mask) if first else np.int64(0)
-        return Items(
-            items.count,
-            lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
-        )
-
-    return run
+@computes("enumerate", most=2, keywords=("iterable", "start"))
+def _enumerate(call: Call, frame: Frame, mask: Mask, value: Any, start: Any = START) -> Items:
+    if not_numeric(start):
+        raise call.fail("enumerate takes numbers")
+    items = items_of(value, call.translator.source, call.line)
+    return Items(
+        items.count,
+        lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
+    )
 
 
-@makes("zip")
-def _zip(call: Call) -> Expression:
-    values = [call.translator.expression(node) for node in call.arguments(1, 64)]
-
-    def run(frame: Frame, mask: Mask) -> Items:
-        several = [
-            items_of(value(frame, mask), call.translator.source, call.line) for value in values
-        ]
-        return Items(
-            functools.reduce(np.minimum, [items.count for items in several]),
-            lambda frame, mask, turn: tuple(items.at(frame, mask, turn) for items in several),
-        )
-
-    return run
+@computes("zip", most=64)
+def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> Items:
+    several = [items_of(value, call.translator.source, call.line) for value in values]
+    return Items(
+        functools.reduce(np.minimum, [items.count for items in several]),
+        lambda frame, mask, turn: tuple(items.at(frame, mask, turn) for items in several),
+    )
 
 
-@makes("len")
-def _len(call: Call) -> Expression:
-    value = call.translator.expression(call.arguments(1)[0])
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        found = value(frame, mask)
-        if isinstance(found, View):
-            return found.shape[0]
-        if isinstance(found, (tuple, Items)):
-            count = len(found) if isinstance(found, tuple) else found.count
-            return np.int64(count) if np.ndim(count) == 0 else count
-        raise call.fail("len takes an array, a tuple or a range")
-
-    return run
+@computes("len")
+def _len(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
+    if isinstance(found, View):
+        return found.shape[0]
+    if isinstance(found, (tuple, Items)):
+        count = len(found) if isinstance(found, tuple) else found.count
+        return np.int64(count) if np.ndim(count) == 0 else count
+    raise call.fail("len takes an array, a tuple or a range")

@@ -317,46 +317,46 @@ Join = tuple[str, frozenset[Definition]]  # a variable, or "", and what gives it
 
 
 @dataclass(frozen=True, eq=False)
-class Reaching:
+class Joins:
     """What reaching definitions say of a function's variables.
 
-    ``joins`` are the reads of variables where one of several assignments may have given their
-    value, with those; ``unsure`` the reads that some way leads to without a value (for ``x += 1``
-    its target).
+    ``reads`` are those where one of several assignments may have given the value, with these;
+    ``unsure`` those that some way leads to without a value (for ``x += 1`` its target). ``of`` has
+    the joins that each definition is in, and ``computed`` what computes some of them, so that their
+    types are known though no thread comes to them.
     """
 
-    joins: dict[ast.Name, Join]
-    unsure: set[ast.Name]
+    reads: dict[ast.Name, Join] = field(default_factory=dict)
+    unsure: set[ast.Name] = field(default_factory=set)
+    of: dict[Definition, set[Join]] = field(default_factory=lambda: defaultdict(set))
+    computed: dict[Definition, Callable[..., Value]] = field(default_factory=dict)
 
 
-def reaching_definitions(tree: ast.FunctionDef) -> Reaching:
+def names_of(node: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
+    """Return the names in a part of the tree that are read (``ast.Load``) or given a value."""
+    return [
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, context)
+    ]
+
+
+def joins_of(tree: ast.FunctionDef) -> Joins:
     """Return the reaching definitions of a function's variables."""
     reader = _Reader()
-    given = {
-        part.id
-        for part in ast.walk(tree)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    }
-    state: State = {name: frozenset([None]) for name in given}
-    parameters = [part for part in ast.walk(tree.args) if isinstance(part, ast.arg)]
-    reader.block(
-        tree.body, state | {argument.arg: frozenset([argument]) for argument in parameters}
-    )
-    return Reaching(reader.found, reader.unsure)
+    state: State = {part.id: frozenset([None]) for part in names_of(tree, ast.Store)}
+    for argument in ast.walk(tree.args):
+        if isinstance(argument, ast.arg):
+            state[argument.arg] = frozenset([argument])
+    reader.block(tree.body, state)
+    for join in reader.joins.reads.values():
+        for definition in join[1]:
+            reader.joins.of[definition].add(join)
+    return reader.joins
 
 
 class RelaunchError(Exception):
     """The run showed something that must be known before it: the launch begins again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Joins:
-    """The joins that each definition of a function is in, and what computes some of them, so that
-    their types are known though no thread comes to them.
-    """
-
-    of: dict[Definition, set[Join]] = field(default_factory=lambda: defaultdict(set))
-    computed: dict[Definition, Callable[..., Value]] = field(default_factory=dict)
 
 
 class JoinTypes:
@@ -438,8 +438,7 @@ class _Reader:
     """Follows the ways through a function: reaching definitions."""
 
     def __init__(self) -> None:
-        self.found: dict[ast.Name, Join] = {}
-        self.unsure: set[ast.Name] = set()
+        self.joins = Joins()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
 
@@ -488,25 +487,19 @@ class _Reader:
             now = again
 
     def _read(self, node: ast.AST, state: State) -> None:
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-                self._use(part, state)
+        for part in names_of(node, ast.Load):
+            self._use(part, state)
 
     def _use(self, node: ast.Name, state: State) -> None:
         """Note a variable that is read here: which definitions reach it, and whether none may."""
         ways = state.get(node.id, frozenset())
         given = frozenset(one for one in ways if one is not None)
         if len(given) > 1:
-            self.found[node] = node.id, given
+            self.joins.reads[node] = node.id, given
         if None in ways:
-            self.unsure.add(node)
+            self.joins.unsure.add(node)
 
     @staticmethod
     def _after(node: ast.AST, state: State) -> State:
         """Return what holds after the assignments of a statement."""
-        stored: State = {
-            part.id: frozenset([part])
-            for part in ast.walk(node)
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-        }
-        return {**state, **stored}
+        return state | {part.id: frozenset([part]) for part in names_of(node, ast.Store)}
