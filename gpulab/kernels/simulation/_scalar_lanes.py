@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,6 @@ MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
 # noticed. Turns of a loop within others in one go, and turns of all lanes.
 _FUEL, _MOST_TURNS, _MOST_LOGGED = 1 << 11, 1 << 12, 1 << 17
 _MOST_BLOCKS = 40  # of one loop, as bits
-# The largest absolute values of integers between statements that are tried, so that nothing on the
-# way leaves 64 bits.
-_MOST = (1 << 60, 1 << 31, 1 << 20)
-_EXACT = 1 << 53  # integers up to there are float64 as well
 _ELEMENT_BITS = 40  # the bits in which a logged access keeps its element
 _PROGRAMS_KEPT, _TRIES = 32, 4
 # Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
@@ -56,13 +52,11 @@ _SIMPLE = (
     ast.Continue,
     ast.Pass,
 )
-_COMPARISONS = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
+_CALLS = [Intrinsic(name) for name in ("min", "max", "abs", "range")]
+_SYMBOLS: dict[type, str] = {
+    **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
+    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"},
+    **{ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>"},
 }
 
 
@@ -78,8 +72,9 @@ def _bail() -> Any:
 # Write a loop as Python for one lane, where that is exactly what the lane does in lockstep.
 #
 # Only what Python's numbers compute as numba's types do: signed integers, float64, truth values,
-# float32 that is moved or compared. No integer on the way leaves 64 bits as long as those in
-# variables are at most ``most``; whatever is loaded or assigned is asked, and calls ``bail``.
+# float32 that is moved or compared. Python's integers do not end at 64 bits. Their low bits are
+# right throughout, so that they are cut only where more would be seen: where they are assigned,
+# compared, divided, or turned into a float.
 #
 # The text keeps a log: for each turn of a loop a code, in which each bit is a block of statements
 # that the lane executed (0: the test failed); for each access of global memory the element and the
@@ -103,11 +98,11 @@ class LoopText:
 
 @dataclass(frozen=True)
 class Value:
-    """An expression: its text, its type, and the largest absolute value of an integer."""
+    """An expression: its text, its type, and whether an integer surely is within 64 bits."""
 
     text: str
     dtype: np.dtype
-    bound: int = 0
+    is_exact: bool = True
 
     @property
     def is_integer(self) -> bool:
@@ -123,13 +118,9 @@ class LaneWriter:
     """
 
     def __init__(
-        self,
-        types: dict[str, np.dtype],
-        views: dict[str, View],
-        fixed: dict[int, Any],
-        most: int,
+        self, types: dict[str, np.dtype], views: dict[str, View], fixed: dict[int, Any]
     ) -> None:
-        self.parameters, self.types, self.most = list(types), dict(types), most
+        self.parameters, self.types = list(types), dict(types)
         self._views, self._fixed_values = views, fixed
         self._known = set(types)  # names that surely have a value here
         self._lines: list[str] = []
@@ -138,7 +129,7 @@ class LaneWriter:
         self.arrays: list[str] = []
         self.stored: set[str] = set()
         self.assigned: list[str] = []
-        self._loop: LoopText | None = None
+        self._loop: Any = None  # the one that is written, a ``LoopText``
         self._temporaries = 0
 
     def make(self, node: ast.While | ast.For) -> Callable[..., Any]:
@@ -147,15 +138,15 @@ class LaneWriter:
         """
         self._loop_text(node, 2)
         logs = [
-            f" L{n}, P{n}, S{n}, N{n} = codes[{n}], codes[{n}].append, around[{n}].append, "
-            f"starts[{n}].append"
+            f" L{n}, P{n}, S{n}, N{n} = logs[{n}].codes, logs[{n}].codes.append, "
+            f"logs[{n}].around.append, logs[{n}].starts.append"
             for n in range(len(self.loops))
         ]
         logs += [f" X{n} = loads[{n}].append" for n in range(len(self.sites))]
         given = [f"v_{name}" for name in self.parameters] + [f"A_{name}" for name in self.arrays]
         fresh = [f"v_{name} = " for name in self.types if name not in self.parameters]
         lines = [
-            "def make(bail, codes, around, starts, loads):",
+            "def make(bail, logs, loads):",
             *logs,
             f" def lane({', '.join([*given, 'items'])}):",
             f"  {''.join(fresh)}None",
@@ -218,7 +209,6 @@ class LaneWriter:
 
     def _begin(self, indent: int) -> list[int]:
         """Begin a block; return the list of its lines."""
-        assert self._loop is not None
         blocks = self._loop.blocks
         self._line(indent, f"p{self._loop.number} {'|' if blocks else ''}= {1 << len(blocks)}")
         if len(blocks) == _MOST_BLOCKS:
@@ -229,12 +219,11 @@ class LaneWriter:
     def _block(self, nodes: list[ast.stmt], indent: int) -> bool:
         """Write statements; return whether a lane comes to their end."""
         loop, lines = self._loop, self._begin(indent)
-        assert loop is not None
-        for node in nodes:
+        for node in (node for node in nodes if not isinstance(node, ast.Pass)):
             if isinstance(node, (ast.While, ast.For)):
                 self._loop_text(node, indent)
-            elif not isinstance(node, ast.Pass):
-                lines.append(getattr(node, "test", node).lineno)
+                continue
+            lines.append(getattr(node, "test", node).lineno)
             if isinstance(node, (ast.Break, ast.Continue)):
                 leave = type(node).__name__.lower()
                 self._line(indent, f"P{loop.number}(p{loop.number}); {leave}")
@@ -247,13 +236,12 @@ class LaneWriter:
                     return False
                 if loop.leaves > leaves:  # what follows is not for all that came to the test
                     lines = self._begin(indent)
-            elif not isinstance(node, (ast.While, ast.For, ast.Pass)):
+            else:
                 self._simple(node, indent)
         return True
 
     def _if(self, node: ast.If, indent: int, block: int) -> tuple[bool, bool]:
         """Write both branches; return which of them a lane comes to the end of."""
-        assert self._loop is not None
         self._line(indent, f"if {self._truth(node.test)}:")
         self._loop.tests.append((node.test.lineno, block, len(self._loop.blocks)))
         before = set(self._known)
@@ -270,16 +258,15 @@ class LaneWriter:
     def _simple(self, node: ast.stmt, indent: int) -> None:
         match node:
             case ast.AugAssign(target=target, op=op, value=amount):
-                new = self._operation(op, self.value(_as_load(target)), self.value(amount))
+                inner = [part for part in ast.walk(target) if isinstance(part, ast.Subscript)]
+                if len(inner) > 1:
+                    raise Refused  # the index would load twice
+                new = self._operation(op, self.value(target), self.value(amount))
                 self._store(target, new, indent)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)):
                 if len(parts) != len(targets):
                     raise Refused
-                values = []
-                for part in parts:
-                    value, name = self.value(part), self._temporary()
-                    self._line(indent, f"{name} = {value.text}")
-                    values.append(Value(name, value.dtype, value.bound))
+                values = [self._kept(self.value(part), indent) for part in parts]
                 for one, value in zip(targets, values, strict=True):
                     self._store(one, value, indent)
             case (
@@ -294,20 +281,13 @@ class LaneWriter:
         match target:
             case ast.Name(id=name):
                 self._gives(name, value.dtype)
-                self._line(indent, f"v_{name} = {value.text}")
-                if value.dtype == INT and value.bound > self.most:
-                    self._line(indent, f"if not {-self.most} <= v_{name} <= {self.most}: bail()")
+                self._line(indent, f"v_{name} = {self._within(value, value.dtype)}")
             case ast.Subscript(value=ast.Name(id=array)):
-                view, name = self._view(array), self._temporary()
-                self._line(indent, f"{name} = {value.text}")
+                view = self._view(array)
                 if view.store.space != "local":
                     raise Refused
-                if value.dtype != view.dtype:
-                    if not (value.is_integer and view.dtype.kind == "i"):
-                        raise Refused
-                    limits = np.iinfo(view.dtype)
-                    self._line(indent, f"if not {limits.min} <= {name} <= {limits.max}: bail()")
-                self._line(indent, f"A_{array}[{self._place(view, target)}] = {name}")
+                kept = self._kept(Value(self._within(value, view.dtype), view.dtype), indent)
+                self._line(indent, f"A_{array}[{self._place(view, target)}] = {kept.text}")
                 self.stored.add(array)
             case _:
                 raise Refused
@@ -318,6 +298,27 @@ class LaneWriter:
         self._known.add(name)
         if name not in self.assigned:
             self.assigned.append(name)
+
+    def _kept(self, value: Value, indent: int) -> Value:
+        """Write a line that gives a value a name; return that."""
+        name = self._temporary()
+        self._line(indent, f"{name} = {value.text}")
+        return Value(name, value.dtype, value.is_exact)
+
+    def _within(self, value: Value, dtype: np.dtype) -> str:
+        """Return the text of a value in a type: of an integer beyond its range the low bits."""
+        if value.dtype == dtype and value.is_exact:
+            return value.text
+        if not (value.is_integer and dtype.kind == "i"):
+            raise Refused
+        limits, (name, first) = np.iinfo(dtype), self._named(value.text)
+        low = f"({name} + {-limits.min} & {limits.max - limits.min}) - {-limits.min}"
+        return f"({name} if {limits.min} <= {first} <= {limits.max} else {low})"
+
+    def _exact(self, node: ast.expr) -> Value:
+        """Return an expression whose integer is within 64 bits."""
+        value = self.value(node)
+        return value if value.is_exact else Value(self._within(value, INT), INT)
 
     # -- arrays
 
@@ -367,19 +368,12 @@ class LaneWriter:
         view = self._view(name)
         store, place = view.store, self._place(view, node)
         if store.space == "global" and store.tracker is None:
-            assert self._loop is not None
             number, (index, first) = self._loop.number, self._named(place)
             place = f"X{len(self.sites)}(len(L{number}) << {_ELEMENT_BITS} | {first}) or {index}"
             self.sites.append((name, node.lineno, number))
         elif store.space not in ("local", "constant"):
             raise Refused
-        text = f"A_{name}[{place}]"
-        if view.dtype != INT:
-            return Value(text, view.dtype, _bound_of(view.dtype))
-        value, first = self._named(text)
-        return Value(
-            f"({value} if {-self.most} <= {first} <= {self.most} else bail())", INT, self.most
-        )
+        return Value(f"A_{name}[{place}]", view.dtype)
 
     def _temporary(self) -> str:
         self._temporaries += 1
@@ -393,115 +387,90 @@ class LaneWriter:
     # -- expressions
 
     def _truth(self, node: ast.expr) -> str:
-        return self.value(node).text  # a number is true where it is not 0, nan too, in both
+        return self._exact(node).text  # a number is true where it is not 0, nan too, in both
 
     def value(self, node: ast.expr) -> Value:
         """Return an expression."""
         if id(node) in self._fixed_values:
             held = self._fixed_values[id(node)]
-            if isinstance(held, str):
-                return Value(f"v_{held}", self.types[held], self.most)
-            return self._number(held)
+            return Value(f"v_{held}", self.types[held]) if isinstance(held, str) else _number(held)
         write = getattr(self, f"_{type(node).__name__.lower()}", None)
         if write is None:
             raise Refused
         found: Value = write(node)
-        if found.is_integer and found.bound >= 2**63:
-            raise Refused
         return found
 
     def _constant(self, node: ast.Constant) -> Value:
         if not isinstance(node.value, (bool, int, float)):
             raise Refused
-        return self._number(_types.constant(node.value))
-
-    def _number(self, value: Any) -> Value:
-        plain = value.item()
-        is_finite = not isinstance(plain, float) or math.isfinite(plain)
-        if value.dtype not in (INT, FLOAT, SINGLE, BOOL) or not is_finite:
-            raise Refused
-        return Value(f"({plain!r})", value.dtype, abs(int(plain)) if value.dtype == INT else 1)
+        return _number(_types.constant(node.value))
 
     def _name(self, node: ast.Name) -> Value:
         if node.id not in self._known or node.id in self._views:
             raise Refused
-        dtype = self.types[node.id]
-        bound = self.most if dtype == INT else _bound_of(dtype)
-        return Value(f"v_{node.id}", dtype, bound)
+        return Value(f"v_{node.id}", self.types[node.id])
 
     def _boolop(self, node: ast.BoolOp) -> Value:
         parts = [self.value(part) for part in node.values]
         if any(part.dtype != BOOL for part in parts):
             raise Refused
         word = " and " if isinstance(node.op, ast.And) else " or "
-        return Value(f"({word.join(part.text for part in parts)})", BOOL, 1)
+        return Value(f"({word.join(part.text for part in parts)})", BOOL)
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         yes, no = self.value(node.body), self.value(node.orelse)
         if yes.dtype != no.dtype:
             raise Refused
         text = f"({yes.text} if {self._truth(node.test)} else {no.text})"
-        return Value(text, yes.dtype, max(yes.bound, no.bound))
+        return Value(text, yes.dtype, yes.is_exact and no.is_exact)
 
     def _binop(self, node: ast.BinOp) -> Value:
         return self._operation(node.op, self.value(node.left), self.value(node.right))
 
     def _operation(self, op: ast.operator, a: Value, b: Value) -> Value:
-        m, n = a.bound, b.bound
-        written = b.text.strip("()")
-        divisor = int(written) if written.isdigit() else 0
-        bits = 2 * max(m, n) + 1
-        symbol, bound = {
-            ast.Add: ("+", m + n),
-            ast.Sub: ("-", m + n),
-            ast.Mult: ("*", m * n),
-            ast.Div: ("/", 0),
-            ast.FloorDiv: ("//", m // divisor + 1 if divisor > 1 else m),
-            ast.Mod: ("%", n),
-            ast.BitAnd: ("&", bits),
-            ast.BitOr: ("|", bits),
-            ast.BitXor: ("^", bits),
-            ast.RShift: (">>", m),
-            ast.LShift: ("<<", m << min(n, 64)),
-        }.get(type(op), ("", 0))
-        text, are_integers = f"({a.text} {symbol} {b.text})", a.is_integer and b.is_integer
-        if symbol in (">>", "<<") and not (written.isdigit() and n < 63):
+        symbol, integers = _SYMBOLS.get(type(op), ""), a.is_integer and b.is_integer
+        bits = b.text.strip("()")
+        if symbol in (">>", "<<") and not (bits.isdigit() and int(bits) < 63):
             raise Refused
-        if symbol and are_integers and symbol != "/":
-            return Value(text, INT, bound)
-        # a float64, in which integers are exact
+        if not integers or symbol in ("/", "//", "%", ">>"):
+            a, b = (Value(self._within(v, v.dtype), v.dtype) for v in (a, b))
+        text = f"({a.text} {symbol} {b.text})"
+        if integers and symbol and symbol != "/":
+            is_exact = a.is_exact and b.is_exact and symbol not in ("+", "-", "*", "<<", "//")
+            return Value(text, INT, is_exact)
+        # a float64, into which both turn an integer alike
         if symbol not in ("+", "-", "*", "/") or not {a.dtype.kind, b.dtype.kind} <= {"i", "f"}:
             raise Refused
-        is_double = are_integers or _types.arithmetic_type(a.dtype, b.dtype) == FLOAT
-        if not is_double or any(v.is_integer and v.bound > _EXACT for v in (a, b)):
+        if integers:
+            text = f"(float({a.text}) / float({b.text}))"
+        elif _types.arithmetic_type(a.dtype, b.dtype) != FLOAT:
             raise Refused
         return Value(text, FLOAT)
 
     def _unaryop(self, node: ast.UnaryOp) -> Value:
-        op, value = node.op, self.value(node.operand)
-        if isinstance(op, ast.Not) and value.dtype.kind in "bif":
-            return Value(f"(not {value.text})", BOOL, 1)
-        if isinstance(op, ast.USub) and value.dtype in (INT, FLOAT):
-            return Value(f"(-{value.text})", value.dtype, value.bound)
-        if isinstance(op, ast.Invert) and value.dtype == INT:
-            return Value(f"(~{value.text})", INT, value.bound + 1)
+        if isinstance(node.op, ast.Not):
+            return Value(f"(not {self._truth(node.operand)})", BOOL)
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.USub) and value.dtype in (INT, FLOAT):
+            return Value(f"(-{value.text})", value.dtype, value.dtype == FLOAT)
+        if isinstance(node.op, ast.Invert) and value.dtype == INT:
+            return Value(f"(~{value.text})", INT, value.is_exact)
         raise Refused
 
     def _compare(self, node: ast.Compare) -> Value:
-        values = [self.value(part) for part in (node.left, *node.comparators)]
-        symbols = [_COMPARISONS.get(type(op), "") for op in node.ops]
+        values = [self._exact(part) for part in (node.left, *node.comparators)]
+        symbols = [_SYMBOLS.get(type(op), "") for op in node.ops]
         if not all(symbols) or len({value.dtype.kind for value in values}) != 1:
             raise Refused
         rest = zip(symbols, values[1:], strict=True)
-        return Value(
-            f"({values[0].text}{''.join(f' {symbol} {one.text}' for symbol, one in rest)})", BOOL, 1
-        )
+        text = "".join(f" {symbol} {one.text}" for symbol, one in rest)
+        return Value(f"({values[0].text}{text})", BOOL)
 
     def _call(self, node: ast.Call) -> Value:
         name = getattr(node.func, "id", "")
         if name not in ("min", "max", "abs") or node.keywords or not node.args:
             raise Refused
-        values = [self.value(argument) for argument in node.args]
+        values = [self._exact(argument) for argument in node.args]
         dtype = values[0].dtype
         if {value.dtype for value in values} != {dtype} or dtype not in (INT, FLOAT):
             raise Refused
@@ -510,7 +479,7 @@ class LaneWriter:
         if len(values) == 2 and dtype == FLOAT:
             return self._of_floats(name, *values)
         text = f"{name}({', '.join(value.text for value in values)})"
-        return Value(text, dtype, max(value.bound for value in values))
+        return Value(text, dtype, name != "abs")
 
     def _of_floats(self, name: str, left: Value, right: Value) -> Value:
         """Return CUDA's fmin or fmax: the other one where one is nan, and -0.0 is below 0.0."""
@@ -522,20 +491,13 @@ class LaneWriter:
         )
 
 
-def _bound_of(dtype: np.dtype) -> int:
-    return 2 ** (8 * dtype.itemsize - 1) if dtype.kind == "i" else 1
-
-
-def _as_load(node: ast.expr) -> ast.expr:
-    """Return what ``x += 1`` adds to."""
-    match node:
-        case ast.Name(id=name):
-            return ast.copy_location(ast.Name(name, ast.Load()), node)
-        case ast.Subscript(value=value, slice=index) if not any(
-            isinstance(part, ast.Subscript) for part in ast.walk(index)
-        ):
-            return ast.copy_location(ast.Subscript(value, index, ast.Load()), node)
-    raise Refused  # also an index that loads, which is written twice here, and loads once
+def _number(value: Any) -> Value:
+    """Return a number that is known."""
+    plain = value.item()
+    is_finite = not isinstance(plain, float) or math.isfinite(plain)
+    if value.dtype not in (INT, FLOAT, SINGLE, BOOL) or not is_finite:
+        raise Refused
+    return Value(f"({plain!r})", value.dtype)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -666,27 +628,46 @@ def _requests(
 class ScalarLoop:
     """A loop that lanes may run alone."""
 
-    def __init__(
-        self,
-        node: ast.While | ast.For,
-        names: set[str],
-        fixed: dict[int, tuple[str, Expression]],
-        owners: set[str],
-        joined: Sequence[ast.Name] = (),
-        followed: frozenset[str] = frozenset(),
-    ) -> None:
-        self.node, self._names, self._fixed = node, names, fixed
-        self._owners = owners  # of the attributes among what is fixed
-        self._joined = joined  # assignments in it that meet others
+    def __init__(self, node: ast.While | ast.For, translator: Translator) -> None:
+        self.node, self._translator = node, translator
+        self._names: set[str] = set()
+        self._owners: set[str] = set()  # of the attributes among what is fixed
+        self._fixed: dict[int, tuple[str, Expression]] = {}
+        self._look(node)
+        # which lanes have given a variable that is unsure a value is seen in lockstep
+        if not translator.joins.unsure.isdisjoint(ast.walk(node)):
+            raise Refused
+        stored = _types.names_of(node, ast.Store)
         # what it gives a value, and some read after it may find without one
-        self._followed = followed
-        nested = any(
-            isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node
-        )
-        self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
+        self._followed = translator.followed.intersection(part.id for part in stored)
+        # assignments in it that meet others
+        self._joined = [part for part in stored if part in translator.joins.of]
+        loops = [part for part in ast.walk(node) if isinstance(part, (ast.While, ast.For))]
+        self.turns_before = _TURNS_BEFORE_NESTED if len(loops) > 1 else _TURNS_BEFORE
         self._waited = self._wait = 0
         # by what the names hold: what was written for it, and what makes the lane's function
         self._texts: dict[Any, tuple[LaneWriter, Callable[..., Any]] | None] = {}
+
+    def _look(self, part: ast.AST) -> None:
+        """Note the names in a part of the loop, and what is fixed; refuse statements and calls that
+        a lane cannot run alone.
+        """
+        if isinstance(part, ast.expr) and _is_fixed(part, self._translator):
+            self._fixed[id(part)] = f"0{len(self._fixed)}", self._translator.expression(part)
+            self._owners.update(one.id for one in _types.names_of(part, ast.Load))
+            return
+        parts = [*ast.iter_child_nodes(part)]
+        if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
+            raise Refused
+        if isinstance(part, ast.Call):
+            found = self._translator.static(part.func)
+            if part.keywords or found not in _CALLS:
+                raise Refused
+            parts.remove(part.func)
+        if isinstance(part, ast.Name):
+            self._names.add(part.id)
+        for inner in parts:
+            self._look(inner)
 
     def begins(self) -> ScalarLoop:
         """Note that the loop begins."""
@@ -748,16 +729,13 @@ class ScalarLoop:
         text, make, columns = self._bound(frame, mask)
         logs = [Log([], [], []) for _ in text.loops]
         loads: list[list[int]] = [[] for _ in text.sites]
-        codes, around, starts = zip(
-            *((one.codes, one.around, one.starts) for one in logs), strict=True
-        )
-        lane = make(_bail, codes, around, starts, loads)
+        lane = make(_bail, logs, loads)
         arrays = [_lists(variables[name], lanes) for name in text.arrays]
         left = []
         for given in zip(*columns, *arrays, each, strict=True):
-            starts[0].append(len(codes[0]))
+            logs[0].starts.append(len(logs[0].codes))
             left.append(lane(*given))
-        turns = sum(map(len, codes))
+        turns = sum(len(log.codes) for log in logs)
         _count(frame.machine, text, logs, loads, mask, variables)
         more, *values = map(list, zip(*left, strict=True))
         for name, held in zip(text.assigned, values, strict=True):
@@ -820,33 +798,14 @@ class ScalarLoop:
         if key not in self._texts:
             if len(self._texts) >= _PROGRAMS_KEPT:
                 self._texts.clear()
-            self._texts[key] = _written(self.node, types, views, fixed)
+            self._texts[key] = None
+            writer = LaneWriter(types, views, fixed)
+            self._texts[key] = writer, writer.make(self.node)
         found = self._texts[key]
         if found is None:
             raise Refused
-        text, columns = found[0], []
-        for name in text.parameters:
-            one = values[name]
-            if one.dtype == INT and not -text.most <= one.min() <= one.max() <= text.most:
-                raise Refused
-            columns.append(mask.selected(one).tolist())
+        columns = [mask.selected(values[name]).tolist() for name in found[0].parameters]
         return *found, columns
-
-
-def _written(
-    node: ast.While | ast.For,
-    types: dict[str, np.dtype],
-    views: dict[str, View],
-    fixed: dict[int, Any],
-) -> tuple[LaneWriter, Callable[..., Any]] | None:
-    """Return the text of a loop, for the largest integers with which there is one."""
-    for most in _MOST:
-        writer = LaneWriter(types, views, fixed, most)
-        try:
-            return writer, writer.make(node)
-        except Refused:
-            continue
-    return None
 
 
 def _keep(frame: Frame, mask: Mask, name: str, dtype: np.dtype, held: list[Any]) -> None:
@@ -865,33 +824,10 @@ def scalar_loop_of(node: ast.While | ast.For, translator: Translator) -> ScalarL
     """Return the loop for lanes alone, or None where its statements or calls are none that a lane
     can run alone.
     """
-    names: set[str] = set()
-    owners: set[str] = set()
-    fixed: dict[int, tuple[str, Expression]] = {}
-
-    def look(part: ast.AST) -> bool:
-        if isinstance(part, ast.expr) and _is_fixed(part, translator):
-            fixed[id(part)] = f"0{len(fixed)}", translator.expression(part)
-            owners.update(one.id for one in ast.walk(part) if isinstance(one, ast.Name))
-            return True
-        if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
-            return False
-        if isinstance(part, ast.Call):
-            found = translator.static(part.func)
-            if not isinstance(found, Intrinsic) or found.name not in ("min", "max", "abs", "range"):
-                return False
-            return not part.keywords and all(look(argument) for argument in part.args)
-        if isinstance(part, ast.Name):
-            names.add(part.id)
-        return all(look(inner) for inner in ast.iter_child_nodes(part))
-
-    # which lanes have given a variable that is unsure a value is seen in lockstep
-    if not look(node) or not translator.joins.unsure.isdisjoint(ast.walk(node)):
+    try:
+        return ScalarLoop(node, translator)
+    except Refused:
         return None
-    stored = _types.names_of(node, ast.Store)
-    followed = frozenset(part.id for part in stored) & translator.followed
-    joins = [part for part in stored if part in translator.joins.of]
-    return ScalarLoop(node, names, fixed, owners, joins, followed)
 
 
 def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
