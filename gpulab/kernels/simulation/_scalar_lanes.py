@@ -669,10 +669,12 @@ class ScalarLoop:
         for inner in parts:
             self._look(inner)
 
-    def begins(self) -> ScalarLoop:
-        """Note that the loop begins."""
+    def begins(self, items: _types.Items | None) -> ScalarLoop | None:
+        """Note that the loop begins; return it if a lane can run it alone: of ``for`` over ranges
+        of int64.
+        """
         self._waited = 0
-        return self
+        return self if items is None or items.limits is not None else None
 
     def suits(self, frame: Frame, mask: Mask) -> bool:
         """Return whether lanes are few, and their variables would be different in each block in
@@ -689,18 +691,21 @@ class ScalarLoop:
         self._waited += 1
         return self._waited > self._wait
 
-    def run(self, frame: Frame, mask: Mask, items: Any = None) -> tuple[Mask | None, int]:
-        """Run the loop in the lanes of a mask; return the lanes that must go on in lockstep, and
-        after how many items of a ``for``.
-
-        ``items`` is a range, or a list with one for each lane.
+    def run(
+        self, frame: Frame, mask: Mask, items: _types.Items | None, turn: int
+    ) -> tuple[Mask | None, int]:
+        """Run the loop, of which a number of turns is done, in the lanes of a mask; return the
+        lanes that must go on in lockstep, and after how many more turns.
         """
         launch, done = frame.machine.launch, 0
         before: dict[str, Any] = {}
         failures = launch.left_to_lockstep
         if failures.get(id(self), 0) >= _TRIES or launch.traced_block is not None:
             return mask, 0
-        each = items if isinstance(items, list) else [items] * mask.lanes
+        each: list[Any] = [None] * mask.lanes
+        if items is not None and items.limits is not None:
+            limits = (mask.selected(limit).tolist() for limit in items.limits)
+            each = [range(*one)[turn:] for one in zip(*limits, strict=True)]
         going: Mask | None = mask
         while going is not None:
             try:

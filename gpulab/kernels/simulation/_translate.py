@@ -58,7 +58,7 @@ class Frame:
     live: Mask
     is_kernel: bool
     types: JoinTypes
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[Leavers] = field(default_factory=list)
     # local ones, by the place in the source that makes them
     arrays: dict[int, View] = field(default_factory=dict)
     returns: int = 0
@@ -423,10 +423,9 @@ class StatementTranslator(Translator):
         return run
 
     def _while(self, node: ast.While) -> Statement:
-        test = self.condition(node.test)
-        loop = self._loop(node, node.test.lineno)
+        loop = self._loop(node, node.test.lineno, self.condition(node.test))
         self._note_barrier(node)
-        return lambda frame, mask: loop.run(frame, mask, WhileTurns(test))
+        return loop.run
 
     def _note_barrier(self, node: ast.While) -> None:
         """Note where some threads come to the barrier in a loop's test early, by ``continue``."""
@@ -442,19 +441,17 @@ class StatementTranslator(Translator):
             )
 
     def _for(self, node: ast.For) -> Statement:
-        values, target = self.expression(node.iter), self.target(node.target)
-        loop = self._loop(node, node.lineno)
+        values = self.expression(node.iter)
+        loop = self._loop(node, node.lineno, self.target(node.target))
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            items = items_of(values(frame, mask), self.source, node.lineno)
-            return loop.run(frame, mask, ForTurns(items, target))
+            return loop.run(frame, mask, items_of(values(frame, mask), self.source, node.lineno))
 
         return run
 
-    def _loop(self, node: ast.While | ast.For, line: int) -> LoopBody:
+    def _loop(self, node: ast.While | ast.For, line: int, begin: Callable[..., Any]) -> Loop:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
-        scalar = None if orelse else scalar_loop_of(node, self)
-        return LoopBody(line, body, orelse, scalar)
+        return Loop(line, begin, body, orelse, None if orelse else scalar_loop_of(node, self))
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
         line, is_break = node.lineno, isinstance(node, ast.Break)
@@ -496,59 +493,11 @@ class StatementTranslator(Translator):
 
 
 @dataclass(eq=False)
-class Loop:
+class Leavers:
     """The lanes that left a loop's body early."""
 
     broken: Mask | None = None
     continued: Mask | None = None
-
-
-class WhileTurns:
-    """The turns of a ``while``: as long as its test holds."""
-
-    watches = True  # whether the loop may wait for other threads
-
-    def __init__(self, test: Expression) -> None:
-        self.more = test
-
-    def begin(self, frame: Frame, mask: Mask) -> None:
-        """Begin a turn: there is nothing to give."""
-
-    def alone(self, scalar: ScalarLoop, frame: Frame, mask: Mask) -> Mask | None:
-        """Let lanes run alone; return those that go on in lockstep."""
-        return scalar.run(frame, mask)[0]
-
-
-class ForTurns:
-    """The turns of a ``for``: one for each item."""
-
-    watches = False
-
-    def __init__(self, items: Items, target: Callable[[Frame, Mask, Any], None]) -> None:
-        self.items, self.target, self.turn = items, target, 0
-
-    def more(self, frame: Frame, mask: Mask) -> Any:
-        """Return in which lanes there is another item."""
-        return self.turn < self.items.count
-
-    def begin(self, frame: Frame, mask: Mask) -> None:
-        """Give lanes the next item."""
-        self.target(frame, mask, self.items.at(frame, mask, self.turn))
-        self.turn += 1
-
-    def alone(self, scalar: ScalarLoop, frame: Frame, mask: Mask) -> Mask | None:
-        """Let lanes run alone where they count; return those that go on in lockstep."""
-        limits, done = self.items.limits, 0
-        left: Mask | None = mask
-        if limits is not None:
-            if all(np.ndim(limit) == 0 for limit in limits):
-                numbers: Any = range(*map(int, limits))[self.turn :]
-            else:
-                each = zip(*(mask.selected(limit).tolist() for limit in limits), strict=True)
-                numbers = [range(*one)[self.turn :] for one in each]
-            left, done = scalar.run(frame, mask, numbers) if numbers else (mask, 0)
-        self.turn += done
-        return left
 
 
 # Turns in lockstep, and where blocks or threads take turns, before a loop is looked at; and turns
@@ -601,38 +550,47 @@ def _same_lanes(before: Mask, now: Mask) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class LoopBody:
-    """What a loop does in each turn, and at its end where no lane left it before (``else``)."""
+class Loop:
+    """What a loop does in each turn, and at its end where no lane left it before (``else``).
+
+    ``begin`` of a ``while`` is its test, of a ``for`` what gives its variable the next item.
+    """
 
     line: int
+    begin: Callable[..., Any]
     body: Statement
     orelse: Statement | None
     scalar_loop: ScalarLoop | None
 
-    def run(self, frame: Frame, mask: Mask, turns: WhileTurns | ForTurns) -> Mask | None:
-        """Run the turns; return the lanes that go on after the loop."""
-        machine, loop, returns = frame.machine, Loop(), frame.returns
-        frame.loops.append(loop)
-        scalar = self.scalar_loop and self.scalar_loop.begins()
-        watch = Watch(frame) if turns.watches else None
+    def run(self, frame: Frame, mask: Mask, items: Items | None = None) -> Mask | None:
+        """Run the turns, of a ``for`` one for each item; return the lanes that go on after the
+        loop.
+        """
+        machine, leavers, returns = frame.machine, Leavers(), frame.returns
+        frame.loops.append(leavers)
+        scalar = self.scalar_loop and self.scalar_loop.begins(items)
+        watch = Watch(frame) if items is None else None
         going: Mask | None = mask
         ended: list[Mask] = []
         turn = 0
         while going is not None:
             if scalar is not None and turn >= scalar.turns_before and scalar.suits(frame, going):
-                going, scalar = turns.alone(scalar, frame, going), None
+                going, done = scalar.run(frame, going, items, turn)
+                turn, scalar = turn + done, None
                 if going is None:
                     break
-            turn += 1
             machine.step(self.line, going)
-            yes, no = machine.test(self.line, going, turns.more(frame, going))
+            more = self.begin(frame, going) if items is None else turn < items.count
+            yes, no = machine.test(self.line, going, more)
             if no is not None:
                 ended.append(no)
             if yes is None:
                 break
-            turns.begin(frame, yes)
-            going = union(self.body(frame, yes), loop.continued)
-            loop.continued = None
+            if items is not None:
+                self.begin(frame, yes, items.at(frame, yes, turn))
+            turn += 1
+            going = union(self.body(frame, yes), leavers.continued)
+            leavers.continued = None
             if watch is not None and going is not None and turn >= watch.next:
                 watch.look(frame, going, turn, self.line)
         if watch is not None:
@@ -640,10 +598,10 @@ class LoopBody:
         frame.loops.pop()
         if self.orelse is not None:
             left = functools.reduce(union, ended, None)
-            return union(left and self.orelse(frame, left), loop.broken)
+            return union(left and self.orelse(frame, left), leavers.broken)
         if frame.returns == returns:
             return mask
-        return functools.reduce(union, ended, loop.broken)
+        return functools.reduce(union, ended, leavers.broken)
 
 
 # -------------------------------------------------------------------------------------------------
