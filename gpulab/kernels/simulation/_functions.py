@@ -376,13 +376,19 @@ def _grid(call: Call) -> Expression:
 # -- arrays
 
 
-def _shape_and_type(call: Call) -> Callable[[Any, Any], tuple[tuple[int, ...], np.dtype]]:
-    """Return what gives the shape and the type of a new array: constants that are known when the
-    kernel is translated, or literals and types that a device function is given.
+@makes("cuda.shared.array", "cuda.local.array")
+def _new_array(call: Call) -> Expression:
+    """Return the closure of a call that makes an array; what it takes is noted once, before a
+    launch begins.
+
+    Its shape and type are constants that are known when the kernel is translated, or literals and
+    types that a device function is given.
     """
     shape_node, type_node, *alignment = call.arguments(2, 3, ("shape", "dtype", "alignment"))
-    program, shape_value = call.translator.program, call.translator.expression(shape_node)
-    type_value = call.translator.expression(type_node)
+    translator, program = call.translator, call.translator.program
+    shape_value, type_value = map(translator.expression, (shape_node, type_node))
+    name = call.assigned_to or call.name.split(".")[1] + " array"
+    allotted, is_shared = set[Any](), call.name == "cuda.shared.array"
     if any(
         isinstance(part, ast.BinOp) and written_number(part) is None
         for part in ast.walk(shape_node)
@@ -392,14 +398,14 @@ def _shape_and_type(call: Call) -> Callable[[Any, Any], tuple[tuple[int, ...], n
             f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
     for node in alignment:
-        if call.translator.static(node) is None:
-            continue
-        bytes_apart = call.translator.literal(node)
-        if type(bytes_apart) is not int or bytes_apart < 1 or bytes_apart & (bytes_apart - 1):
+        bytes_apart = translator.literal(node)
+        is_power = type(bytes_apart) is int and bytes_apart.bit_count() == 1 and bytes_apart > 0
+        if translator.static(node) is not None and not is_power:
             raise call.fail("the alignment of an array must be a power of two, written as a number")
-    known = call.translator.literal(shape_node)
+    known = translator.literal(shape_node)
 
-    def run(frame: Any, mask: Any) -> tuple[tuple[int, ...], np.dtype]:
+    def ask(frame: Any, mask: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+        """Return the shape and the type, and whether they are new."""
         shape = shape_value(frame, mask) if known is UNKNOWN else known
         parts = shape if isinstance(shape, tuple) else (shape,)
         if known is UNKNOWN and all(id(part) in program.literals for part in parts):
@@ -414,35 +420,30 @@ def _shape_and_type(call: Call) -> Callable[[Any, Any], tuple[tuple[int, ...], n
             raise call.fail(
                 f"`{ast.unparse(type_node)}` is not an element type; expected one such as float32"
             )
-        return tuple(parts), dtype
-
-    return run
-
-
-def _new_array(call: Call, allot: Callable[..., None], make: Callable[..., View]) -> Expression:
-    """Return the closure of a call that makes an array; what it takes is noted once, before a
-    launch begins.
-    """
-    ask, allotted = _shape_and_type(call), set[Any]()
-    name = call.assigned_to or call.name.split(".")[1] + " array"
-
-    def note(shape: tuple[int, ...], dtype: np.dtype) -> bool:
-        is_new = (shape, dtype) not in allotted
+        is_new = (parts, dtype) not in allotted
         if is_new:
-            allotted.add((shape, dtype))
-            allot(call, shape, dtype)
-        return is_new
+            allotted.add((parts, dtype))
+            (_allot_shared if is_shared else _allot_local)(call, parts, dtype)
+        return parts, dtype, is_new
 
-    given = call.arguments(2, 3, ("shape", "dtype", "alignment"))
-    kind = None if isinstance(given[1], ast.Constant) else call.translator.static(given[1])
-    if call.translator.literal(given[0]) is not UNKNOWN and kind is not UNKNOWN:
-        note(*ask(None, None))
+    kind = None if isinstance(type_node, ast.Constant) else translator.static(type_node)
+    if known is not UNKNOWN and kind is not UNKNOWN:
+        ask(None, None)
 
     def run(frame: Frame, mask: Mask) -> View:
-        shape, dtype = ask(frame, mask)
-        if note(shape, dtype):
+        shape, dtype, is_new = ask(frame, mask)
+        if is_new:
             raise _types.RelaunchError
-        return make(frame, mask, (id(call.node), shape, dtype), name, call.line)
+        key = id(call.node), shape, dtype
+        if is_shared:
+            return frame.machine.new_shared(key, name, call.line)
+        view = frame.arrays.get(key)
+        if view is None:
+            view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
+        else:
+            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+            forget(view.store, mask)
+        return view
 
     return run
 
@@ -467,21 +468,6 @@ def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
         )
 
 
-def _new_shared(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
-    return frame.machine.new_shared(key, name, line)
-
-
-def _new_local(frame: Frame, mask: Mask, key: Any, name: str, line: int) -> View:
-    view = frame.arrays.get(key)
-    if view is None:
-        _, shape, dtype = key
-        view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
-    else:
-        # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
-        forget(view.store, mask)
-    return view
-
-
 def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if 0 in shape:
         raise call.fail("a local array needs elements")
@@ -492,12 +478,6 @@ def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
             f"{_MOST_LOCAL_BYTES:,}. Make the array smaller"
         )
     call.translator.program.local_bytes += nbytes
-
-
-FUNCTIONS["cuda.shared.array"] = functools.partial(
-    _new_array, allot=_allot_shared, make=_new_shared
-)
-FUNCTIONS["cuda.local.array"] = functools.partial(_new_array, allot=_allot_local, make=_new_local)
 
 
 @makes("cuda.const.array_like")
@@ -783,16 +763,22 @@ def vote(machine: Machine, line: int, mask: Mask, members: Any, value: Any, kind
     _expect_named(machine, members, mask, line)
     taking_part = _participants(machine, members, mask)
     true = by_warp(machine, _types.truth(value))
-    for_all, for_any = (true | ~taking_part).all(axis=2), (true & taking_part).any(axis=2)
-    if kind == "all":
-        return of_warps(for_all)
-    if kind == "any":
-        return of_warps(for_any)
-    if kind == "eq":
-        return of_warps(for_all | ~for_any)
+    if kind != "ballot":
+        return of_warps(_voted(kind, true, taking_part))
     both = true & taking_part
     bits = lane_bits(both.reshape(both.shape[0], machine.batch.width), machine.batch)
-    return of_warps(bits.astype(np.uint32).view(np.int32))
+    return of_warps(bits.view(np.int32))
+
+
+def _voted(kind: str, true: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Return the vote of active lanes along the last axis: whether all or any are true, whether all
+    or none are ("eq"), or how many.
+    """
+    if kind == "count":
+        return np.asarray((true & active).sum(axis=-1))
+    for_all, for_any = (true | ~active).all(axis=-1), (true & active).any(axis=-1)
+    found = {"all": for_all, "and": for_all, "any": for_any, "or": for_any}
+    return np.asarray(found.get(kind, for_all | ~for_any))
 
 
 def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
@@ -911,13 +897,7 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     true = np.atleast_2d(value)
     shape = (max(len(active), len(true)), machine.batch.width)
     active, true = np.broadcast_to(active, shape), np.broadcast_to(true, shape)
-    if kind == "and":
-        found = (true | ~active).all(axis=1, keepdims=True)
-    elif kind == "or":
-        found = (true & active).any(axis=1, keepdims=True)
-    else:
-        found = (true & active).sum(axis=1, keepdims=True)
-    return found.astype(np.int32)
+    return _voted(kind, true, active)[:, None].astype(np.int32)
 
 
 _register_warp()

@@ -694,22 +694,17 @@ def _report(
     accesses = []
     for (number, array, space, kind), access in sorted(launch.counters.accesses.items()):
         accesses.append(ArrayAccess(number, array, space, kind, **access))
-        counts = lines[number]
+        moved = "sectors" if space == "global" else "wavefronts"
+        of_space = {
+            f"{space}_requests": access["requests"],
+            f"{space}_{moved}": access[moved],
+            f"ideal_{space}_{moved}": access[f"ideal_{moved}"],
+            f"{space}_bytes_requested": access["bytes_requested"],
+        }
+        of_kind = {f"{space}_{kind}_{what}": access[what] for what in ("requests", "sectors")}
         if kind == "atomic":
-            counts["atomic_requests"] += access["requests"]
-        if space == "global":
-            counts["global_requests"] += access["requests"]
-            counts["global_sectors"] += access["sectors"]
-            counts["ideal_global_sectors"] += access["ideal_sectors"]
-            counts["global_bytes_requested"] += access["bytes_requested"]
-            if kind != "atomic":
-                counts[f"global_{kind}_requests"] += access["requests"]
-                counts[f"global_{kind}_sectors"] += access["sectors"]
-        else:
-            counts["shared_requests"] += access["requests"]
-            counts["shared_wavefronts"] += access["wavefronts"]
-            counts["ideal_shared_wavefronts"] += access["ideal_wavefronts"]
-            counts["shared_bytes_requested"] += access["bytes_requested"]
+            of_kind = {"atomic_requests": access["requests"]}
+        lines[number].update(of_space | (of_kind if kind == "atomic" or space == "global" else {}))
     # In the order of the text, however the blocks were batched.
     findings = tuple(
         sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array))
