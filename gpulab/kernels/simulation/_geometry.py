@@ -49,21 +49,6 @@ class Batch:
         return np.arange(self.width, dtype=np.int64)[None, :]
 
     @cached_property
-    def linear_block(self) -> np.ndarray:
-        """Return each block's number in the grid, shape (B, 1)."""
-        return np.arange(self.first, self.first + self.blocks, dtype=np.int64)[:, None]
-
-    @cached_property
-    def every_lane(self) -> np.ndarray:
-        """Return the numbers of all lanes, counted through the blocks."""
-        return np.arange(self.blocks * self.width)
-
-    @cached_property
-    def lane_numbers(self) -> np.ndarray:
-        """Return the numbers of a block's lanes, as hazards keep them: int32."""
-        return np.arange(self.width, dtype=np.int32)
-
-    @cached_property
     def thread_numbers(self) -> np.ndarray:
         """Return the numbers of all lanes of these blocks, counted through the grid: int32."""
         return np.arange(
@@ -71,34 +56,14 @@ class Batch:
         )
 
     @cached_property
-    def rows(self) -> np.ndarray:
-        """Return 0, 1, 2, ... for the blocks of the batch, shape (B, 1)."""
-        return np.arange(self.blocks)[:, None]
-
-    @cached_property
     def thread_index(self) -> tuple[np.ndarray | np.int64, ...]:
-        """Return ``threadIdx`` along each axis; one number where the block has one thread there."""
-        return tuple(
-            np.int64(0)
-            if extent == 1
-            else self.linear_thread // math.prod(self.block[:axis]) % extent
-            for axis, extent in enumerate(self.block)
-        )
+        """Return ``threadIdx`` along each axis; one number where it is the same for all lanes."""
+        return _index(self.linear_thread, self.block)
 
     @cached_property
     def block_index(self) -> tuple[np.ndarray | np.int64, ...]:
         """Return ``blockIdx`` along each axis; one number where it is the same in the batch."""
-        return tuple(self._block_index(axis) for axis in range(3))
-
-    def _block_index(self, axis: int) -> np.ndarray | np.int64:
-        if self.grid[axis] == 1:
-            return np.int64(0)
-        index: np.ndarray = self.linear_block // math.prod(self.grid[:axis]) % self.grid[axis]
-        return (
-            np.int64(index[0, 0])
-            if index[0, 0] == index[-1, 0] and (index == index[0, 0]).all()
-            else index
-        )
+        return _index(np.arange(self.first, self.first + self.blocks)[:, None], self.grid)
 
     @cached_property
     def grid_index(self) -> tuple[np.ndarray | np.int64, ...]:
@@ -113,14 +78,6 @@ class Batch:
         """Return the threads of the grid along each axis."""
         return tuple(np.int64(n * count) for n, count in zip(self.block, self.grid, strict=True))
 
-    def place_of_thread(self, lane: int) -> Extent:
-        """Return a lane's ``threadIdx`` (x, y, z)."""
-        return _place(lane, self.block)
-
-    def place_of_block(self, number: int) -> Extent:
-        """Return the ``blockIdx`` (x, y, z) of a block of the grid."""
-        return _place(number, self.grid)
-
     @cached_property
     def everyone(self) -> Mask:
         """Return the mask of all threads."""
@@ -129,8 +86,18 @@ class Batch:
         return Mask(self, self.linear_thread < self.threads)
 
 
-def _place(number: int, extent: Extent) -> Extent:
+def place(number: int, extent: Extent) -> Extent:
+    """Return the index (x, y, z) of a number, counted along x first."""
     return number % extent[0], number // extent[0] % extent[1], number // (extent[0] * extent[1])
+
+
+def _index(numbers: np.ndarray, extent: Extent) -> tuple[np.ndarray | np.int64, ...]:
+    """Return the same for many numbers; of an axis where all are alike, one number."""
+    found: list[np.ndarray | np.int64] = []
+    for axis, size in enumerate(extent):
+        index: np.ndarray = numbers // math.prod(extent[:axis]) % size
+        found.append(index.flat[0] if (index == index.flat[0]).all() else index)
+    return tuple(found)
 
 
 class Mask:
@@ -140,25 +107,18 @@ class Mask:
     is found when first asked for.
     """
 
-    __slots__ = ("_bits", "_flat", "_true", "_warps", "array", "batch")
-
     def __init__(self, batch: Batch, array: np.ndarray | None, true: int | None = None) -> None:
         self.batch = batch
         self.array = array
         self._true = true  # how many entries of the array hold
-        self._bits: np.ndarray | None = None
         self._warps: int | None = None
-        self._flat: np.ndarray | None = None
 
-    @property
+    @cached_property
     def bits(self) -> np.ndarray:
         """Return the lanes of each warp as bits, shape (B or 1, warps), uint32; lane 0 is bit 0."""
-        if self._bits is None:
-            if self.array is None:
-                self._bits = np.full((1, self.batch.warps), 0xFFFFFFFF, dtype=np.uint32)
-            else:
-                self._bits = lane_bits(self.array, self.batch)
-        return self._bits
+        if self.array is None:
+            return np.full((1, self.batch.warps), 0xFFFFFFFF, dtype=np.uint32)
+        return lane_bits(self.array, self.batch)
 
     @property
     def warps(self) -> int:
@@ -167,11 +127,6 @@ class Mask:
             count_warps([self])
             assert self._warps is not None
         return self._warps
-
-    @property
-    def size(self) -> int:
-        """Return how much the array holds."""
-        return 0 if self.array is None else self.array.size
 
     @property
     def true(self) -> int:
@@ -194,19 +149,14 @@ class Mask:
             return np.ones((1, 1), dtype=bool)
         return np.asarray(self.array.any(axis=1, keepdims=True))
 
-    @property
+    @cached_property
     def flat(self) -> np.ndarray:
         """Return the number of each lane that is here, counted through the blocks of the batch."""
-        if self._flat is None:
-            if self.array is None:
-                self._flat = self.batch.every_lane
-            else:
-                shape = (self.batch.blocks, self.batch.width)
-                full = (
-                    self.array if self.array.shape == shape else np.broadcast_to(self.array, shape)
-                )
-                self._flat = full.reshape(-1).nonzero()[0]
-        return self._flat
+        shape = (self.batch.blocks, self.batch.width)
+        if self.array is None:
+            return np.arange(math.prod(shape))
+        full = self.array if self.array.shape == shape else np.broadcast_to(self.array, shape)
+        return full.reshape(-1).nonzero()[0]
 
     def split(self, condition: np.ndarray | np.bool_ | bool) -> tuple[Mask | None, Mask | None]:
         """Return the lanes where the condition holds and those where it does not; None for no

@@ -69,7 +69,7 @@ def of_one_block(where: Any, mask: Mask) -> Lanes:
         if mask.array is None
         else np.broadcast_to(mask.array, (1, batch.width))[0].nonzero()[0]
     )
-    threads = batch.lane_numbers if here is None else here.astype(np.int32)
+    threads = (np.arange(batch.width) if here is None else here).astype(np.int32)
     if where.size == 1:
         return Lanes(np.full(len(threads), where), threads, mask, True)
     return Lanes(where[0] if here is None else where[0].take(here), threads, mask, True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._arguments import MOST_SHARED_BYTES
-from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps
+from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps, place
 from gpulab.kernels.simulation._hazards import (
     Lanes,
     Orders,
@@ -74,7 +74,7 @@ class Counters:
     executed: list[tuple[int, Mask]] = field(default_factory=list)
     tested: list[tuple[int, Mask, Mask | None, Mask | None]] = field(default_factory=list)
     _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(
-        default_factory=dict
+        default_factory=lambda: defaultdict(list)
     )
     _accessed_words: int = 0
 
@@ -86,11 +86,9 @@ class Counters:
         if not shape or shape[1] == 1:
             shape = ()
         key = line, store, kind, shape, None if mask.array is None else mask.array.shape
-        waiting = self._accessed.get(key)
-        if waiting is None:
-            waiting = self._accessed[key] = []
-        waiting.append((elements, mask))
-        self._accessed_words += elements.size + mask.size // 8 + _WORDS_OF_AN_ENTRY
+        self._accessed[key].append((elements, mask))
+        mask_bytes = 0 if mask.array is None else mask.array.size
+        self._accessed_words += elements.size + mask_bytes // 8 + _WORDS_OF_AN_ENTRY
         if self._accessed_words >= _WORDS_TOGETHER:
             self.settle_accesses()
 
@@ -101,13 +99,12 @@ class Counters:
         lanes take part, shape (n, 32).
         """
         found = self.accesses[line, store.name, store.space, kind]
-        size, lanes = store.dtype.itemsize, np.count_nonzero(active, axis=1)
-        sectors = sectors_per_request(elements * np.int64(store.pitch), active, size)
+        lanes = np.count_nonzero(active, axis=1)
         found["requests"] += len(elements)
         found["lanes"] += int(lanes.sum())
-        found["bytes_requested"] += int(lanes.sum()) * size
-        found["sectors"] += int(sectors.sum())
-        found["ideal_sectors"] += int(np.minimum(sectors, -(-lanes * size // SECTOR_BYTES)).sum())
+        found["bytes_requested"] += int(lanes.sum()) * store.dtype.itemsize
+        addresses = elements * np.int64(store.pitch)
+        _count_sectors(found, addresses, active, store.dtype.itemsize, np.ones(len(elements), int))
 
     def settle_statements(self) -> None:
         """Count the statements and tests that wait; to be asked at the end of each batch of blocks
@@ -166,23 +163,30 @@ def _count(
         return
     addresses, active, times = _by_warp(accesses, store.pitch)
 
-    def total(counts: np.ndarray) -> int:
-        return int(counts.reshape(len(accesses), -1).sum(axis=1) @ times)
-
     if shared:
-        found["wavefronts"] += total(shared_wavefronts(addresses, active, element_bytes))
         # Without any conflict there is one for each part of a warp that takes part.
-        parts = (
-            np.ones((len(addresses), passes), dtype=bool)
-            if active is None
-            else active.reshape(len(addresses) * passes, -1).any(axis=1)
-        )
-        found["ideal_wavefronts"] += total(np.asarray(parts))
-        return
+        parts = np.full((len(addresses), passes), True)
+        if active is not None:
+            parts = active.reshape(len(addresses) * passes, -1).any(axis=1)
+        found["wavefronts"] += _total(shared_wavefronts(addresses, active, element_bytes), times)
+        found["ideal_wavefronts"] += _total(parts, times)
+    else:
+        _count_sectors(found, addresses, active, element_bytes, times)
+
+
+def _count_sectors(
+    found: Counter[str], addresses: np.ndarray, active: Any, element_bytes: int, times: np.ndarray
+) -> None:
+    """Count the sectors of requests; each access, of some requests, comes so many times."""
     sectors = sectors_per_request(addresses, active, element_bytes)
-    found["sectors"] += total(sectors)
     each = WARP if active is None else np.count_nonzero(active, axis=1)
-    found["ideal_sectors"] += total(np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)))
+    found["sectors"] += _total(sectors, times)
+    ideal = np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES))
+    found["ideal_sectors"] += _total(ideal, times)
+
+
+def _total(counts: np.ndarray, times: np.ndarray) -> int:
+    return int(counts.reshape(len(times), -1).sum(axis=1) @ times)
 
 
 def _by_warp(
@@ -448,9 +452,8 @@ class Machine:
 
     def thread(self, row: int, lane: int) -> Thread:
         """Return a lane of a block of this batch as a learner would name it."""
-        return Thread(
-            self.batch.place_of_block(self.batch.first + row), self.batch.place_of_thread(lane)
-        )
+        batch = self.batch
+        return Thread(place(batch.first + row, batch.grid), place(lane, batch.block))
 
     def first_thread(self, mask: Mask) -> Thread:
         """Return the first lane of a mask."""
@@ -468,33 +471,25 @@ class Machine:
         other_line: int | None = None,
     ) -> None:
         """Keep a finding; the same one in another batch or step is counted, not repeated."""
-        if not self.found_again(kind, line, array, count, other_line):
-            source = self.launch.source_of(line)
-            self.launch.findings[kind, line, other_line, array] = Finding(
-                kind=kind,
-                line=line,
-                code=source.text_of(line),
-                array=array,
-                index=index,
-                threads=threads,
-                count=count,
-                message=text,
-                other_line=other_line,
-                file=Path(source.filename).name if source.offset else "",
-            )
-
-    def found_again(
-        self, kind: str, line: int, array: str, count: int, other_line: int | None = None
-    ) -> bool:
-        """Count so many more cases of a finding that is known; return whether it is."""
-        key = (kind, line, other_line, array)
-        known = self.launch.findings.get(key)
-        if known is None:
-            return False
-        self.launch.findings[key] = known.again(count)
-        self.launch.steps += _WORK_OF_A_FINDING
-        self.launch.repeated += 1
-        return True
+        launch, key = self.launch, (kind, line, other_line, array)
+        if key in launch.findings:
+            launch.findings[key] = launch.findings[key].again(count)
+            launch.steps += _WORK_OF_A_FINDING
+            launch.repeated += 1
+            return
+        source = launch.source_of(line)
+        launch.findings[key] = Finding(
+            kind=kind,
+            line=line,
+            code=source.text_of(line),
+            array=array,
+            index=index,
+            threads=threads,
+            count=count,
+            message=text,
+            other_line=other_line,
+            file=Path(source.filename).name if source.offset else "",
+        )
 
     # -- memory
 

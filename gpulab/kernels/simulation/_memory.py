@@ -109,7 +109,9 @@ class Store:
             return self.data.take(where, mode="wrap")
         if self.is_even and self.space == "shared" and where.size > 1 and len(where) == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
-        found: Any = self.data[self._at(where, batch.rows, batch.linear_thread)]
+        found: Any = self.data[
+            self._at(where, np.arange(batch.blocks)[:, None], batch.linear_thread)
+        ]
         return found
 
     def write(self, where: Index, value: Any, mask: Mask) -> None:
@@ -888,10 +890,8 @@ def _thread_of(machine: Machine, store: Store, lanes: Lanes, number: int, lane: 
     """Return the thread of a number that a tracker gave, at the place of one of the lanes."""
     if store.space == "shared":
         return machine.thread(0 if lanes.alike else int(lanes.rows[lane]), number)
-    width = machine.batch.width
-    return Thread(
-        machine.batch.place_of_block(number // width), machine.batch.place_of_thread(number % width)
-    )
+    block, lane = divmod(number, machine.batch.width)
+    return machine.thread(block - machine.batch.first, lane)
 
 
 def _clash(

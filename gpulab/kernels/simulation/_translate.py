@@ -21,7 +21,6 @@ from gpulab.kernels.simulation._machine import Machine
 from gpulab.kernels.simulation._memory import (
     START,
     Choice,
-    Slice,
     View,
     cannot_be_written,
     fill,
@@ -80,17 +79,12 @@ class Frame:
         computed for others, or anything.
         """
         without = mask.without(self.given.get(name))
-        if without is None or self.machine.found_again("uninitialised", line, name, without.lanes):
-            return
-        self.machine.found(
-            "uninitialised",
-            line,
-            name,
-            (),
-            (self.machine.first_thread(without),),
-            without.lanes,
-            f"{name} is read by threads that have not assigned it: on a GPU its value is undefined",
-        )
+        if without is not None:
+            thread = self.machine.first_thread(without)
+            text = "is read by threads that have not assigned it: on a GPU its value is undefined"
+            self.machine.found(
+                "uninitialised", line, name, (), (thread,), without.lanes, f"{name} {text}"
+            )
 
     def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
         """Raise an exception in some lanes, which ends them; ``made`` gives its class and its
@@ -353,7 +347,7 @@ class StatementTranslator(Translator):
                     value = np.array(value, view.dtype)[()]
                 if (
                     len(places) == view.ndim
-                    and Slice not in map(type, places)
+                    and slice not in map(type, places)
                     and view.dtype.names is None
                 ):
                     if not isinstance(value, (np.ndarray, np.generic)):
