@@ -35,7 +35,6 @@ from gpulab.kernels.simulation._geometry import Mask
 from gpulab.kernels.simulation._memory import (
     ATTRIBUTES,
     Choice,
-    Slice,
     View,
     constant_view,
     field_of,
@@ -84,11 +83,11 @@ def item_of(
         tell the one that comes out.
     """
     index = places[0] if len(places) == 1 else None
-    if isinstance(index, Slice) and all(
+    if isinstance(index, slice) and all(
         limit is None or isinstance(limit, np.integer)
         for limit in (index.start, index.stop, index.step)
     ):
-        return tuple(items[slice(index.start, index.stop, index.step)])
+        return tuple(items[index])
     if (
         index is None
         or not isinstance(index, (np.ndarray, np.generic))
@@ -656,7 +655,7 @@ class Translator:
             nothing if limit is None else self.expression(limit)
             for limit in (node.lower, node.upper, node.step)
         )
-        return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask), step(frame, mask))
+        return lambda frame, mask: slice(start(frame, mask), stop(frame, mask), step(frame, mask))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
         kind = self.static(node.value)

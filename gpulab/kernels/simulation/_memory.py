@@ -62,7 +62,7 @@ class Store:
     @property
     def root(self) -> Store:
         """Return, of all that are the same memory, the one that was made first."""
-        return self if self._first is None else self._first
+        return self._first or self
 
     @property
     def words(self) -> int:
@@ -109,10 +109,8 @@ class Store:
             return self.data.take(where, mode="wrap")
         if self.is_even and self.space == "shared" and where.size > 1 and len(where) == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
-        found: Any = self.data[
-            self._at(where, np.arange(batch.blocks)[:, None], batch.linear_thread)
-        ]
-        return found
+        rows = np.arange(batch.blocks)[:, None]
+        return self.data[self._at(where, rows, batch.linear_thread)]
 
     def write(self, where: Index, value: Any, mask: Mask) -> None:
         """Write values at places within bounds; of lanes that write one place at once, the last one
@@ -550,30 +548,24 @@ def _report(
 # Indices and slices: one element of an array, or a part of it that is again an array.
 
 
-class Slice:
-    """A slice in an index: its limits and its step, None where left out."""
+def _of_axis(part: slice, extent: Any, integer: Callable[[Any], Any]) -> tuple[Any, Any, int]:
+    """Return the first index of a slice on an axis, how many there are, and the step between
+    them.
+    """
+    step = 1 if part.step is None else int(integer(part.step).item())
+    least, most = (0, extent) if step > 0 else (-1, extent - 1)
 
-    __slots__ = ("start", "step", "stop")
+    def limit(given: Any, default: Any) -> Any:
+        if given is None:
+            return default
+        place = integer(given)
+        return np.clip(np.where(place < 0, place + extent, place), least, most)[()]
 
-    def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        self.start, self.stop, self.step = start, stop, step
-
-    def of_axis(self, extent: Any, integer: Callable[[Any], Any]) -> tuple[Any, Any, int]:
-        """Return the first index on an axis, how many there are, and the step between them."""
-        step = 1 if self.step is None else int(integer(self.step).item())
-        least, most = (0, extent) if step > 0 else (-1, extent - 1)
-
-        def limit(given: Any, default: Any) -> Any:
-            if given is None:
-                return default
-            place = integer(given)
-            return np.clip(np.where(place < 0, place + extent, place), least, most)[()]
-
-        start, stop = (
-            limit(self.start, np.int64(least if step > 0 else most)),
-            limit(self.stop, most if step > 0 else np.int64(least)),
-        )
-        return start, np.maximum(-((start - stop) // np.int64(step)), np.int64(0)), step
+    start, stop = (
+        limit(part.start, np.int64(least if step > 0 else most)),
+        limit(part.stop, most if step > 0 else np.int64(least)),
+    )
+    return start, np.maximum(-((start - stop) // np.int64(step)), np.int64(0)), step
 
 
 def index_of(
@@ -596,7 +588,7 @@ def integer(place: Any, source: Source, line: int) -> Any:
     if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
         return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
-        if isinstance(place, Slice):
+        if isinstance(place, slice):
             raise source.error(
                 "a slice is used where one element is written; expected an index. Write a loop "
                 "over the elements",
@@ -632,10 +624,10 @@ def part_of(
     within: Mask | None = mask
     for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]
-        if isinstance(place, Slice):
+        if isinstance(place, slice):
             if np.size(place.step) != 1:
                 raise source.error("the step of a slice differs between threads", line)
-            start, count, step = place.of_axis(extent, lambda limit: integer(limit, source, line))
+            start, count, step = _of_axis(place, extent, lambda limit: integer(limit, source, line))
             offset = offset + start * np.int64(stride)
             shape.append(count)
             strides.append(stride * step)
@@ -839,8 +831,6 @@ def _touch(
 def _report_unwritten(
     machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, line: int
 ) -> None:
-    if machine.found_again("uninitialised", line, store.name, len(which) * lanes.times):
-        return
     first = int(which[0])
     index = store.index_of_word(int(lanes.words[first]))
     machine.found(
@@ -856,9 +846,6 @@ def _report_unwritten(
 
 
 def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line: int) -> None:
-    count = conflict.count * lanes.times
-    if machine.found_again("race", line, store.name, count, conflict.other_line):
-        return
     index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
@@ -879,10 +866,10 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
         store.name,
         (index,),
         threads,
-        count,
+        conflict.count * lanes.times,
         f"two threads touch element {index} of {store.name}, here and in {where}, and at least one "
         f"writes it; {cure}",
-        conflict.other_line,
+        other,
     )
 
 
