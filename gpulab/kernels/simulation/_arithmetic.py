@@ -8,11 +8,11 @@ import functools
 import math
 from collections import namedtuple
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation import _memory, _types
 from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     FUNCTIONS,
@@ -21,24 +21,9 @@ from gpulab.kernels.simulation._functions import (
     not_numeric,
 )
 from gpulab.kernels.simulation._geometry import Mask
-from gpulab.kernels.simulation._memory import (
-    Choice,
-    View,
-    element,
-    elements,
-    fill,
-    load,
-    new_view,
-    reshaped,
-    store,
-    viewed,
-)
+from gpulab.kernels.simulation._machine import Expression, Frame
 from gpulab.kernels.simulation.source import Intrinsic, dtype_of
 from gpulab.units import plural
-
-if TYPE_CHECKING:
-    from gpulab.kernels.simulation._expressions import Expression
-    from gpulab.kernels.simulation._translate import Frame
 
 # -------------------------------------------------------------------------------------------------
 # A product and a sum that are rounded once, as a GPU's fma: NumPy has none.
@@ -267,11 +252,13 @@ def _elementwise(
 
     def run_into(frame: Frame, mask: Mask) -> Any:
         *given, last = [value(frame, mask) for value in values]
-        if not isinstance(last, View):
+        if not isinstance(last, _memory.View):
             raise call.fail(f"{call.name} writes to an array; expected one as its last argument")
-        for index, some in elements(last, mask):
-            numbers = [element(frame.machine, part, some, index, call.line) for part in given]
-            store(frame.machine, last, some, index, of_numbers(*numbers), call.line)
+        for index, some in _memory.elements(last, mask):
+            numbers = [
+                _memory.element(frame.machine, part, some, index, call.line) for part in given
+            ]
+            _memory.store(frame.machine, last, some, index, of_numbers(*numbers), call.line)
         return last
 
     return run_into if writes else run
@@ -595,11 +582,11 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
     """Return a sum, a largest element and the like, of an array or a tuple."""
     name = call.name.rpartition(".")[2]
     parts = found if isinstance(found, tuple) else ()
-    if isinstance(found, (View, Choice)) and found.dtype.kind in "biufc":
-        each = [*elements(found, mask)]
+    if isinstance(found, (_memory.View, _memory.Choice)) and found.dtype.kind in "biufc":
+        each = [*_memory.elements(found, mask)]
         if any(some is not mask for _, some in each):
             raise call.fail(f"{call.name} takes an array that is as long in all threads")
-        parts = tuple(load(frame.machine, found, mask, at, call.line) for at, _ in each)
+        parts = tuple(_memory.load(frame.machine, found, mask, at, call.line) for at, _ in each)
     if not parts or any(map(not_numeric, parts)):
         raise call.fail(f"{call.name} takes an array or a tuple of numbers")
     stacked = np.array(np.broadcast_arrays(*parts))
@@ -611,21 +598,21 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
 @computes(".view", ".reshape", ".ravel", ".item", ".copy", most=9)
 def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> Any:
     kind = call.name[1:]
-    if not isinstance(view, View):
+    if not isinstance(view, _memory.View):
         raise call.fail(f"`{call.name}` is not supported in a kernel")
     try:
         if kind == "copy":  # memory of each thread's own
             shape = tuple(map(int, view.shape))
-            copy = new_view(view.store.name, "local", shape, view.dtype, mask.batch)
-            fill(frame.machine, copy, mask, view, call.line)
+            copy = _memory.new_view(view.store.name, "local", shape, view.dtype, mask.batch)
+            _memory.fill(frame.machine, copy, mask, view, call.line)
             return copy
         if kind == "view":
             dtype = dtype_of(given[0]) if given else None
-            return viewed(view, view.dtype if dtype is None else dtype)
+            return _memory.viewed(view, view.dtype if dtype is None else dtype)
         if kind == "item":
-            return load(frame.machine, reshaped(view, ()), mask, (), call.line)
+            return _memory.load(frame.machine, _memory.reshaped(view, ()), mask, (), call.line)
         shape = given[0] if given and isinstance(given[0], tuple) else given
-        return reshaped(view, shape if kind == "reshape" else (-1,))
+        return _memory.reshaped(view, shape if kind == "reshape" else (-1,))
     except (TypeError, ValueError) as error:
         raise call.fail(f"`{call.name}`: {error}") from error
 

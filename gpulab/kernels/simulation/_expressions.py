@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import enum
 import functools
 import operator
 import types
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.errors import KernelError, shown
-from gpulab.kernels.simulation import _arithmetic, _functions, _types  # noqa: F401 - they fill FUNCTIONS
+from gpulab.kernels.simulation import _arithmetic, _functions, _memory, _types  # noqa: F401 - they fill FUNCTIONS
 from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     COMPARISONS,
@@ -32,19 +31,7 @@ from gpulab.kernels.simulation._functions import (
     written_number,
 )
 from gpulab.kernels.simulation._geometry import Mask
-from gpulab.kernels.simulation._memory import (
-    ATTRIBUTES,
-    Choice,
-    View,
-    constant_view,
-    field_of,
-    index_of,
-    integer,
-    load,
-    merge,
-    part_of,
-    tuple_like,
-)
+from gpulab.kernels.simulation._machine import Expression, Frame
 from gpulab.kernels.simulation.source import (
     UNKNOWN,
     Callee,
@@ -59,8 +46,6 @@ from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._simulate import Function, Program
-    from gpulab.kernels.simulation._translate import Frame
-    from gpulab.kernels.simulation._types import Joins
 
 # -------------------------------------------------------------------------------------------------
 # An element of a tuple: any lane may ask for another one where all are of one type, as numba has
@@ -105,7 +90,7 @@ def item_of(
     found = items[wanted[0]]
     for place in wanted[1:]:
         try:
-            found = merge(index == place, items[place], found)
+            found = _memory.merge(index == place, items[place], found)
         except TypeError as error:
             raise fail(f"the elements of the tuple are {error}") from error
     return found
@@ -119,7 +104,11 @@ def type_of(item: Any) -> Any:
         return tuple(type_of(part) for part in item)
     if isinstance(item, (np.ndarray, np.generic)):
         return item.dtype
-    return (item.dtype, item.ndim) if isinstance(item, (View, Choice)) else (type(item), item)
+    return (
+        (item.dtype, item.ndim)
+        if isinstance(item, (_memory.View, _memory.Choice))
+        else (type(item), item)
+    )
 
 
 def given_once(node: ast.expr, source: Source) -> ast.expr | None:
@@ -139,9 +128,6 @@ def given_once(node: ast.expr, source: Source) -> ast.expr | None:
 
 # -------------------------------------------------------------------------------------------------
 # Turn a kernel's expressions into closures that compute a value for the lanes of a mask.
-
-
-Expression = Callable[["Frame", Mask], Any]
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,7 @@ class Translator:
         self,
         source: Source,
         program: Program,
-        joins: Joins,
+        joins: _types.Joins,
         around: Collection[str] = (),
     ) -> None:
         self.source, self.program, self.joins = source, program, joins
@@ -197,7 +183,7 @@ class Translator:
             owner = self.static(node.value)
             if owner is UNKNOWN:
                 return UNKNOWN
-            if type(owner) in (np.ndarray, DeviceMemory) and node.attr in ATTRIBUTES:
+            if type(owner) in (np.ndarray, DeviceMemory) and node.attr in _memory.ATTRIBUTES:
                 return UNKNOWN
             if isinstance(owner, types.ModuleType):
                 with contextlib.suppress(KeyError):  # so that a change of it is seen
@@ -284,9 +270,9 @@ class Translator:
         """Return the closure of an expression that must be an array."""
         value = self.expression(node)
 
-        def run(frame: Frame, mask: Mask) -> View | Choice:
+        def run(frame: Frame, mask: Mask) -> _memory.View | _memory.Choice:
             found = value(frame, mask)
-            if not isinstance(found, (View, Choice)):
+            if not isinstance(found, (_memory.View, _memory.Choice)):
                 raise self.fail(
                     f"`{ast.unparse(node)}` is not an array; expected one before the index", node
                 )
@@ -400,7 +386,7 @@ class Translator:
             intrinsic = INTRINSICS[found.name]
             return lambda frame, mask: intrinsic(frame.machine)
         if isinstance(found, np.ndarray):
-            view = constant_view(ast.unparse(node), found)
+            view = _memory.constant_view(ast.unparse(node), found)
             return lambda frame, mask: view
         if isinstance(found, DeviceMemory):
             number = len(self.program.captured)
@@ -408,7 +394,9 @@ class Translator:
             return lambda frame, mask: frame.machine.launch.captured[number]
         if isinstance(found, tuple):
             parts = [self._outer(part, node) for part in found]
-            return lambda frame, mask: tuple_like(found, [part(frame, mask) for part in parts])
+            return lambda frame, mask: _memory.tuple_like(
+                found, [part(frame, mask) for part in parts]
+            )
         dtype = None if isinstance(found, str) else dtype_of(found)
         value = found if dtype is None else dtype
         if isinstance(value, (Intrinsic, Callee, np.dtype, enum.Enum, enum.EnumMeta)):
@@ -436,7 +424,7 @@ class Translator:
             if name in (getattr(getattr(owner, "dtype", None), "names", None) or ()):
                 return self._field(frame, owner, mask, name, node)
             try:
-                found = ATTRIBUTES[name](owner) if name in ATTRIBUTES else None
+                found = _memory.ATTRIBUTES[name](owner) if name in _memory.ATTRIBUTES else None
             except TypeError as error:
                 raise self.fail(f"`.{name}`: {error}", node) from error
             if found is None and name in getattr(owner, "_fields", ()):
@@ -588,7 +576,7 @@ class Translator:
                 if going is None:
                     return value
                 other = number(part, frame, going)
-                value = other if going is mask else merge(going.array, other, value)
+                value = other if going is mask else _memory.merge(going.array, other, value)
             return value
 
         return run
@@ -609,7 +597,7 @@ class Translator:
                 first = joined(frame, 0, body(frame, yes))
                 if no is None:
                     return first
-                return merge(yes.array, first, joined(frame, 1, orelse(frame, no)))
+                return _memory.merge(yes.array, first, joined(frame, 1, orelse(frame, no)))
             except TypeError as error:
                 raise self.fail(f"a conditional expression gives {error}", node) from error
 
@@ -691,7 +679,7 @@ class Translator:
                 return owner.at(frame, mask, self._item_number(owner, places[0], mask, node))
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
-            if not isinstance(owner, (View, Choice)):
+            if not isinstance(owner, (_memory.View, _memory.Choice)):
                 raise self.fail(
                     f"`{ast.unparse(node.value)}` is not an array; expected one before the index",
                     node,
@@ -703,15 +691,15 @@ class Translator:
             if places and isinstance(places[0], str):
                 return self._field(frame, owner, mask, places[0], node)
             if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
-                return part_of(frame.machine, owner, mask, places, from_end, source, line)
-            indices = index_of(owner, places, source, line)
-            return load(frame.machine, owner, mask, indices, line, from_end, compared)
+                return _memory.part_of(frame.machine, owner, mask, places, from_end, source, line)
+            indices = _memory.index_of(owner, places, source, line)
+            return _memory.load(frame.machine, owner, mask, indices, line, from_end, compared)
 
         return run
 
     def _item_number(self, items: _types.Items, place: Any, mask: Mask, node: ast.expr) -> Any:
         """Return which item of a range an index means; refuse one that it does not have."""
-        place = integer(place, self.source, node.lineno)
+        place = _memory.integer(place, self.source, node.lineno)
         if mask.split((place < -items.count) | (place >= items.count))[0] is not None:
             raise self.fail("the range has no such item; expected an index below its length", node)
         return np.where(place < 0, place + items.count, place)
@@ -719,16 +707,16 @@ class Translator:
     def _field(self, frame: Frame, owner: Any, mask: Mask, name: str, node: ast.expr) -> Any:
         """Return a field of a record: a number, or again a record or an array."""
         try:
-            found = field_of(frame.machine, owner, mask, name)
+            found = _memory.field_of(frame.machine, owner, mask, name)
         except TypeError as error:
             raise self.fail(str(error), node) from error
         if found.ndim or found.dtype.names is not None:
             return found
-        return load(frame.machine, found, mask, (), node.lineno)
+        return _memory.load(frame.machine, found, mask, (), node.lineno)
 
     def reference(
         self, node: ast.Subscript | ast.Attribute
-    ) -> Callable[[Frame, Mask], tuple[View, tuple[Any, ...], tuple[bool, ...]]]:
+    ) -> Callable[[Frame, Mask], tuple[_memory.View, tuple[Any, ...], tuple[bool, ...]]]:
         """Return the closure of what is written to: an array, an index and which of its parts count
         from the end; of a field of a record the empty index.
         """
@@ -740,13 +728,13 @@ class Translator:
             else lambda frame, mask: ((field_name,), (False,))
         )
 
-        def run(frame: Frame, mask: Mask) -> tuple[View, tuple[Any, ...], tuple[bool, ...]]:
+        def run(frame: Frame, mask: Mask) -> tuple[_memory.View, tuple[Any, ...], tuple[bool, ...]]:
             view = array(frame, mask)
             places, from_end = index(frame, mask)
             if not places or not isinstance(places[0], str):
                 return view, places, from_end
             try:
-                return field_of(frame.machine, view, mask, places[0]), (), ()
+                return _memory.field_of(frame.machine, view, mask, places[0]), (), ()
             except TypeError as error:
                 raise self.fail(str(error), node) from error
 
@@ -845,7 +833,7 @@ class Translator:
                 given: list[ast.expr] = [
                     ast.copy_location(ast.Name(name, ast.Load()), call.node) for name in names
                 ]
-                made[len(values)] = make(dataclasses.replace(call, given=given))
+                made[len(values)] = make(replace(call, given=given))
             frame.variables.update(zip(names, values, strict=True))
             return made[len(values)](frame, mask)
 

@@ -17,25 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError
-from gpulab.kernels.simulation import _memory, _types
+from gpulab.kernels.simulation import _hazards, _memory, _types
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
-from gpulab.kernels.simulation._hazards import Releases
-from gpulab.kernels.simulation._machine import Machine
-from gpulab.kernels.simulation._memory import (
-    START,
-    View,
-    cannot_be_written,
-    constant_view,
-    forget,
-    index_of,
-    new_view,
-)
+from gpulab.kernels.simulation._machine import Expression, Frame, Machine
 from gpulab.kernels.simulation.source import UNKNOWN, dtype_of
 from gpulab.units import plural
 
 if TYPE_CHECKING:
-    from gpulab.kernels.simulation._expressions import Expression, Translator
-    from gpulab.kernels.simulation._translate import Frame
+    from gpulab.kernels.simulation._expressions import Translator
 
 # -------------------------------------------------------------------------------------------------
 # What a call in a kernel's text is to those who translate it, and the table in which they are
@@ -105,7 +94,7 @@ class Call:
         return run
 
 
-Maker = Callable[[Call], "Expression"]
+Maker = Callable[[Call], Expression]
 FUNCTIONS: dict[str, Maker] = {}
 INTRINSICS: dict[str, Callable[[Machine], Any]] = {}
 
@@ -177,7 +166,7 @@ def _comparison(ufunc: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             for a, b in [*zip(left, right, strict=False)][::-1]:
                 found = np.where(_same(a, b), found, apply(a, b))[()]
             return found
-        if isinstance(left, View) or isinstance(right, View):
+        if isinstance(left, _memory.View) or isinstance(right, _memory.View):
             raise TypeError  # NumPy would call them unequal
         if isinstance(left, enum.Enum) and isinstance(right, enum.Enum):
             return ufunc(left is right, True)
@@ -294,7 +283,7 @@ def not_numbers(*values: Any) -> str:
 
 def kind_of_value(value: Any) -> str:
     """Return what a value is, as a message says it."""
-    if isinstance(value, View):
+    if isinstance(value, _memory.View):
         return "an array"
     if isinstance(value, tuple):
         return "a tuple"
@@ -430,7 +419,7 @@ def _new_array(call: Call) -> Expression:
     if known is not UNKNOWN and kind is not UNKNOWN:
         ask(None, None)
 
-    def run(frame: Frame, mask: Mask) -> View:
+    def run(frame: Frame, mask: Mask) -> _memory.View:
         shape, dtype, is_new = ask(frame, mask)
         if is_new:
             raise _types.RelaunchError
@@ -439,10 +428,12 @@ def _new_array(call: Call) -> Expression:
             return frame.machine.new_shared(key, name, call.line)
         view = frame.arrays.get(key)
         if view is None:
-            view = frame.arrays[key] = new_view(name, "local", shape, dtype, frame.machine.batch)
+            view = frame.arrays[key] = _memory.new_view(
+                name, "local", shape, dtype, frame.machine.batch
+            )
         else:
             # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
-            forget(view.store, mask)
+            _memory.forget(view.store, mask)
         return view
 
     return run
@@ -488,7 +479,7 @@ def _constant_array(call: Call) -> Expression:
         raise call.fail(
             "cuda.const.array_like takes a NumPy array of numbers from outside the kernel"
         )
-    view = constant_view(call.assigned_to or ast.unparse(node), found)
+    view = _memory.constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 
 
@@ -575,7 +566,7 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
 
 @computes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system", least=0)
 def _fence(call: Call, frame: Frame, mask: Mask) -> None:
-    frame.machine.release(Releases.fence, mask, call.name != "cuda.threadfence_block")
+    frame.machine.release(_hazards.Releases.fence, mask, call.name != "cuda.threadfence_block")
 
 
 @computes("cuda.nanosleep", numeric=True)
@@ -653,9 +644,9 @@ def _atomic(call: Call, operation: str) -> Expression:
                 f"{view.dtype}"
             )
         if view.store.space == "constant":
-            raise call.fail(cannot_be_written(view))
-        places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
-        indices = index_of(view, places, call.translator.source, call.line)
+            raise call.fail(_memory.cannot_be_written(view))
+        places, from_end = ((_memory.START,), (False,)) if index is None else index(frame, mask)
+        indices = _memory.index_of(view, places, call.translator.source, call.line)
         given = [value(frame, mask) for value in values]
         name, wanted = "cas" if compares else operation, not call.unused
         return _memory.atomic(

@@ -16,20 +16,9 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._arguments import MOST_SHARED_BYTES
-from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps, place
-from gpulab.kernels.simulation._hazards import (
-    Lanes,
-    Orders,
-    Releases,
-    Tracker,
-    WarpBarriers,
-    of_all_blocks,
-    of_one_block,
-)
-from gpulab.kernels.simulation._memory import START, Store, View, new_view
-from gpulab.kernels.simulation._turns import MORE_THAN_FIT, Turns, WaitError
-from gpulab.kernels.simulation.report import Finding, Step, StepAccess, Thread
-from gpulab.kernels.simulation.source import Source
+from gpulab.kernels.simulation import _hazards, _turns, _types, report, source
+from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps, place, union
+from gpulab.kernels.simulation._memory import START, Store, View, merge, new_view
 from gpulab.models.requests import (
     ELEMENT_BYTES,
     SECTOR_BYTES,
@@ -248,7 +237,7 @@ class Launch:
     max_steps: int
     dynamic_bytes: int
     resident: int  # blocks that a GPU has at work at once
-    releases: Releases | None
+    releases: _hazards.Releases | None
     captured: list[Any]  # the arrays on the device that the kernel names from outside
     counters: Counters = field(default_factory=Counters)
     steps: float = 0
@@ -256,15 +245,15 @@ class Launch:
     next_look: float = 0
     epoch: int = 0
     event: int = 0
-    findings: dict[tuple, Finding] = field(default_factory=dict)
+    findings: dict[tuple, report.Finding] = field(default_factory=dict)
     traced_block: int | None = None
-    trace: list[Step] = field(default_factory=list)
+    trace: list[report.Step] = field(default_factory=list)
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
     # loops whose lanes could not run alone, and how often in a row
     left_to_lockstep: dict[int, int] = field(default_factory=dict)
-    turns: Turns | None = None  # of blocks or threads that wait for each other
+    turns: _turns.Turns | None = None  # of blocks or threads that wait for each other
     # for loops that look whether they wait: how many do, how often memory changed, and how many
     # atomics left it as it was
     watchers: int = 0
@@ -272,11 +261,11 @@ class Launch:
     vain_atomics: int = 0
     alone: float = 1.0  # what a statement of lanes that run alone counts
     # of each exception its first thread, and what gives its class and its arguments
-    thrown: list[tuple[Thread, Callable[[], Any]]] = field(default_factory=list)
+    thrown: list[tuple[report.Thread, Callable[[], Any]]] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
-    trackers: list[Tracker] = field(default_factory=list)  # of global memory
+    trackers: list[_hazards.Tracker] = field(default_factory=list)  # of global memory
 
-    def source_of(self, line: int) -> Source:
+    def source_of(self, line: int) -> source.Source:
         """Return the kernel, or the device function, that has a line."""
         program = self.program
         return next((one for one in program.sources if line in one.lines), program.source)
@@ -305,13 +294,13 @@ class Machine:
         self.dynamic: list[View] = []
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = (
-            WarpBarriers(batch.blocks, batch.warps, batch.first)
+            _hazards.WarpBarriers(batch.blocks, batch.warps, batch.first)
             if "cuda.syncwarp" in launch.program.called
             else None
         )
-        self.orders = Orders(
+        self.orders = _hazards.Orders(
             self.barriers,
-            launch.releases and (launch.releases, Releases(batch.blocks * batch.width)),
+            launch.releases and (launch.releases, _hazards.Releases(batch.blocks * batch.width)),
             batch.first * batch.width,
         )
         self._recording = False
@@ -373,7 +362,7 @@ class Machine:
             if bits.any():
                 self._recording = len(self.launch.trace) < _MOST_TRACED
                 if self._recording:
-                    self.launch.trace.append(Step(line, tuple(bits.tolist()), []))
+                    self.launch.trace.append(report.Step(line, tuple(bits.tolist()), []))
                 self.launch.trace_cut |= not self._recording
 
     def trace_access(self, store: Store, places: np.ndarray, mask: Mask, kind: str) -> None:
@@ -385,7 +374,9 @@ class Machine:
         active = np.broadcast_to(True if mask.array is None else mask.array, shape)[row]
         if active.any():
             elements = np.where(active, np.broadcast_to(places, shape)[row], -1)
-            access = StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements)
+            access = report.StepAccess(
+                store.name, store.space, kind, store.dtype.itemsize, elements
+            )
             self.launch.trace[-1].accesses.append(access)
 
     def _traced_row(self) -> int | None:
@@ -450,12 +441,12 @@ class Machine:
 
     # -- findings
 
-    def thread(self, row: int, lane: int) -> Thread:
+    def thread(self, row: int, lane: int) -> report.Thread:
         """Return a lane of a block of this batch as a learner would name it."""
         batch = self.batch
-        return Thread(place(batch.first + row, batch.grid), place(lane, batch.block))
+        return report.Thread(place(batch.first + row, batch.grid), place(lane, batch.block))
 
-    def first_thread(self, mask: Mask) -> Thread:
+    def first_thread(self, mask: Mask) -> report.Thread:
         """Return the first lane of a mask."""
         return self.thread(*map(int, divmod(mask.flat[0], self.batch.width)))
 
@@ -465,7 +456,7 @@ class Machine:
         line: int,
         array: str,
         index: tuple[int, ...],
-        threads: tuple[Thread, ...],
+        threads: tuple[report.Thread, ...],
         count: int,
         text: str,
         other_line: int | None = None,
@@ -478,7 +469,7 @@ class Machine:
             launch.repeated += 1
             return
         source = launch.source_of(line)
-        launch.findings[key] = Finding(
+        launch.findings[key] = report.Finding(
             kind=kind,
             line=line,
             code=source.text_of(line),
@@ -507,8 +498,10 @@ class Machine:
             view.store.tracker = self._new_tracker(view.store.all_words)
         return view
 
-    def _new_tracker(self, words: int) -> Tracker:
-        tracker = Tracker(words, self.batch.width, False, self.launch.program).serve(self.orders)
+    def _new_tracker(self, words: int) -> _hazards.Tracker:
+        tracker = _hazards.Tracker(words, self.batch.width, False, self.launch.program).serve(
+            self.orders
+        )
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker
@@ -554,7 +547,7 @@ class Machine:
         for view in [*self.shared.values(), *self.dynamic]:
             view.store.tracker.split(self.batch.blocks)
 
-    def lanes_of(self, store: Store, where: Any, mask: Mask) -> Lanes:
+    def lanes_of(self, store: Store, where: Any, mask: Mask) -> _hazards.Lanes:
         """Return the lanes that access places of a tracked store: of one block, while all do alike
         in their shared memory.
         """
@@ -566,10 +559,17 @@ class Machine:
             if not alike:
                 tracker.split(self.batch.blocks)
             words = tracker.words if tracker.rows > 1 else -1
-        return of_one_block(where, mask) if words < 0 else of_all_blocks(where, mask, words)
+        return (
+            _hazards.of_one_block(where, mask)
+            if words < 0
+            else _hazards.of_all_blocks(where, mask, words)
+        )
 
     def release(
-        self, what: Callable[[Releases, np.ndarray, int], None], mask: Mask, everywhere: bool
+        self,
+        what: Callable[[_hazards.Releases, np.ndarray, int], None],
+        mask: Mask,
+        everywhere: bool,
     ) -> None:
         """Let the lanes call a fence, or an atomic, which publishes what they fenced;
         ``everywhere`` where other blocks can see it.
@@ -597,8 +597,8 @@ class Machine:
         if turns is None:
             resident, grid = self.launch.resident, math.prod(self.batch.grid)
             if self.batch.blocks == resident < grid and mask.blocks.all():
-                raise WaitError(line, MORE_THAN_FIT.format(resident=resident))
-            raise WaitError(line)
+                raise _turns.WaitError(line, _turns.MORE_THAN_FIT.format(resident=resident))
+            raise _turns.WaitError(line)
         turns.spin(line, mask, self.launch.changes if settled else None)
 
     def together(
@@ -612,3 +612,93 @@ class Machine:
         if turns is None or not turns.by_thread:
             return act(mask, *values)
         return turns.meet(id(site), act, values, block)
+
+
+# -------------------------------------------------------------------------------------------------
+# A call of a kernel or device function at work: its variables, its loops, and the lanes that left
+# them.
+
+
+@dataclass(eq=False)
+class Leavers:
+    """The lanes that left a loop's body early."""
+
+    broken: Mask | None = None
+    continued: Mask | None = None
+
+
+@dataclass(eq=False)
+class Frame:
+    """A call of a kernel or device function: variables, and the lanes that are still in it
+    (``live``).
+    """
+
+    machine: Machine
+    variables: dict[str, Any]
+    live: Mask
+    is_kernel: bool
+    types: _types.JoinTypes
+    loops: list[Leavers] = field(default_factory=list)
+    # local ones, by the place in the source that makes them
+    arrays: dict[int, View] = field(default_factory=dict)
+    returns: int = 0
+    result: Any = None
+    gave_nothing: bool = False  # whether lanes came to a plain `return`
+    # the lanes that gave a variable a value, where that is not sure
+    given: dict[str, Mask | None] = field(default_factory=dict)
+
+    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Give a variable a value in some lanes; the others keep theirs."""
+        old = self.variables.get(name)
+        if old is None or mask is self.live or mask.array is None:
+            self.variables[name] = value
+        else:
+            self.variables[name] = merged(mask, value, old, name, fail)
+
+    def look_for(self, name: str, mask: Mask, line: int) -> None:
+        """Report a variable that lanes read to which they have given no value: they have what was
+        computed for others, or anything.
+        """
+        without = mask.without(self.given.get(name))
+        if without is not None:
+            thread = self.machine.first_thread(without)
+            text = "is read by threads that have not assigned it: on a GPU its value is undefined"
+            self.machine.found(
+                "uninitialised", line, name, (), (thread,), without.lanes, f"{name} {text}"
+            )
+
+    def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
+        """Raise an exception in some lanes, which ends them; ``made`` gives its class and its
+        arguments.
+        """
+        machine = self.machine
+        self.returns += 1
+        machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
+        text, thread = f"{error} is raised here, and the thread ends", machine.first_thread(mask)
+        machine.found("exception", line, "", (), (thread,), mask.lanes, text)
+        machine.launch.thrown.append((thread, made))
+
+    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Return from the call in some lanes."""
+        self.returns += 1
+        if self.is_kernel:
+            self.machine.exited = union(self.machine.exited, mask)
+            if value is not None:
+                raise fail("a kernel cannot return a value; expected a plain `return`")
+        elif value is None:
+            self.gave_nothing = True
+        elif self.result is None:
+            self.result = value
+        else:
+            self.result = merged(mask, value, self.result, "the result", fail)
+
+
+def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
+    """Return the new value in the lanes of the mask and the old one elsewhere."""
+    try:
+        return merge(mask.array, value, old)
+    except TypeError as error:
+        raise fail(f"{name} has {error}") from error
+
+
+Expression = Callable[[Frame, Mask], Any]  # what computes a value for the lanes of a mask

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation import _hazards, _types, report
 from gpulab.kernels.simulation._geometry import Batch, Mask
-from gpulab.kernels.simulation._hazards import Conflict, Lanes, Moment, Releases, Tracker
-from gpulab.kernels.simulation.report import Thread
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
@@ -301,7 +298,7 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
         store = store.typed(array.dtype, pitch)
     view = _view(store, array.shape, tuple(step // pitch for step in steps))
     start = -sum(length for length in lengths if length < 0) // pitch
-    return dataclasses.replace(view, offset=np.int64(start)) if start else view
+    return replace(view, offset=np.int64(start)) if start else view
 
 
 def _pitch(dtype: np.dtype) -> int:
@@ -332,9 +329,7 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "itemsize": _of_array(lambda view: np.int64(view.dtype.itemsize)),
     "nbytes": _of_array(lambda view: ATTRIBUTES["size"](view) * np.int64(view.dtype.itemsize)),
     "strides": _of_array(lambda view: tuple(np.int64(n * view.store.pitch) for n in view.strides)),
-    "T": _of_array(
-        lambda view: dataclasses.replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
-    ),
+    "T": _of_array(lambda view: replace(view, shape=view.shape[::-1], strides=view.strides[::-1])),
     "real": lambda owner: _part(owner, 0),
     "imag": lambda owner: _part(owner, 1),
 }
@@ -350,13 +345,13 @@ def _part(owner: Any, part: int) -> Any:
         return None if part else owner
     half = np.dtype(f"f{owner.dtype.itemsize // 2}")
     view = retyped(owner, half, half.itemsize)
-    return dataclasses.replace(view, offset=view.offset + np.int64(part))
+    return replace(view, offset=view.offset + np.int64(part))
 
 
 def retyped(view: View, dtype: np.dtype, pitch: int) -> View:
     """Return the places of an array as elements of another type, one at each ``pitch`` bytes."""
     scale = view.store.pitch // pitch
-    return dataclasses.replace(
+    return replace(
         view,
         store=view.store.typed(dtype, pitch),
         offset=view.offset * np.int64(scale),
@@ -380,7 +375,7 @@ def viewed(view: View, dtype: np.dtype) -> View:
     if old == new:
         return found
     last = view.shape[-1] * np.int64(old) // np.int64(new)
-    return dataclasses.replace(
+    return replace(
         found, shape=(*view.shape[:-1], last), strides=(*found.strides[:-1], new // pitch)
     )
 
@@ -402,7 +397,7 @@ def reshaped(view: View, shape: tuple[Any, ...]) -> View:
         step * n for n in contiguous_strides(now)
     ):
         raise TypeError("the array has another size, or is not contiguous")
-    return dataclasses.replace(
+    return replace(
         view,
         shape=tuple(map(np.int64, wanted)),
         strides=tuple(step * n for n in contiguous_strides(wanted)),
@@ -783,7 +778,7 @@ def _touch(
     kind: str,
     value: Any,
     compared: bool = False,
-) -> list[Lanes]:
+) -> list[_hazards.Lanes]:
     """Count an access within bounds, and look whether another thread's access is unordered with it;
     return who was looked at.
     """
@@ -795,12 +790,12 @@ def _touch(
     machine.counters.access(line, store, kind, where, mask)
     if machine.launch.traced_block is not None:
         machine.trace_access(store, where, mask, kind)
-    tracker: Tracker | None = store.tracker
+    tracker: _hazards.Tracker | None = store.tracker
     if tracker is None:
         return []
     epoch = machine.epoch
     epoch = mask.selected(epoch) if isinstance(epoch, np.ndarray) else epoch
-    moment = Moment(epoch, machine.launch.event, line)
+    moment = _hazards.Moment(epoch, machine.launch.event, line)
     places = [where]
     if not store.pitch == store.word_bytes == store.dtype.itemsize:
         first = store.word_of(where)
@@ -829,7 +824,7 @@ def _touch(
 
 
 def _report_unwritten(
-    machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, line: int
+    machine: Machine, store: Store, lanes: _hazards.Lanes, which: np.ndarray, line: int
 ) -> None:
     first = int(which[0])
     index = store.index_of_word(int(lanes.words[first]))
@@ -845,7 +840,9 @@ def _report_unwritten(
     )
 
 
-def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line: int) -> None:
+def _race(
+    machine: Machine, store: Store, lanes: _hazards.Lanes, conflict: _hazards.Conflict, line: int
+) -> None:
     index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
@@ -873,7 +870,9 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
     )
 
 
-def _thread_of(machine: Machine, store: Store, lanes: Lanes, number: int, lane: int) -> Thread:
+def _thread_of(
+    machine: Machine, store: Store, lanes: _hazards.Lanes, number: int, lane: int
+) -> report.Thread:
     """Return the thread of a number that a tracker gave, at the place of one of the lanes."""
     if store.space == "shared":
         return machine.thread(0 if lanes.alike else int(lanes.rows[lane]), number)
@@ -882,7 +881,7 @@ def _thread_of(machine: Machine, store: Store, lanes: Lanes, number: int, lane: 
 
 
 def _clash(
-    machine: Machine, store: Store, where: Any, found: list[Lanes], line: int, value: Any
+    machine: Machine, store: Store, where: Any, found: list[_hazards.Lanes], line: int, value: Any
 ) -> None:
     """Look for lanes that wrote different values to one place in this instruction; memory holds the
     winner's.
@@ -899,7 +898,7 @@ def _clash(
 
 
 def _same_as_memory(
-    machine: Machine, store: Store, where: Any, lanes: Lanes, some: np.ndarray, value: Any
+    machine: Machine, store: Store, where: Any, lanes: _hazards.Lanes, some: np.ndarray, value: Any
 ) -> np.ndarray:
     """Return for some lanes whether memory holds their value already: in all blocks, where blocks
     are alike.
@@ -963,7 +962,7 @@ def atomic(
     if inside is None:
         return view.dtype.type(0)
     _touch(machine, view.store, where, inside, line, "atomic", None)
-    machine.release(Releases.atomic, inside, view.store.space == "global")
+    machine.release(_hazards.Releases.atomic, inside, view.store.space == "global")
     launch = machine.launch
     before = launch.changes
     old = changing(

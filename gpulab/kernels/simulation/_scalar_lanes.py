@@ -20,13 +20,12 @@ import numpy as np
 
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import WARP, Mask, union
+from gpulab.kernels.simulation._machine import Expression, Frame, Machine
 from gpulab.kernels.simulation._memory import START, Choice, View
 from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
-    from gpulab.kernels.simulation._expressions import Expression, Translator
-    from gpulab.kernels.simulation._machine import Machine
-    from gpulab.kernels.simulation._translate import Frame
+    from gpulab.kernels.simulation._expressions import Translator
 
 INT, FLOAT, SINGLE, BOOL = _types.INT, _types.FLOAT, _types.SINGLE, _types.BOOL
 # Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100),

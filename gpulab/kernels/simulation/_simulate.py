@@ -24,16 +24,17 @@ from gpulab.kernels._arguments import (
     checked_extents,
     same_memory,
 )
-from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import type_of
-from gpulab.kernels.simulation._geometry import WARP, Batch, Mask
-from gpulab.kernels.simulation._hazards import BYTES_OF_A_WORD, Releases, Tracker
-from gpulab.kernels.simulation._machine import Launch, Machine
-from gpulab.kernels.simulation._memory import View, global_view, tuple_like, viewed
-from gpulab.kernels.simulation._translate import Frame, StatementTranslator
-from gpulab.kernels.simulation._turns import Turns, WaitError
-from gpulab.kernels.simulation._types import JoinTypes, joins_of
-from gpulab.kernels.simulation.report import OTHER_FILE, ArrayAccess, Counts, Simulation
+from gpulab.kernels.simulation import (
+    _expressions,
+    _geometry,
+    _hazards,
+    _memory,
+    _translate,
+    _turns,
+    _types,
+    report,
+)
+from gpulab.kernels.simulation._machine import Frame, Launch, Machine
 from gpulab.kernels.simulation.source import (
     Callee,
     Signature,
@@ -66,12 +67,12 @@ class Function:
         defaults: Iterable[Any] = (),
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
-        self._joins = joins_of(source.tree)
-        self._types: dict[Any, JoinTypes] = {}  # by those of the arguments
+        self._joins = _types.joins_of(source.tree)
+        self._types: dict[Any, _types.JoinTypes] = {}  # by those of the arguments
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
         """Translate the function; ``around`` are the variables of the one that it is in."""
-        translator = StatementTranslator(self.source, program, self._joins, around)
+        translator = _translate.StatementTranslator(self.source, program, self._joins, around)
         self.body = translator.block(self.source.tree.body)
         return self
 
@@ -98,7 +99,11 @@ class Function:
         return bound
 
     def call(
-        self, machine: Machine, variables: dict[str, Any], mask: Mask, is_kernel: bool = False
+        self,
+        machine: Machine,
+        variables: dict[str, Any],
+        mask: _geometry.Mask,
+        is_kernel: bool = False,
     ) -> Any:
         """Run the function in the lanes of a mask, with its parameters and the variables around
         it, and return its value.
@@ -125,7 +130,7 @@ class Function:
 
     def _look_at_the_rest(self, frame: Frame) -> None:
         """Look at the types of what no thread came to, as far as that only computes."""
-        types, frame.types = frame.types, JoinTypes(self._joins)
+        types, frame.types = frame.types, _types.JoinTypes(self._joins)
         types.is_complete = True
         for node, compute in self._joins.computed.items():
             if node not in types.seen:
@@ -135,13 +140,13 @@ class Function:
                     continue  # what is wrong with it belongs to its own lanes
                 types.note(node, value)
 
-    def _types_of(self, variables: dict[str, Any]) -> JoinTypes:
+    def _types_of(self, variables: dict[str, Any]) -> _types.JoinTypes:
         """Return the types of the joins for what the function is given."""
         nodes = self.source.tree.args.args if self._joins.of else []
-        key = tuple([type_of(variables[node.arg]) for node in nodes])
+        key = tuple([_expressions.type_of(variables[node.arg]) for node in nodes])
         found = self._types.get(key)
         if found is None:
-            found = self._types[key] = JoinTypes(self._joins)
+            found = self._types[key] = _types.JoinTypes(self._joins)
         for node in nodes:
             if node in self._joins.of:
                 found.note(node, variables[node.arg])
@@ -153,7 +158,7 @@ class Function:
         """
         if not self.signatures:
             return None
-        types = [type_of(variables[name]) for name in self.source.parameters]
+        types = [_expressions.type_of(variables[name]) for name in self.source.parameters]
         fitting = [one for one in self.signatures if one.takes(types)]
         if not fitting:
             words = ", ".join(map(str, types))
@@ -169,9 +174,9 @@ def _as_declared(value: Any, wanted: Any) -> Any:
     """Return an argument in the type that it is declared with."""
     if isinstance(wanted, np.dtype):
         return _types.cast(value, wanted)
-    known = wanted is not None and isinstance(value, View) and wanted[0] is not None
+    known = wanted is not None and isinstance(value, _memory.View) and wanted[0] is not None
     if known and value.dtype != wanted[0]:
-        return viewed(value, wanted[0])
+        return _memory.viewed(value, wanted[0])
     return value
 
 
@@ -257,7 +262,7 @@ class Program:
         files = [s.filename for s in self.sources]
         offset = next(
             (s.offset for s in self.sources if s.filename == inner.filename),
-            OTHER_FILE * len(set(files)),
+            report.OTHER_FILE * len(set(files)),
         )
         inner.renumber(offset)
         note = (
@@ -368,7 +373,7 @@ def simulate(
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
     debug: bool = False,
-) -> Simulation:
+) -> report.Simulation:
     """Run a Python kernel as warps in lockstep; count its work and memory traffic, and find its
     errors.
 
@@ -444,7 +449,7 @@ def simulate(
     program = program_of(kernel, args)
     source = program.source
     extents = checked_extents("simulate", grid, block)
-    lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // WARP) * WARP
+    lanes = math.prod(extents[0]) * -(-math.prod(extents[1]) // _geometry.WARP) * _geometry.WARP
     if lanes > _MOST_LANES:
         raise InputError(
             f"simulate: {math.prod(extents[0]):,} blocks of {extents[1]} have {lanes:,} lanes in "
@@ -462,7 +467,7 @@ def simulate(
     except TypeError:
         check_count("simulate", source.name, source.parameters, args)
         raise
-    waits: list[WaitError] = []
+    waits: list[_turns.WaitError] = []
     while True:
         arguments = _Arguments(source, bound, program)
         changing = [view for view in arguments.views if view.store.writable]
@@ -473,9 +478,11 @@ def simulate(
             dynamic_shared_bytes,
             resident_blocks(
                 program.static_shared_bytes + dynamic_shared_bytes,
-                -(-math.prod(extents[1]) // WARP) * WARP,
+                -(-math.prod(extents[1]) // _geometry.WARP) * _geometry.WARP,
             ),
-            None if program.called.isdisjoint(_FENCES) else Releases(math.prod(extents[0])),
+            None
+            if program.called.isdisjoint(_FENCES)
+            else _hazards.Releases(math.prod(extents[0])),
             arguments.captured,
             traced_block=trace,
             stop=stop,
@@ -488,7 +495,7 @@ def simulate(
                 view.store.root.data[...] = data
             if not isinstance(error, _types.RelaunchError):
                 raise
-            if isinstance(error, WaitError):
+            if isinstance(error, _turns.WaitError):
                 waits += [error, error] if error.why and not waits else [error]
         else:
             if waits:
@@ -523,7 +530,7 @@ class _Arguments:
 
     def __init__(self, source: Source, bound: dict[str, Any], program: Program) -> None:
         self._kernel = source.name
-        self._arrays: list[tuple[np.ndarray, View]] = []
+        self._arrays: list[tuple[np.ndarray, _memory.View]] = []
         self._written = program.written
         self.values = {name: self._value(name, argument) for name, argument in bound.items()}
         self.captured = [self._value(name, array, True) for name, array in program.captured]
@@ -536,7 +543,7 @@ class _Arguments:
                 self._value(f"{name}[{number}]", part, writable)
                 for number, part in enumerate(argument)
             ]
-            return tuple_like(argument, parts)
+            return _memory.tuple_like(argument, parts)
         array = _in_numpy(name, argument)
         if isinstance(array, np.void):
             # its own memory: NumPy would copy it
@@ -544,11 +551,11 @@ class _Arguments:
         if not isinstance(array, np.ndarray):
             return _value(name, array)
         check_array("simulate", self._kernel, name, array, writable, any_layout=True)
-        view = global_view(name, array, writable)
+        view = _memory.global_view(name, array, writable)
         for other, known in self._arrays:
             if same_memory("simulate", name, array, known.store.name, other):
                 known.store.writable |= writable
-                view = View(known.store, view.offset, view.shape, view.strides)
+                view = _memory.View(known.store, view.offset, view.shape, view.strides)
         self._arrays.append((array, view))
         return view
 
@@ -591,14 +598,14 @@ def _run(
     extents: tuple[Extent, Extent],
     arguments: _Arguments,
     progress: Callable[[float, str], None] | None,
-    waits: list[WaitError],
+    waits: list[_turns.WaitError],
 ) -> int:
     """Run the blocks; return the shared memory of one. ``waits`` are those found so far: none, and
     blocks run in lockstep; one, and they take turns; two, and their threads do.
     """
     grid, block = extents
     blocks = math.prod(grid)
-    width = -(-math.prod(block) // WARP) * WARP
+    width = -(-math.prod(block) // _geometry.WARP) * _geometry.WARP
     resident = launch.resident
     together = max(
         1,
@@ -619,7 +626,7 @@ def _run(
         together = blocks
     for view in arguments.views:
         if view.store.writable and view.store.tracker is None:
-            view.store.tracker = Tracker(
+            view.store.tracker = _hazards.Tracker(
                 view.store.all_words,
                 width,
                 True,
@@ -638,7 +645,7 @@ def _run(
         if progress is not None:
             progress(done / blocks, f"{done:,} of {blocks:,} blocks")
 
-    def work(machine: Machine, mask: Mask) -> None:
+    def work(machine: Machine, mask: _geometry.Mask) -> None:
         try:
             with np.errstate(all="ignore"):
                 program.kernel.call(machine, dict(arguments.values), mask, is_kernel=True)
@@ -649,13 +656,13 @@ def _run(
             ) from error
 
     batches = (
-        Batch(first, min(together, blocks - first), grid, block)
+        _geometry.Batch(first, min(together, blocks - first), grid, block)
         for first in range(0, blocks, together)
     )
     machines = (Machine(launch, batch) for batch in batches)
     if waits:
         launch.watchers = 1
-        launch.turns = Turns(machines, resident, waits)
+        launch.turns = _turns.Turns(machines, resident, waits)
         launch.turns.run(launch, work, ended)
         return shared_bytes
     for machine in machines:
@@ -682,18 +689,18 @@ def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
     return (
         program.static_shared_bytes
         + dynamic
-        + elements * BYTES_OF_A_WORD
+        + elements * _hazards.BYTES_OF_A_WORD
         + width * program.local_bytes
     )
 
 
 def _report(
     program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int
-) -> Simulation:
+) -> report.Simulation:
     lines = defaultdict(Counter, {n: line.copy() for n, line in launch.counters.lines.items()})
     accesses = []
     for (number, array, space, kind), access in sorted(launch.counters.accesses.items()):
-        accesses.append(ArrayAccess(number, array, space, kind, **access))
+        accesses.append(report.ArrayAccess(number, array, space, kind, **access))
         moved = "sectors" if space == "global" else "wavefronts"
         of_space = {
             f"{space}_requests": access["requests"],
@@ -718,11 +725,11 @@ def _report(
         for source in reversed(program.sources)
         for number, line in source.lines.items()
     }
-    return Simulation(
+    return report.Simulation(
         kernel=program.source.name,
         grid=extents[0],
         block=extents[1],
-        lines={n: Counts(**c) for n, c in sorted(lines.items())},
+        lines={n: report.Counts(**c) for n, c in sorted(lines.items())},
         accesses=tuple(accesses),
         findings=findings,
         shared_bytes=shared_bytes,

@@ -7,117 +7,22 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.errors import KernelError
-from gpulab.kernels.simulation import _types
-from gpulab.kernels.simulation._expressions import Expression, Translator, type_of
+from gpulab.kernels.simulation import _expressions, _memory, _scalar_lanes, _types
 from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
-from gpulab.kernels.simulation._machine import Machine
-from gpulab.kernels.simulation._memory import (
-    START,
-    Choice,
-    View,
-    cannot_be_written,
-    fill,
-    index_of,
-    load,
-    merge,
-    part_of,
-    store,
-)
-from gpulab.kernels.simulation._scalar_lanes import ScalarLoop, is_unchanged, scalar_loop_of
-from gpulab.kernels.simulation._types import Items, Joins, JoinTypes
+from gpulab.kernels.simulation._machine import Expression, Frame, Leavers
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._simulate import Program
 
-Statement = Callable[["Frame", Mask], "Mask | None"]
-
-
-# -------------------------------------------------------------------------------------------------
-# A call of a kernel or device function at work: its variables, its loops, and the lanes that left
-# them.
-
-
-@dataclass(eq=False)
-class Frame:
-    """A call of a kernel or device function: variables, and the lanes that are still in it
-    (``live``).
-    """
-
-    machine: Machine
-    variables: dict[str, Any]
-    live: Mask
-    is_kernel: bool
-    types: JoinTypes
-    loops: list[Leavers] = field(default_factory=list)
-    # local ones, by the place in the source that makes them
-    arrays: dict[int, View] = field(default_factory=dict)
-    returns: int = 0
-    result: Any = None
-    gave_nothing: bool = False  # whether lanes came to a plain `return`
-    # the lanes that gave a variable a value, where that is not sure
-    given: dict[str, Mask | None] = field(default_factory=dict)
-
-    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
-        """Give a variable a value in some lanes; the others keep theirs."""
-        old = self.variables.get(name)
-        if old is None or mask is self.live or mask.array is None:
-            self.variables[name] = value
-        else:
-            self.variables[name] = merged(mask, value, old, name, fail)
-
-    def look_for(self, name: str, mask: Mask, line: int) -> None:
-        """Report a variable that lanes read to which they have given no value: they have what was
-        computed for others, or anything.
-        """
-        without = mask.without(self.given.get(name))
-        if without is not None:
-            thread = self.machine.first_thread(without)
-            text = "is read by threads that have not assigned it: on a GPU its value is undefined"
-            self.machine.found(
-                "uninitialised", line, name, (), (thread,), without.lanes, f"{name} {text}"
-            )
-
-    def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
-        """Raise an exception in some lanes, which ends them; ``made`` gives its class and its
-        arguments.
-        """
-        machine = self.machine
-        self.returns += 1
-        machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
-        text, thread = f"{error} is raised here, and the thread ends", machine.first_thread(mask)
-        machine.found("exception", line, "", (), (thread,), mask.lanes, text)
-        machine.launch.thrown.append((thread, made))
-
-    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
-        """Return from the call in some lanes."""
-        self.returns += 1
-        if self.is_kernel:
-            self.machine.exited = union(self.machine.exited, mask)
-            if value is not None:
-                raise fail("a kernel cannot return a value; expected a plain `return`")
-        elif value is None:
-            self.gave_nothing = True
-        elif self.result is None:
-            self.result = value
-        else:
-            self.result = merged(mask, value, self.result, "the result", fail)
-
-
-def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
-    """Return the new value in the lanes of the mask and the old one elsewhere."""
-    try:
-        return merge(mask.array, value, old)
-    except TypeError as error:
-        raise fail(f"{name} has {error}") from error
+Statement = Callable[[Frame, Mask], Mask | None]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -128,11 +33,11 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
 # again.
 
 
-class StatementTranslator(Translator):
+class StatementTranslator(_expressions.Translator):
     """Translates the statements of one function as well."""
 
     def __init__(
-        self, source: Source, program: Program, joins: Joins, around: Collection[str] = ()
+        self, source: Source, program: Program, joins: _types.Joins, around: Collection[str] = ()
     ) -> None:
         super().__init__(source, program, joins, around)
         inner = [node for node in source.nodes[1:] if isinstance(node, ast.FunctionDef)]
@@ -285,11 +190,11 @@ class StatementTranslator(Translator):
         def run_element(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
             view, places, from_end = reference(frame, mask)
-            indices = index_of(view, places, self.source, line)
-            old = load(frame.machine, view, mask, indices, line, from_end)
+            indices = _memory.index_of(view, places, self.source, line)
+            old = _memory.load(frame.machine, view, mask, indices, line, from_end)
             new = operation(old, amount(frame, mask))
             self._check_store(new, view, node)
-            store(frame.machine, view, mask, indices, new, line, from_end)
+            _memory.store(frame.machine, view, mask, indices, new, line, from_end)
             return mask
 
         return run_element
@@ -322,13 +227,15 @@ class StatementTranslator(Translator):
             parts = [self.target(part) for part in node.elts]
 
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
-                is_array = isinstance(value, (View, Choice)) and value.ndim > 0
+                is_array = isinstance(value, (_memory.View, _memory.Choice)) and value.ndim > 0
                 if is_array and np.all(value.shape[0] == len(parts)):
                     indices = [(np.int64(number),) for number in range(len(parts))]
                     value = tuple(
-                        part_of(frame.machine, value, mask, index, (False,), self.source, line)
+                        _memory.part_of(
+                            frame.machine, value, mask, index, (False,), self.source, line
+                        )
                         if value.ndim > 1
-                        else load(frame.machine, value, mask, index, line)
+                        else _memory.load(frame.machine, value, mask, index, line)
                         for index in indices
                     )
                 if not isinstance(value, tuple) or len(value) != len(parts):
@@ -352,13 +259,15 @@ class StatementTranslator(Translator):
                 ):
                     if not isinstance(value, (np.ndarray, np.generic)):
                         raise self.fail("only numbers can be stored in an array", node)
-                    indices = index_of(view, places, self.source, line)
-                    store(frame.machine, view, mask, indices, value, line, from_end)
+                    indices = _memory.index_of(view, places, self.source, line)
+                    _memory.store(frame.machine, view, mask, indices, value, line, from_end)
                     return
                 if places:
-                    view = part_of(frame.machine, view, mask, places, from_end, self.source, line)
+                    view = _memory.part_of(
+                        frame.machine, view, mask, places, from_end, self.source, line
+                    )
                 try:
-                    fill(frame.machine, view, mask, value, line)
+                    _memory.fill(frame.machine, view, mask, value, line)
                 except (TypeError, AttributeError, IndexError) as error:
                     raise self.fail(
                         "the value does not fit the part of the array to the left; expected a "
@@ -369,20 +278,20 @@ class StatementTranslator(Translator):
             return store_element
         raise self.fail("expected a variable or an element of an array to the left", node)
 
-    def _check_store(self, value: Any, view: View, node: ast.AST) -> None:
+    def _check_store(self, value: Any, view: _memory.View, node: ast.AST) -> None:
         if view.store.space == "constant":
-            raise self.fail(cannot_be_written(view), node)
+            raise self.fail(_memory.cannot_be_written(view), node)
         given, kind = getattr(value, "dtype", view.dtype).kind, view.dtype.kind
         if (given == "c" and kind != "c") or (given in "US") != (kind in "US"):
             what = {"c": "a complex number", "U": "a text", "S": "a text"}.get(given, "a number")
             raise self.fail(f"{what} cannot be stored in an array of {view.dtype}", node)
 
     def _namedexpr(self, node: ast.NamedExpr) -> Expression:
-        value, store = self.expression(node.value), self.target(node.target)
+        value, assign = self.expression(node.value), self.target(node.target)
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = value(frame, mask)
-            store(frame, mask, found)
+            assign(frame, mask, found)
             return found
 
         return run
@@ -445,7 +354,9 @@ class StatementTranslator(Translator):
 
     def _loop(self, node: ast.While | ast.For, line: int, begin: Callable[..., Any]) -> Loop:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
-        return Loop(line, begin, body, orelse, None if orelse else scalar_loop_of(node, self))
+        return Loop(
+            line, begin, body, orelse, None if orelse else _scalar_lanes.scalar_loop_of(node, self)
+        )
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
         line, is_break = node.lineno, isinstance(node, ast.Break)
@@ -486,14 +397,6 @@ class StatementTranslator(Translator):
 # Loops: how their turns run, and whether their lanes wait.
 
 
-@dataclass(eq=False)
-class Leavers:
-    """The lanes that left a loop's body early."""
-
-    broken: Mask | None = None
-    continued: Mask | None = None
-
-
 # Turns in lockstep, and where blocks or threads take turns, before a loop is looked at; and turns
 # after which an atomic that changes nothing is enough, though a variable changes (it may count how
 # often it was tried).
@@ -524,7 +427,7 @@ class Watch:
         lanes, changes, vain, variables = before
         self.next = 2 * turn
         if changes == launch.changes and _same_lanes(lanes, mask):
-            settled = is_unchanged(variables, frame.variables)
+            settled = _scalar_lanes.is_unchanged(variables, frame.variables)
             if settled or (turn > self._long and launch.vain_atomics > vain):
                 frame.machine.wait(line, mask, settled)
                 self.next = turn + 1
@@ -554,9 +457,9 @@ class Loop:
     begin: Callable[..., Any]
     body: Statement
     orelse: Statement | None
-    scalar_loop: ScalarLoop | None
+    scalar_loop: _scalar_lanes.ScalarLoop | None
 
-    def run(self, frame: Frame, mask: Mask, items: Items | None = None) -> Mask | None:
+    def run(self, frame: Frame, mask: Mask, items: _types.Items | None = None) -> Mask | None:
         """Run the turns, of a ``for`` one for each item; return the lanes that go on after the
         loop.
         """
@@ -602,7 +505,7 @@ class Loop:
 # What a ``for`` goes through: ranges, tuples, arrays, and these numbered or side by side.
 
 
-def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> Items:
+def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> _types.Items:
     """Return what a ``for`` goes through; ``unrolled`` where its arrays may be of several types.
 
     Raises
@@ -610,31 +513,33 @@ def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> I
     KernelError
         If that has no items, or items of several types, of which a compiler makes no loop.
     """
-    if isinstance(value, Items):
+    if isinstance(value, _types.Items):
         return value
     if isinstance(value, tuple):
-        alike = [item for item in value if not (unrolled and isinstance(item, View))]
-        if len(set(map(type_of, alike))) > 1:
+        alike = [item for item in value if not (unrolled and isinstance(item, _memory.View))]
+        if len(set(map(_expressions.type_of, alike))) > 1:
             raise source.error(
                 "the elements of the tuple are of several types; expected one type to loop over",
                 line,
             )
-        return Items(len(value), lambda frame, mask, turn: value[turn])
-    if not isinstance(value, View) or not value.ndim:
+        return _types.Items(len(value), lambda frame, mask, turn: value[turn])
+    if not isinstance(value, _memory.View) or not value.ndim:
         raise source.error("expected a range, an array or a tuple to loop over", line)
     view = value
 
     def element(frame: Frame, mask: Mask, turn: Any) -> Any:
         place = (np.int64(turn),)
         if view.ndim > 1:
-            return part_of(frame.machine, view, mask, place, (False,), source, line)
-        return load(frame.machine, view, mask, index_of(view, place, source, line), line)
+            return _memory.part_of(frame.machine, view, mask, place, (False,), source, line)
+        return _memory.load(
+            frame.machine, view, mask, _memory.index_of(view, place, source, line), line
+        )
 
-    return Items(view.shape[0], element)
+    return _types.Items(view.shape[0], element)
 
 
 @computes("range", most=3, numeric=True)
-def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> Items:
+def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
     if any(value.dtype.kind not in "iub" for value in limits):
         raise call.fail("range needs integers")
     dtype = _types.range_type([value.dtype for value in limits])
@@ -657,34 +562,36 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> Items:
         return start + np.asarray(turn).astype(dtype)[()] * step
 
     if numbers is not None:
-        return Items(len(numbers), number, lane_limits)
+        return _types.Items(len(numbers), number, lane_limits)
     up = step > 0
     some = np.where(up, start < stop, start > stop)
     span = np.where(up, stop - start, start - stop)
     count = np.where(some, (span - 1) // np.where(up, step, -step) + 1, 0).astype(np.int64)
-    return Items(count, number, lane_limits)
+    return _types.Items(count, number, lane_limits)
 
 
 @computes("literal_unroll")
-def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> Items:
+def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> _types.Items:
     return items_of(value, call.translator.source, call.line, unrolled=True)
 
 
 @computes("enumerate", most=2, keywords=("iterable", "start"))
-def _enumerate(call: Call, frame: Frame, mask: Mask, value: Any, start: Any = START) -> Items:
+def _enumerate(
+    call: Call, frame: Frame, mask: Mask, value: Any, start: Any = _memory.START
+) -> _types.Items:
     if not_numeric(start):
         raise call.fail("enumerate takes numbers")
     items = items_of(value, call.translator.source, call.line)
-    return Items(
+    return _types.Items(
         items.count,
         lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
     )
 
 
 @computes("zip", most=64)
-def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> Items:
+def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> _types.Items:
     several = [items_of(value, call.translator.source, call.line) for value in values]
-    return Items(
+    return _types.Items(
         functools.reduce(np.minimum, [items.count for items in several]),
         lambda frame, mask, turn: tuple(items.at(frame, mask, turn) for items in several),
     )
@@ -692,9 +599,9 @@ def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> Items:
 
 @computes("len")
 def _len(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
-    if isinstance(found, View):
+    if isinstance(found, _memory.View):
         return found.shape[0]
-    if isinstance(found, (tuple, Items)):
+    if isinstance(found, (tuple, _types.Items)):
         count = len(found) if isinstance(found, tuple) else found.count
         return np.int64(count) if np.ndim(count) == 0 else count
     raise call.fail("len takes an array, a tuple or a range")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,7 +92,7 @@ class Finding(Result):
 
     def again(self, count: int) -> Finding:
         """Return the finding with so many more cases."""
-        return dataclasses.replace(self, count=self.count + count)
+        return replace(self, count=self.count + count)
 
     def __str__(self) -> str:
         who = " and ".join(str(thread) for thread in self.threads)
@@ -197,10 +196,7 @@ class Counts(Result):
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            **{
-                f.name: getattr(self, f.name) + getattr(other, f.name)
-                for f in dataclasses.fields(self)
-            }
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
         )
 
 
@@ -298,7 +294,7 @@ class Simulation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, without the trace."""
-        return Result.to_dict(dataclasses.replace(self, trace=None) if self.trace else self)
+        return Result.to_dict(replace(self, trace=None) if self.trace else self)
 
     def __repr__(self) -> str:
         t = self.totals

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
 import enum
 import functools
 import importlib
@@ -19,7 +18,7 @@ import math
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ class Source:
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
-        return dataclasses.replace(self, name=tree.name, tree=tree, nodes=list(ast.walk(tree)))
+        return replace(self, name=tree.name, tree=tree, nodes=list(ast.walk(tree)))
 
     def text_of(self, line: int) -> str:
         """Return a line without its indentation."""
