@@ -1,8 +1,9 @@
 """One codec and one table for every result, so that no result class writes its own JSON or HTML.
 
-A result is a frozen dataclass that inherits from ``Result``. ``to_dict`` gives plain JSON values
-(finite numbers; infinities and nan as text), ``from_dict`` rebuilds the object from the type hints
-of its fields. Nothing in a file is ever executed.
+A result is a frozen dataclass that inherits from ``Result``; rows that are only ever part of one
+are named tuples. ``to_dict`` gives plain JSON values (finite numbers; infinities and nan as text),
+``from_dict`` rebuilds the object from the type hints of its fields. Nothing in a file is ever
+executed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def encode(value: Any) -> Any:
     """
     if isinstance(value, Result):
         return value.to_dict()
+    if hasattr(value, "_asdict"):  # a named tuple: a row of a result
+        return encode(value._asdict())
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
@@ -142,6 +145,16 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
     raise _mismatch(value, hint, where)
 
 
+def _decode_row(value: Any, kind: Any, where: str) -> Any:
+    """Rebuild a named tuple from its fields by name; in earlier files some have a schema too."""
+    given = {str(name): item for name, item in value.items()} if isinstance(value, dict) else {}
+    present = given.keys() - _SCHEMA
+    if not set(kind._fields) - kind._field_defaults.keys() <= present <= set(kind._fields):
+        raise _mismatch(value, kind, where)
+    hints = _hints(kind)
+    return kind(**{name: decode(given[name], hints[name], f"{where}.{name}") for name in present})
+
+
 def _decode_single(value: Any, kind: Any, hint: Any, where: str) -> Any:
     """Rebuild one of some words, an enum's member, text, a number or a bool."""
     is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
@@ -176,6 +189,8 @@ def decode(value: Any, hint: Any, where: str) -> Any:
         return _decode_float(value, where)
     if isinstance(kind, type) and issubclass(kind, Result):
         return kind.from_dict(value, where)
+    if hasattr(kind, "_fields"):
+        return _decode_row(value, kind, where)
     if kind is not hint and kind is not typing.Literal:
         return _decode_collection(value, kind, hint, where)
     return _decode_single(value, kind, hint, where)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import _validate
 from gpulab.devices import conditions, host_facts, stream_rates
@@ -50,8 +50,7 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True)
-class MemoryCeiling(Result):
+class MemoryCeiling(NamedTuple):
     """The best rates of one level of memory, of all cores together, in bytes per second.
 
     Attributes
@@ -243,8 +242,8 @@ def _best(first: Ceilings, second: Ceilings) -> Ceilings:
 
     def higher(level: MemoryCeiling) -> MemoryCeiling:
         other = before.get(level.name, level)
-        return replace(
-            level, **{name: max(getattr(level, name), getattr(other, name)) for name in _RATES}
+        return level._replace(
+            **{name: max(getattr(level, name), getattr(other, name)) for name in _RATES}
         )
 
     products = {

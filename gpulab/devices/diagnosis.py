@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from gpulab.devices import _device, host_facts, nvml
 from gpulab.devices.host_facts import Processor
@@ -80,8 +80,7 @@ _NEEDED: Mapping[str, str] = {
 _PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
 
 
-@dataclass(frozen=True)
-class Memory(Result):
+class Memory(NamedTuple):
     """Main memory.
 
     Attributes
@@ -335,8 +334,7 @@ def accelerator(device: _device.Device) -> Accelerator:
 # -- this machine, and what is wrong with it ---------------------------------------------
 
 
-@dataclass(frozen=True)
-class Problem(Result):
+class Problem(NamedTuple):
     """One thing that is wrong, or good to know.
 
     Attributes
@@ -763,8 +761,7 @@ _CHECKS: tuple[Callable[[Facts], Iterable[Problem]], ...] = (
 # -- the check before class ------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Check(Result):
+class Check(NamedTuple):
     """One line of the report.
 
     Attributes
@@ -849,7 +846,7 @@ def checkup(facts: Facts | None = None) -> Checkup:
         _accelerator(known),
         *_cupy(known),
         Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"),
-        Check("memory", "ok", str(dataclasses.replace(memory, limit_bytes=None))),
+        Check("memory", "ok", str(memory._replace(limit_bytes=None))),
     ]
     # a problem with disk or memory takes the place of the line that called it fine
     problems = [p for p in diagnose(known) if p.code not in ("no-accelerator", "torch-missing")]

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import NamedTuple
 
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
@@ -247,8 +247,7 @@ def cpu_quota_cores(root: pathlib.Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-@dataclass(frozen=True)
-class Cache(Result):
+class Cache(NamedTuple):
     """One level of the processor's caches.
 
     Attributes
@@ -264,7 +263,6 @@ class Cache(Result):
         kind of cores.
     """
 
-    schema_version: ClassVar[int] = 2  # 1 had no others
     level: str
     size_bytes: int
     instances: int

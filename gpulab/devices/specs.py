@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpulab.devices import _device, datasheets, diagnosis, host_facts
 from gpulab.devices.nvml import Accelerator
@@ -49,8 +50,7 @@ _CPU_FLOAT32 = {"avx512f": 64, "fma": 32, "avx": 16, "sse2": 8, "sve": 64, "asim
 _AMX = 1024
 
 
-@dataclass(frozen=True)
-class Figure(Result):
+class Figure(NamedTuple):
     """One stated or computed peak.
 
     Attributes
@@ -65,8 +65,7 @@ class Figure(Result):
     source: str
 
 
-@dataclass(frozen=True)
-class MemoryLevel(Result):
+class MemoryLevel(NamedTuple):
     """One level of a device's memory.
 
     Attributes

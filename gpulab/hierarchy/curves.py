@@ -126,8 +126,7 @@ def _between(text: Callable[[float], str], pair: tuple[float, float] | None) -> 
     return "" if pair is None else " to ".join(map(text, pair))
 
 
-@dataclass(frozen=True)
-class Reported(Result):
+class Reported(NamedTuple):
     """A cache as the system, or the driver, reports it.
 
     Attributes
@@ -145,8 +144,7 @@ class Reported(Result):
         return f"{self.name} {format_bytes(self.size_bytes)}"
 
 
-@dataclass(frozen=True)
-class LatencyPoint(Result):
+class LatencyPoint(NamedTuple):
     """One working set of a chase.
 
     Attributes
@@ -170,8 +168,7 @@ class LatencyPoint(Result):
     chases: int
 
 
-@dataclass(frozen=True)
-class BandwidthPoint(Result):
+class BandwidthPoint(NamedTuple):
     """One working set of a stream.
 
     Attributes
@@ -192,8 +189,7 @@ class BandwidthPoint(Result):
     samples: int
 
 
-@dataclass(frozen=True)
-class Level(Result):
+class Level(NamedTuple):
     """One level of memory, as found in a curve.
 
     Attributes
@@ -480,8 +476,7 @@ class Bandwidth(Result):
 # flight (Little's law).
 
 
-@dataclass(frozen=True)
-class ParallelPoint(Result):
+class ParallelPoint(NamedTuple):
     """One number of parallel chases by one core.
 
     Attributes

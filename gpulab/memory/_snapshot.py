@@ -18,7 +18,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +38,7 @@ _DEPTH, _ITEMS = 3, 200
 _LARGEST = 10  # of the new arrays of a cell
 
 
-@dataclass(frozen=True)
-class HeldTensor(Result):
+class HeldTensor(NamedTuple):
     """One storage on a device, under the first name that leads to it.
 
     Attributes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -29,8 +29,7 @@ from gpulab.units import format_bytes, plural
 _MOST_ROWS = 12
 
 
-@dataclass(frozen=True)
-class OperatorTraffic(Result):
+class OperatorTraffic(NamedTuple):
     """One operator that ran.
 
     Attributes

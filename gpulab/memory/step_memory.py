@@ -9,7 +9,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,8 +79,7 @@ def largest_that_fits(
     return low
 
 
-@dataclass(frozen=True)
-class LiveTensor(Result):
+class LiveTensor(NamedTuple):
     """One storage that was alive at the peak.
 
     Attributes

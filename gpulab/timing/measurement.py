@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -143,8 +143,7 @@ class Measurement(Result):
         return (self.label, ""), rows + note_rows(self.notes, 2)
 
 
-@dataclass(frozen=True)
-class ComparisonRow(Result):
+class ComparisonRow(NamedTuple):
     """One device (or method) of a comparison.
 
     Attributes

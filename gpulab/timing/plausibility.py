@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpulab import devices
@@ -192,5 +191,5 @@ def _levels(device: Device, refresh: bool) -> tuple[MemoryLevel, ...]:
             source = (
                 f"measured on this machine as {words}, plus a margin of {100 * (room - 1):.0f} %"
             )
-        levels.append(replace(level, bytes_per_second=bound, source=source))
+        levels.append(level._replace(bytes_per_second=bound, source=source))
     return tuple(levels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 SERIES_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 
 
-@dataclass(frozen=True)
-class SweepPoint(Result):
+class SweepPoint(NamedTuple):
     """One size of one series of a sweep.
 
     Attributes
@@ -133,8 +132,7 @@ class Sweep(Result):
         )
 
 
-@dataclass(frozen=True)
-class BreakEvenRow(Result):
+class BreakEvenRow(NamedTuple):
     """One size of a break-even search.
 
     Attributes
@@ -220,8 +218,7 @@ class BreakEven(Result):
         return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}{host}"
 
 
-@dataclass(frozen=True)
-class Span(Result):
+class Span(NamedTuple):
     """One bar of a timeline, in seconds from its start.
 
     Attributes

@@ -101,6 +101,9 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
         return inner[0]
     if np.ndarray in (hint, origin):
         return np.array([next(numbers) + 0.5, next(numbers) + 0.5])
+    if hasattr(hint, "_fields"):  # a named tuple: a row
+        hints = typing.get_type_hints(hint)
+        return hint(*(_value(hints[field], field, numbers) for field in hint._fields))
     if origin is tuple:
         kinds = inner[:1] * 2 if inner[-1] is Ellipsis else inner
         return tuple(_value(kind, name, numbers) for kind in kinds)

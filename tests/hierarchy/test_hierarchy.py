@@ -147,7 +147,7 @@ def test_curves_as_they_are_shown(approved: Any) -> None:
         steps,
         notes=(Note("contended", "others ran."),),
         floor_seconds=1.9e-9,
-        points=(dataclasses.replace(steps.points[0], interval_seconds=None), *steps.points[1:]),
+        points=(steps.points[0]._replace(interval_seconds=None), *steps.points[1:]),
     )
     rates = [10e9, *(40e9 if n <= 32 * KIB else 20e9 if n <= 512 * KIB else 5e9 for n in SIZES[1:])]
     points = tuple(
