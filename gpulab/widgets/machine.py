@@ -838,9 +838,9 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
         return [], ""
     recording = recordings.load(name)
     times = {
-        (entry.params["nbytes"], entry.params["chunks"], entry.params["arrangement"]): entry.timing
-        for entry in recording.select("overlap")
-        if entry.timing is not None
+        (int(e.params["nbytes"]), int(e.params["chunks"]), str(e.params["arrangement"])): e.timing
+        for e in recording.select("overlap")
+        if e.timing is not None
     }
     both = [times.get((o.nbytes, o.chunks, arrangement)) for arrangement in _ARRANGEMENTS]
     if both[0] and both[1]:
