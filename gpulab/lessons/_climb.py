@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
-# Rungs that earlier recordings name otherwise.
-_FORMER_NAMES = {"matmul-vectorised": "matmul-vectorized"}
 _RUNG_SECONDS = 0.3
 # Of a ladder's first rung, the slowest, which is launched some five times; the rungs after it are
 # several times as fast.
@@ -198,7 +196,7 @@ def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
     only the first of them.
     """
     return {
-        _FORMER_NAMES.get(str(entry.params["rung"]), str(entry.params["rung"])): entry.timing
+        str(entry.params["rung"]): entry.timing
         for entry in recording.select(EXPERIMENT, family=family, n=n)
         if entry.timing is not None and not entry.params.get("options")
     }

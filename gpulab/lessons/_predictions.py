@@ -43,10 +43,6 @@ _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
 _SMALLEST_RATIO = 1e-300
 # What makes a measured time too long.
 _DISTURBED = ("contended", "stalled", "throttled", "unstable")
-_NOT_ASKED = (
-    "This kernel does not know the question, so nothing is compared. Run the cell with "
-    "gl.lessons.predict first."
-)
 _SENTENCES = {
     "not measured": "There is nothing to compare with yet.",
     "no prediction": "No prediction. Next time, answer before you run this cell: the surprise is "
@@ -646,10 +642,6 @@ def reveal(
     sentence = _sentence(verdict, predicted, value, ratio, known)
     # the sentence of a note begins in lower case
     sentence = f"{sentence} {warning[:1].upper()}{warning[1:]}".rstrip()
-    # a file of an earlier version: without unit and choices no verdict is safe
-    unknown = kept is not None and recalled is None
-    if unknown:
-        ratio, verdict, sentence = None, "not measured", _NOT_ASKED
     found = Reveal(
         asked.id,
         asked.question,
@@ -678,9 +670,8 @@ def reveal(
             entry["revealed"] = {"value": value, "text": text, "date": date}
             entry["revealed"] |= {"verdict": verdict, "badge": badges}
 
-    if not unknown:
-        _progress.change(edit)
-        _notify(asked)
+    _progress.change(edit)
+    _notify(asked)
     return found
 
 

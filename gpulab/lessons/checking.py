@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError, shown, with_article
+from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import _answers, _progress, content
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.results import Result
@@ -48,6 +48,7 @@ _INSTALLED = (
 )
 # So much of a learner's own message is shown: a sentence or two.
 _LONGEST = 160
+_SHORT = 40  # characters of a value that stands beside its type
 # What a function without a body consists of, in this Python; a line of dots compiles to NOP.
 _NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"}
 
@@ -269,26 +270,14 @@ def explain(error: BaseException) -> str:
         if theirs
         else ""
     )
-    try:
-        text = str(error).strip().split("\n")[0]
-    except Exception:  # a learner's exception whose own text fails
-        text = ""
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    text = message_of(error, _LONGEST)
     return f"{type(error).__name__}{': ' + text if text else ''}{where}"
 
 
 def describe(value: Any) -> str:
     """Return a short description of any value."""
-    try:
-        text = repr(value)
-    except Exception:  # a learner's object whose repr fails
-        text = ""
-    kind = type(value).__name__
-    return (
-        f"{with_article(kind)} ({text})"
-        if text and len(text) <= 40 and "\n" not in text
-        else with_article(kind)
-    )
+    text = shown(value, _SHORT + 1)
+    return f"{kind_of(value)} ({text})" if len(text) <= _SHORT else kind_of(value)
 
 
 def load(names: Sequence[str]) -> None:
