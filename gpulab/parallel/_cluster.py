@@ -703,7 +703,6 @@ class Call:
         ]
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
-        self.refused: dict[int, str] = {}
         self.interrupted = False
         self.begin = time.monotonic()
 
@@ -713,7 +712,7 @@ class Call:
         return [
             rank
             for rank in range(len(self.jobs))
-            if not (rank in self.outcomes or rank in self.died or rank in self.refused)
+            if not (rank in self.outcomes or rank in self.died)
         ]
 
     @property
@@ -790,7 +789,7 @@ class Call:
         return trouble != "raise" and seconds > _SETTLE_SECONDS
 
     def _trouble(self) -> Trouble | None:
-        if self.died or self.refused:
+        if self.died:
             return "death"
         if self._waits:
             return "collective"
@@ -805,28 +804,23 @@ class Call:
 
     def _collect(self) -> None:
         """Take in what has arrived."""
-        for rank, how in self.engines.deaths().items():
-            if rank not in self.outcomes and not self.jobs[rank].done():
-                self.died.setdefault(rank, how)
+        deaths = self.engines.deaths()
         for rank in self.open:
             if not self.jobs[rank].done():
+                if rank in deaths:
+                    self.died[rank] = deaths[rank]
                 continue
             try:
                 self.outcomes[rank] = cloudpickle.loads(self.jobs[rank].get(1.0))
-            except Exception as error:
-                self._failed(rank, error)
-
-    def _failed(self, rank: int, error: Exception) -> None:
-        """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our
-        part at all.
-        """
-        if getattr(error, "ename", "") == "EngineError":
-            self.died[rank] = self.engines.deaths().get(rank, "ended without an error message")
-        elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":
-            # just before its function began, or just after
-            self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", ())
-        else:
-            self.refused[rank] = message_of(error)
+            except Exception as error:  # what ipyparallel itself says of the rank
+                kind, text = getattr(error, "ename", ""), message_of(error)
+                if kind == "EngineError":  # it is gone
+                    self.died[rank] = deaths.get(rank, "ended without an error message")
+                    continue
+                # interrupted just before its function began, or just after
+                stopped = self.interrupted and kind == "KeyboardInterrupt"
+                sight = Sight(rank, "interrupted" if stopped else "raised", error=text)
+                self.outcomes[rank] = Outcome(sight, b"", b"", "", "", ())
 
     def _interrupt(self) -> None:
         """Interrupt those who have not answered, and wait until they have, or their process is
@@ -849,29 +843,14 @@ class Call:
         """Return where a rank stands: its outcome, or what it last reported."""
         if rank in self.outcomes:
             return self.outcomes[rank].sight
-        seen = self.jobs[rank].data
-        seen = seen if isinstance(seen, dict) else {}
-        collective = seen.get("collective")
-        return Sight(
-            rank,
-            "died" if rank in self.died else "running",
-            seen.get("entered", 0),
-            None if collective is None else CollectiveCall.from_dict(collective),
-            seen.get("where", ""),
-            self.died.get(rank, ""),
-        )
+        seen: Sight = (self.jobs[rank].data or {}).get("sight", Sight(rank, "running"))
+        died = self.died.get(rank)
+        return seen if died is None else replace(seen, state="died", where="", error=died)
 
     def _error(self, before: Sequence[Sight], trouble: Trouble) -> RankError:
         """Return the error, from where the ranks stood before they were interrupted, and what the
         interrupt brought to light.
         """
-        if self.refused:
-            rank, text = next(iter(self.refused.items()))
-            return RankError(
-                f"run: rank {rank} could not run the call ({text}); expected gpulab on every "
-                "engine. Install it there.",
-                (rank,),
-            )
         sights = []
         for sight in before:
             after = self.outcomes.get(sight.rank)

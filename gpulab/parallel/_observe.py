@@ -24,7 +24,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,70 +101,58 @@ class _Live:
     """A call that may not have ended; what it needs to end lives only until then."""
 
     observer: Observer
-    fixed: dict[str, Any]
-    begin: float
-    end: float | None = None
+    call: CollectiveCall
     # when Python stood in waits for it
     waits: list[tuple[float, float]] = field(default_factory=list)
-    error: str | None = None
     work: Any = None  # kept, so that the Work that Python waits for is this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
 
     def finish(self, end: float, error: str | None = None) -> None:
         """Note the end; the first to know it wins."""
         with _lock:
-            if self.end is None:
-                self.end, self.error = end, error
+            if self.call.end_seconds is None:
+                self.call = replace(self.call, end_seconds=end, error=error)
                 self.observer._works.pop(id(self.work), None)
-                self.observer._open.pop(self.fixed["number"], None)
+                self.observer._open.pop(self.call.number, None)
                 self.work = None
-
-    def call(self) -> CollectiveCall:
-        begin, end = self.begin, self.end
-        if self.events is not None and end is not None:
-            begin, end = self.observer._on_device(self.events)
-        return CollectiveCall(**self.fixed, begin_seconds=begin, end_seconds=end, error=self.error)
 
 
 _lock = threading.RLock()
 
 
-class Observer:
+class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs
     in one of them. Observers of one thread nest.
     """
 
     def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._lives: list[_Live] = []
         self._open: dict[int, _Live] = {}
         self._works: dict[int, _Live] = {}  # id of a Work to its call
         self._results: dict[int, _Live] = {}  # data pointer of a functional result to its call
-        self._mode: Any = _Mode(self)
         self._anchor: Any = None
         self._real_wait: Any = None
 
     @property
     def calls(self) -> tuple[CollectiveCall, ...]:
         """All calls entered so far, in order."""
-        return tuple(live.call() for live in list(self._lives))
+        return tuple(map(self._timed, list(self._lives)))
 
     @property
     def waits(self) -> tuple[tuple[int, float, float], ...]:
         """When this rank's Python waited: (number of the call, begin, end), in the order of the
         calls.
         """
-        return tuple(
-            (live.fixed["number"], begin, end)
-            for live in list(self._lives)
-            for begin, end in live.waits
-        )
+        lives = list(self._lives)
+        return tuple((live.call.number, *wait) for live in lives for wait in live.waits)
 
     @property
     def in_flight(self) -> tuple[CollectiveCall, ...]:
         """The calls entered and not known to have ended, in order; a rank that hangs is waiting in
         the first.
         """
-        return tuple(live.call() for _, live in sorted(self._open.copy().items()))
+        return tuple(live.call for _, live in sorted(self._open.copy().items()))
 
     @property
     def entered(self) -> int:
@@ -183,7 +171,7 @@ class Observer:
                 return real(work, *args, **kwargs)
 
         Work.wait = wait  # type: ignore[method-assign]
-        self._mode.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -192,23 +180,32 @@ class Observer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._mode.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         Work.wait = self._real_wait  # type: ignore[method-assign]
 
-    def _begun(self, fixed: dict[str, Any]) -> _Live:
-        live = _Live(self, {"number": len(self._lives), **fixed}, time.perf_counter())
-        self._lives.append(live)
-        self._open[live.fixed["number"]] = live
-        return live
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and note it where it is a collective."""
+        if any(kind.__name__ in _WRAPPERS for kind in types):
+            # it turns into plain tensors, collectives and waits, which come by again
+            return NotImplemented
+        kwargs = kwargs or {}
+        if func in _no_collectives:  # asked first, since nearly all operators are
+            return func(*args, **kwargs)
+        if isinstance(func, torch._ops.OpOverload) and func.namespace in _NAMESPACES:
+            return _collective(self, func, args, kwargs)
+        _no_collectives.add(func)
+        return func(*args, **kwargs)
 
-    def _on_device(self, events: tuple[Any, Any]) -> tuple[float, float]:
-        """Return begin and end of a call on a CUDA stream, on the host's clock. Written for NCCL;
-        no test of ours has run it.
+    def _timed(self, live: _Live) -> CollectiveCall:
+        """Return a call; where it was on a CUDA stream, with its times there on the host's clock.
+        Written for NCCL; no test of ours has run it.
         """
-        events[1].synchronize()
+        if live.events is None or live.call.end_seconds is None:
+            return live.call
+        live.events[1].synchronize()
         event, seconds = self._anchor
-        begin, end = (seconds + event.elapsed_time(e) / 1e3 for e in events)
-        return begin, end
+        begin, end = (seconds + event.elapsed_time(each) / 1e3 for each in live.events)
+        return replace(live.call, begin_seconds=begin, end_seconds=end)
 
     def _cuda_event(self) -> Any:
         if self._anchor is None:
@@ -257,26 +254,6 @@ _NAMESPACES = frozenset(name.split(".")[0] for name in NAMES)
 _no_collectives: set[Any] = set()  # operators that were looked at
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at every operator of this thread, and notes those that are collectives."""
-
-    def __init__(self, observer: Observer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.observer = observer
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ in _WRAPPERS for kind in types):
-            # it turns into plain tensors, collectives and waits, which come by again
-            return NotImplemented
-        kwargs = kwargs or {}
-        if func in _no_collectives:  # asked first, since nearly all operators are
-            return func(*args, **kwargs)
-        if isinstance(func, torch._ops.OpOverload) and func.namespace in _NAMESPACES:
-            return _collective(self.observer, func, args, kwargs)
-        _no_collectives.add(func)
-        return func(*args, **kwargs)
-
-
 def _collective(
     observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -292,7 +269,9 @@ def _collective(
     arguments = {
         argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
     } | kwargs
-    live = observer._begun(_described(name, arguments))
+    call = _begun(observer.entered, name, arguments)
+    live = observer._open[call.number] = _Live(observer, call)
+    observer._lives.append(live)
     cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
     begin_event = observer._cuda_event() if cuda else None
     try:
@@ -308,7 +287,7 @@ def _collective(
         observer._results.update(dict.fromkeys(results, live))
         if not results:
             live.finish(time.perf_counter())
-        live.fixed["output_bytes"] = live.fixed["output_bytes"] or _nbytes(out)
+        live.call = replace(live.call, output_bytes=live.call.output_bytes or _nbytes(out))
     else:  # monitored_barrier and shard_dim_alltoall wait themselves
         live.finish(time.perf_counter())
     return out
@@ -354,7 +333,8 @@ def _follow(live: _Live, work: Any, begin_event: Any) -> None:
     future.add_done_callback(done)
 
 
-def _described(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _begun(number: int, name: str, arguments: dict[str, Any]) -> CollectiveCall:
+    """Return the call that begins now, from the operator's arguments by name."""
     group, ranks = _group_of(arguments)
     root = next((arguments[key] for key in _ROOT_ARGUMENTS if key in arguments), None)
     inputs = [v for k, v in arguments.items() if k.startswith(("input", "tensor"))]
@@ -373,14 +353,17 @@ def _described(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         root = ranks[root]
     first = next(_tensors([*inputs, *outputs]), None)
     dtype = "" if first is None or name == "barrier" else str(first.dtype).removeprefix("torch.")
-    return {
-        "name": name,
-        "dtype": dtype,
-        "input_bytes": contributed,
-        "output_bytes": received,
-        "group": ranks,
-        "root": root if isinstance(root, int) else None,
-    }
+    return CollectiveCall(
+        number=number,
+        name=name,
+        dtype=dtype,
+        input_bytes=contributed,
+        output_bytes=received,
+        group=ranks,
+        root=root if isinstance(root, int) else None,
+        begin_seconds=time.perf_counter(),
+        end_seconds=None,
+    )
 
 
 def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:

@@ -32,6 +32,8 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+import cloudpickle
+import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
@@ -61,9 +63,7 @@ class Agent:
         self.freed = False
         self.interrupted = False  # whether an interrupt has come in the call in progress
         self._free_at: float | None = None
-        # once it has started: the ends of the pipe that a signal writes to, and the process that
-        # started this one
-        self._wake_out = self._wake_in = self._parent = -1
+        self._parent = -1  # once it has started: the process that started this one
         self._published: tuple[Any, ...] = ()  # what was published last
         self._published_at = 0.0
 
@@ -76,10 +76,10 @@ class Agent:
         if self._parent != -1:
             return
         self._parent = os.getppid()
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        if os.name != "nt":  # there a wake-up must be a socket, and no signal comes anyway
-            signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
+        # a signal writes to one, the thread reads from the other
+        self._woken, self._wakes = socket.socketpair()
+        self._wakes.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
 
     def begin(self, call: Any) -> None:
@@ -137,12 +137,8 @@ class Agent:
                 self.free()
 
     def _interrupt_came(self) -> bool:
-        if os.name == "nt":
-            time.sleep(_TICK_SECONDS)
-            return False
-        if not select.select([self._wake_out], [], [], _TICK_SECONDS)[0]:
-            return False
-        return signal.SIGINT in os.read(self._wake_out, 4096)
+        ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
+        return bool(ready) and signal.SIGINT in self._woken.recv(4096)
 
     def _hangs(self) -> bool:
         """Whether the rank stands in a collective, or anywhere else inside torch.distributed."""
@@ -167,13 +163,9 @@ class Agent:
         if self._published == state and now - self._published_at < _STEADY_SECONDS:
             return
         self._published, self._published_at = state, now
-        self.publisher.publish_data(
-            {
-                "entered": call.entered,
-                "collective": None if standing is None else standing.to_dict(),
-                "where": "" if standing is not None else where_in(main_frame()),
-            }
-        )
+        where = "" if standing is not None else where_in(main_frame())
+        sight = Sight(self.rank, "running", call.entered, standing, where)
+        self.publisher.publish_data({"sight": sight})
 
 
 def main_frame() -> FrameType | None:
@@ -197,8 +189,6 @@ def where_in(frame: FrameType | None) -> str:
 
 
 def _connections() -> list[Any]:
-    import psutil
-
     # its name before psutil 6
     listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
     return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
@@ -241,9 +231,9 @@ _COMMUNICATION_TYPES = {
 _HAS_LIBUV = sys.platform != "win32"
 
 
-# What this engine remembers between two calls: its store, torch's threads before it was a rank, and
-# the variables that a rank has, as they were before (None where there was none).
-_STATE = SimpleNamespace(store=None, threads=None, environment={})
+# What this engine remembers between two calls: its store, and torch's threads and the environment
+# before it was a rank.
+_STATE = SimpleNamespace(store=None, before=None)
 
 
 def prepare(threads: int) -> dict[str, Any]:
@@ -251,8 +241,7 @@ def prepare(threads: int) -> dict[str, Any]:
     ranks, and how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
     builds for Windows, none can.
     """
-    if _STATE.threads is None:
-        _STATE.threads = torch.get_num_threads()
+    _STATE.before = _STATE.before or (torch.get_num_threads(), dict(os.environ))
     torch.set_num_threads(threads)
     libraries = ("torch", "ipyparallel", "gpulab", "cloudpickle")
     return {
@@ -290,8 +279,6 @@ def open_group(
     """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
     namespace. The place is torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
     """
-    import psutil
-
     rank, size = place["RANK"], place["WORLD_SIZE"]
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if rank != 0:
@@ -299,7 +286,7 @@ def open_group(
         _STATE.store = TCPStore(
             address, port, is_master=False, timeout=timeout, use_libuv=_HAS_LIBUV
         )
-    _set_environment({**place, "MASTER_ADDR": address, "MASTER_PORT": port})
+    variables = {**place, "MASTER_ADDR": address, "MASTER_PORT": port}
     own = address_towards(address) if rank else address
     interface = next(
         (
@@ -310,7 +297,8 @@ def open_group(
         None,  # no interface has it, and gloo chooses
     )
     if interface is not None:
-        _set_environment({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface})
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    os.environ.update({name: str(value) for name, value in variables.items()})
     if "nccl" in backend:
         torch.cuda.set_device(place["LOCAL_RANK"])
     dist.init_process_group(
@@ -318,13 +306,6 @@ def open_group(
     )
     AGENT.rank, AGENT.freed = rank, False
     _prepare_engine(rank, size)
-
-
-def _set_environment(values: Mapping[str, object]) -> None:
-    """Set variables of this process; what they were before it was a rank is kept."""
-    for name, value in values.items():
-        _STATE.environment.setdefault(name, os.environ.get(name))
-        os.environ[name] = str(value)
 
 
 def close_group() -> None:
@@ -345,15 +326,13 @@ def leave_engine() -> None:
     from ipykernel.ipkernel import IPythonKernel
 
     close_group()
-    for name, value in _STATE.environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    _STATE.environment.clear()
-    if _STATE.threads is not None:
-        torch.set_num_threads(_STATE.threads)
-        _STATE.threads = None
+    if _STATE.before is not None:
+        threads, environment = _STATE.before
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        torch.set_num_threads(threads)
+        _STATE.before = None
     kernel: Any = IPythonKernel.instance()
     for name in ("rank", "world_size"):
         kernel.shell.user_ns.pop(name, None)
@@ -363,8 +342,6 @@ def execute(payload: bytes) -> bytes:
     """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong
     is in the outcome.
     """
-    import cloudpickle
-
     printed = io.StringIO()
     state: State = "returned"
     value = error_bytes = b""
@@ -487,22 +464,15 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=message, ident=identity)
 
 
-def talks_nccl() -> bool:
-    """Whether tensors on a GPU go over NCCL; the group may have gloo beside it, for those on the
-    CPU ("cpu:gloo,cuda:nccl").
-    """
-    return "nccl" in str(dist.get_backend())
-
-
 # Where struct tcp_info keeps its counters, in bytes from the start. Source: Linux,
 # include/uapi/linux/tcp.h; the struct only grows at its end, and the last of these came with Linux
 # 4.19.
 _UNSENT, _SENT, _RETRANSMITTED = 144, 200, 208
 
 
-def sent_by_sockets() -> int | str:
+def sent_by_sockets() -> tuple[int, str | None]:
     """Return the bytes that this process's group has really sent until now, as the kernel counts
-    them socket by socket; or the reason where they cannot be counted.
+    them socket by socket, and the reason where they cannot be counted.
 
     gloo moves everything through TCP sockets, and Linux keeps for each how many bytes it has sent
     (``TCP_INFO``). The count holds what travels: the payload as the algorithm splits and repeats
@@ -511,18 +481,13 @@ def sent_by_sockets() -> int | str:
     calls have returned.
     """
     backend = str(dist.get_backend())
-    if "nccl" in backend and "gloo" in backend:
-        return (
-            "this group has NCCL beside gloo: NCCL's data bypasses TCP sockets, and NCCL's own "
-            "sockets cannot be distinguished from gloo's"
-        )
     if backend != "gloo":
-        return (
+        return 0, (
             f"{backend} moves data without TCP sockets (shared memory, NVLink, RDMA), and only "
             "gloo's sockets are counted"
         )
     if sys.platform != "linux":
-        return f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"
+        return 0, f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"
     store: Any = dist.distributed_c10d._get_default_store()
     while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
         store = store.underlying_store
@@ -531,26 +496,7 @@ def sent_by_sockets() -> int | str:
         if store.port not in (twin.getsockname()[1], twin.getpeername()[1]):
             info = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
             if len(info) < _RETRANSMITTED + 8:
-                return "this kernel does not count the bytes sent; Linux 4.19 and newer do"
+                return 0, "this kernel does not count the bytes sent; Linux 4.19 and newer do"
             sent, retransmitted = struct.unpack_from("=QQ", info, _SENT)
             total += sent - retransmitted + struct.unpack_from("=I", info, _UNSENT)[0]
-    return total
-
-
-def sent_between(before: int | str, after: int | str) -> tuple[int | None, str | None]:
-    """Return what was sent between two counts, or None and the reason."""
-    if isinstance(before, str) or isinstance(after, str):
-        return None, str(after)
-    return after - before, None
-
-
-def own_device() -> str:
-    """Return where this rank computes: with NCCL on the GPU of its local number, which becomes
-    torch's current one; else on the CPU.
-    """
-    if not talks_nccl():
-        return "cpu"
-
-    number = int(os.environ.get("LOCAL_RANK", dist.get_rank())) % torch.cuda.device_count()
-    torch.cuda.set_device(number)
-    return f"cuda:{number}"
+    return total, None

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from gpulab import _validate, models, training
 from gpulab.errors import InputError, StoppedError, shown
@@ -27,7 +28,8 @@ from gpulab.memory.tracker import one_thread
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._observe import usual_algorithm
+from gpulab.parallel._observe import unobserved, usual_algorithm
+from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel.rank_results import (
     COMPUTED,
     WAITED,
@@ -412,7 +414,7 @@ def sweep(
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        counted = ranks.run(scaling_steps.sent_bytes, operation, elements)
+        counted = ranks.run(_sent_bytes, operation, elements)
         wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
         sent = tuple(each for each, _ in counted if each is not None)
         points.append(
@@ -464,6 +466,26 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
         )
     step = _ELEMENT_BYTES * n
     return tuple(sorted({-(-int(size) // step) * n for size in given}))
+
+
+def _sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
+    """Return what this rank's sockets send for one call, or None and why it cannot be counted.
+
+    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
+    before, are taken off.
+    """
+    call, finish = scaling_steps.collective(operation, elements)
+    with unobserved():
+        for _ in range(2):  # the first may still be in flight on another rank
+            dist.barrier()
+        start, reason = sent_by_sockets()
+        dist.barrier()
+        alone, _ = sent_by_sockets()
+        call()
+        finish()
+        dist.barrier()
+    end, _ = sent_by_sockets()
+    return None if reason else (end - alone) - (alone - start), reason
 
 
 def _sampled_calls(

@@ -27,10 +27,11 @@ from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline, usual_algorithm
-from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets
+from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
 from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
+from gpulab.parallel.scaling_steps import own_device
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Order, Task, check_seed
 from gpulab.units import plural
@@ -400,12 +401,12 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
         ready = list(batches)
         del setting.phases[:], setting.ends_in_wait[:], begins[:]
         dist.barrier()  # so that the observed steps do not begin with what the others took
-        before = sent_by_sockets()
+        before, reason = sent_by_sockets()
         with observe() as seen:
             for batch in ready:
                 step(trainer, batch)
             end = time.perf_counter()
-        sent, reason = sent_between(before, sent_by_sockets())
+        sent = None if reason else sent_by_sockets()[0] - before
         # a completion is reported by another thread, a moment after the step went on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:

@@ -26,7 +26,6 @@ from gpulab.devices import Device, conditions, environment
 from gpulab.errors import InputError, shown
 from gpulab.models.parallelism import MODES
 from gpulab.parallel._observe import machine, unobserved
-from gpulab.parallel._rank import own_device, sent_between, sent_by_sockets, talks_nccl
 from gpulab.parallel.rank_results import COMPUTED, ScalingMeasurement, ScalingResult
 from gpulab.recordings import Recording, Timing
 from gpulab.transfer import AlphaBeta, fit
@@ -244,6 +243,25 @@ def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
     return torch.randn(shape), torch.randint(_CLASSES, (count,))
 
 
+def talks_nccl() -> bool:
+    """Whether tensors on a GPU go over NCCL; the group may have gloo beside it, for those on the
+    CPU ("cpu:gloo,cuda:nccl").
+    """
+    return "nccl" in str(dist.get_backend())
+
+
+def own_device() -> str:
+    """Return where this rank computes: with NCCL on the GPU of its local number, which becomes
+    torch's current one; else on the CPU.
+    """
+    if not talks_nccl():
+        return "cpu"
+
+    number = int(os.environ.get("LOCAL_RANK", dist.get_rank())) % torch.cuda.device_count()
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"
+
+
 def facts() -> dict[str, Any]:
     """Return what says how many ranks can work at once (the host, the cores this rank may use, its
     threads), whether ranks share a clock (one running kernel), how they talk, and where this one
@@ -268,8 +286,10 @@ def _waiter(device: str) -> Callable[[], object]:
     return (lambda: None) if device == "cpu" else partial(torch.cuda.synchronize, device)
 
 
-def _call(operation: str, elements: int) -> Callable[[], Any]:
-    """Return a collective as a function without arguments, with its tensors."""
+def collective(operation: str, elements: int) -> tuple[Callable[[], Any], Callable[[], object]]:
+    """Return a collective as a function without arguments, with its tensors; and what waits until
+    the device has done it.
+    """
     n, rank, device = dist.get_world_size(), dist.get_rank(), own_device()
     whole, part = torch.zeros(elements, device=device), torch.zeros(elements // n, device=device)
     other = torch.zeros(elements if operation == "all_to_all" else 0, device=device)
@@ -287,7 +307,7 @@ def _call(operation: str, elements: int) -> Callable[[], Any]:
         "scatter": lambda: dist.scatter(part, parts, 0),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
     }
-    return calls[operation]
+    return calls[operation], _waiter(device)
 
 
 def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, float]]:
@@ -297,7 +317,7 @@ def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, 
     The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide
     them.
     """
-    call, finish = _call(operation, elements), _waiter(own_device())
+    call, finish = collective(operation, elements)
     times = []
     with unobserved():
         for _ in range(count + 1):
@@ -317,27 +337,6 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
     world = dist.get_world_size()
     elements = max(world, nbytes // 4 // world * world)
     return timed_calls(name, elements * (world if name == "all_gather" else 1), repeats)
-
-
-def sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
-    """Return what this rank's sockets send for one call, or None and why it cannot be counted.
-
-    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
-    before, are taken off.
-    """
-    call, finish = _call(operation, elements), _waiter(own_device())
-    with unobserved():
-        for _ in range(2):  # the first may still be in flight on another rank
-            dist.barrier()
-        start = sent_by_sockets()
-        dist.barrier()
-        alone = sent_by_sockets()
-        call()
-        finish()
-        dist.barrier()
-    barrier, _ = sent_between(start, alone)
-    both, reason = sent_between(alone, sent_by_sockets())
-    return (None, reason) if both is None or barrier is None else (both - barrier, None)
 
 
 def call_seconds(
