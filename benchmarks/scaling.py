@@ -37,7 +37,10 @@ def steps(ranks: int, runs: int, model: str, deadline: float) -> None:
                 notes = ", ".join(note.code for note in found.notes) or "none"
                 for p in found.points:
                     low, high = p.interval_seconds or (p.median_seconds, p.median_seconds)
-                    least, most = p.predicted_overlapped_seconds or 0.0, p.predicted_seconds or 0.0
+                    least, most = (
+                        curve.at(p.ranks).seconds if curve else 0.0
+                        for curve in (found.overlapped, found.prediction)
+                    )
                     gained = p.speedup_interval or (float("nan"), float("nan"))
                     step = f"{1e3 * p.median_seconds:.1f} ms [{1e3 * low:.1f}, {1e3 * high:.1f}]"
                     ratio = f"{p.speedup or 0:.2f} [{gained[0]:.2f}, {gained[1]:.2f}]"

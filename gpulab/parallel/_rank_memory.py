@@ -167,8 +167,7 @@ def predict_ranks(
         microbatches = ranks if strategy in _PIPELINES else 1
     parts = _validate.whole(name, "microbatches", microbatches, 1, 2**20)
     checkpoint = _validate.flag(name, "checkpoint", checkpoint)
-    optimizer_name, make_optimizer = training_step.optimizer_factory(name, optimizer)
-    if make_optimizer is None:
+    if training_step.optimizer_factory(name, optimizer)[1] is None:
         raise InputError(
             f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
             "optimizer's state. Pass 'adam'."
@@ -210,11 +209,6 @@ def predict_ranks(
         ranks=ranks,
         rank=rank,
         parameter_count=count,
-        optimizer=optimizer_name,
-        precision=precision,
-        checkpoint=checkpoint,
-        microbatches=parts,
-        notes=(),
         evidence=Evidence.modelled(
             ASSUMPTIONS + (_MIXED if precision == "bfloat16" else ""), _SOURCE, KNOWN_ERROR
         ),

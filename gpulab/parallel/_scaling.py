@@ -40,7 +40,7 @@ from gpulab.parallel.rank_results import (
     ScalingMeasurement,
     ScalingResult,
 )
-from gpulab.parallel.scaling_steps import MODELS, Prediction, StepSpec, Turns, predict
+from gpulab.parallel.scaling_steps import MODELS, StepSpec, Turns, predict
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -260,7 +260,7 @@ def _result(
     processors, computed = sum(hosts.values()), spec.wait_seconds is None
     samples = {count: np.array(column) for count, column in sorted(columns.items())}
     where, mode = facts[0]["environment"], "weak" if spec.weak else "strong"
-    prediction = predict(
+    predicted = predict(
         line,
         float(np.median(samples[1])) if 1 in samples else None,
         parameter_bytes,
@@ -276,21 +276,15 @@ def _result(
         stage=COMPUTED if computed else WAITED,
         parameter_bytes=parameter_bytes,
         processors=processors,
-        hosts=len(hosts),
-        points=tuple(_point(spec, count, samples, prediction) for count in samples),
-        latency_seconds=prediction.latency,
-        bandwidth_bytes_per_second=prediction.bandwidth,
-        prediction=prediction.plain,
-        overlapped=prediction.hidden,
+        points=tuple(_point(spec, count, samples) for count in samples),
+        **predicted,
         notes=(*notes, *_notes(spec, processors, samples)),
         evidence=Evidence.measured(where.device, sum(map(len, samples.values()))),
         environment=where,
     )
 
 
-def _point(
-    spec: StepSpec, count: int, samples: dict[int, np.ndarray], prediction: Prediction
-) -> ScalingMeasurement:
+def _point(spec: StepSpec, count: int, samples: dict[int, np.ndarray]) -> ScalingMeasurement:
     mine, least = samples[count], min(samples)
     work = count * spec.batch_of(count) / (least * spec.batch_of(least))
     speedup: float | None = None
@@ -309,7 +303,6 @@ def _point(
         median_interval(mine)[0],
         speedup,
         span,
-        *prediction.seconds(count),
     )
 
 
@@ -439,9 +432,7 @@ def sweep(
         operation=operation,
         algorithm=algorithm,
         ranks=ranks.n,
-        hosts=len(set(ranks.hosts)) or 1,
         backend=backend,
-        dtype="float32",
         points=tuple(points),
         wire_reason=wire_reason,
         notes=tuple(notes),
@@ -621,9 +612,7 @@ def global_batch(
         rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows)
     )
     words = f"SGD with momentum {_MOMENTUM:g}"
-    return GlobalBatchResult(
-        job.name, batch, epochs, words, rate, _WARM_UP_EPOCHS, tuple(rows), (), evidence
-    )
+    return GlobalBatchResult(job.name, batch, epochs, words, rate, tuple(rows), evidence)
 
 
 def _warm_sgd(rate: float, start: float, steps: int, parameters: Any) -> torch.optim.Optimizer:

@@ -233,8 +233,6 @@ def _result(
         model=f"{type(model).__name__} on {training.task(job.task).name}",
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         dtype=job.dtype,
-        optimizer=job.optimizer,
-        batch_size=job.batch_size,
         losses=np.sum([outcome.shares for outcome in outcomes], axis=0),
         single_losses=np.array(single.shares),
         state_difference=_state_difference(single.state, [outcome.state for outcome in outcomes]),

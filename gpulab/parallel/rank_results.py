@@ -338,9 +338,6 @@ class StrategyResult(Result):
         Of the whole model.
     dtype : str
         "float32" or "float64", of parameters and arithmetic.
-    optimizer : str
-    batch_size : int
-        Of the whole step, over all ranks.
     losses : ndarray, shape (steps,)
         The mean loss of each step's whole batch.
     single_losses : ndarray, shape (steps,)
@@ -368,8 +365,6 @@ class StrategyResult(Result):
     model: str
     parameter_count: int
     dtype: str
-    optimizer: str
-    batch_size: int
     losses: np.ndarray
     single_losses: np.ndarray
     state_difference: float
@@ -666,10 +661,6 @@ class RankMemory(Result):
         The largest storages alive at the peak, largest first.
     parameter_count : int
         Of the whole model.
-    optimizer, precision : str
-    checkpoint : bool
-    microbatches : int
-    notes : tuple of Note
     evidence : Evidence
     """
 
@@ -685,11 +676,6 @@ class RankMemory(Result):
     peak_phase: str
     peak_tensors: tuple[LiveTensor, ...]
     parameter_count: int
-    optimizer: str
-    precision: str
-    checkpoint: bool
-    microbatches: int
-    notes: tuple[Note, ...]
     evidence: Evidence
 
     def needed_bytes(self, device_kind: str = "cuda") -> int:
@@ -720,7 +706,7 @@ class RankMemory(Result):
             sizes.append((f"at the peak: {what}", t.nbytes))
         rows = [(name, format_bytes(nbytes)) for name, nbytes in sizes]
         headers = (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes")
-        return headers, rows + note_rows(self.notes, 2)
+        return headers, rows
 
 
 @dataclass(frozen=True)
@@ -763,12 +749,9 @@ class CollectiveSweep(Result):
         ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size
         and links, a ring where there is one.
     ranks : int
-    hosts : int
-        How many machines they are on.
     backend : str
         As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of
         which NCCL was measured.
-    dtype : str
     points : tuple of CollectivePoint
         Ascending in size.
     wire_reason : str or None
@@ -781,9 +764,7 @@ class CollectiveSweep(Result):
     operation: str
     algorithm: str
     ranks: int
-    hosts: int
     backend: str
-    dtype: str
     points: tuple[CollectivePoint, ...]
     wire_reason: str | None
     notes: tuple[Note, ...]
@@ -890,10 +871,6 @@ class ScalingMeasurement(Result):
         turn; None where there is no pair.
     speedup_interval : (float, float) or None
         95 %.
-    predicted_seconds, predicted_overlapped_seconds : float or None
-        From one rank's step and the measured all-reduce: with no overlap, and with as much of the
-        communication as possible hidden behind the backward pass. None where the all-reduce was not
-        measured.
     """
 
     ranks: int
@@ -903,8 +880,6 @@ class ScalingMeasurement(Result):
     interval_seconds: tuple[float, float] | None
     speedup: float | None
     speedup_interval: tuple[float, float] | None
-    predicted_seconds: float | None
-    predicted_overlapped_seconds: float | None
 
     @property
     def efficiency(self) -> float | None:
@@ -943,7 +918,6 @@ class ScalingResult(Result):
     processors : int
         Cores (or accelerators) available to all ranks together; if there are more ranks, they take
         turns.
-    hosts : int
     points : tuple of ScalingMeasurement
         Ascending in ranks.
     latency_seconds, bandwidth_bytes_per_second : float or None
@@ -962,7 +936,6 @@ class ScalingResult(Result):
     stage: str
     parameter_bytes: int
     processors: int
-    hosts: int
     points: tuple[ScalingMeasurement, ...]
     latency_seconds: float | None
     bandwidth_bytes_per_second: float | None
@@ -988,6 +961,16 @@ class ScalingResult(Result):
             f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass "
             "one."
         )
+
+    def _predicted(self, ranks: int) -> str:
+        ends = [
+            format_seconds(point.seconds)
+            for curve in (self.overlapped, self.prediction)
+            if curve is not None
+            for point in curve.points
+            if point.ranks == ranks
+        ]
+        return " to ".join(dict.fromkeys(ends)) or "not predicted"
 
     @property
     def sentence(self) -> str:
@@ -1030,7 +1013,7 @@ class ScalingResult(Result):
                 if p.speedup is None
                 else f"{format_ratio(p.speedup)} {_span(p.speedup_interval, format_ratio)}",
                 "" if p.efficiency is None else f"{100 * p.efficiency:.3g} %",
-                _predicted(p),
+                self._predicted(p.ranks),
             )
             for p in self.points
         ]
@@ -1064,13 +1047,6 @@ class ScalingResult(Result):
             "predicted",
         )
         return headers, rows + note_rows(self.notes, len(headers))
-
-
-def _predicted(p: ScalingMeasurement) -> str:
-    if p.predicted_seconds is None or p.predicted_overlapped_seconds is None:
-        return "not predicted"
-    low, high = format_seconds(p.predicted_overlapped_seconds), format_seconds(p.predicted_seconds)
-    return high if low == high else f"{low} to {high}"
 
 
 def _span(interval: tuple[float, float] | None, form: Callable[[float], str]) -> str:
@@ -1130,10 +1106,7 @@ class GlobalBatchResult(Result):
     optimizer : str
     learning_rate : float
         With one rank.
-    warm_up_epochs : float
-        Over which "linear with warm-up" raises the learning rate from that of one rank.
     rows : tuple of GlobalBatchRow
-    notes : tuple of Note
     evidence : Evidence
     """
 
@@ -1142,9 +1115,7 @@ class GlobalBatchResult(Result):
     epochs: int
     optimizer: str
     learning_rate: float
-    warm_up_epochs: float
     rows: tuple[GlobalBatchRow, ...]
-    notes: tuple[Note, ...]
     evidence: Evidence
 
     rows_from: ClassVar[str] = "rows"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -382,24 +382,6 @@ def end() -> None:
     _jobs.pop().close()
 
 
-class Prediction(NamedTuple):
-    """What one rank's step and the all-reduce predict; all None where one of them was not
-    measured.
-    """
-
-    latency: float | None = None
-    bandwidth: float | None = None
-    plain: models.ScalingCurve | None = None  # without overlap
-    hidden: models.ScalingCurve | None = None  # with the largest possible overlap
-
-    def seconds(self, count: int) -> tuple[float | None, float | None]:
-        """Return the predicted seconds on so many ranks, without and with overlap."""
-        return (
-            None if self.plain is None else self.plain.at(count).seconds,
-            None if self.hidden is None else self.hidden.at(count).seconds,
-        )
-
-
 def predict(
     line: AlphaBeta | None,
     one_seconds: float | None,
@@ -409,12 +391,15 @@ def predict(
     *,
     overlap: float = 1.0,
     **options: Any,
-) -> Prediction:
-    """Return what the time of one rank's step and the all-reduce among ``world`` ranks predict."""
+) -> dict[str, Any]:
+    """Return what the time of one rank's step and the all-reduce among ``world`` ranks predict, by
+    the names of ``ScalingResult``: the link, and the steps without overlap and with the largest
+    possible one; None where one of them was not measured.
+    """
     if line is None or one_seconds is None:
-        return Prediction()
+        return dict.fromkeys(_PREDICTED)
     # From the ring of all ranks to one message, so that smaller rings can be predicted.
-    latency, bandwidth = models.collective_message(
+    link = models.collective_message(
         "all_reduce",
         world,
         "ring",
@@ -422,12 +407,13 @@ def predict(
         bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
     )
     curves = (
-        models.scaling(
-            one_seconds, parameter_bytes, latency, bandwidth, counts, overlap=each, **options
-        )
+        models.scaling(one_seconds, parameter_bytes, *link, counts, overlap=each, **options)
         for each in (0.0, overlap)
     )
-    return Prediction(latency, bandwidth, *curves)
+    return dict(zip(_PREDICTED, (*link, *curves), strict=True))
+
+
+_PREDICTED = ("latency_seconds", "bandwidth_bytes_per_second", "prediction", "overlapped")
 
 
 def recorded_scaling(
@@ -476,7 +462,7 @@ def recorded_scaling(
     timings = {count: timing for count in counts if (timing := entries[count].timing) is not None}
     batch, parameter_bytes = int(there[0].params["batch"]), int(there[0].params["parameter_bytes"])
     spec = StepSpec(MODELS[name], batch, mode == "weak", tuple(counts))
-    prediction = predict(
+    predicted = predict(
         _recorded_line(recording, counts[-1]),
         timings[1].median_seconds if 1 in timings else None,
         parameter_bytes,
@@ -491,21 +477,15 @@ def recorded_scaling(
         stage=COMPUTED,
         parameter_bytes=parameter_bytes,
         processors=recording.environment.cores if cpu else counts[-1],
-        hosts=1,
-        points=tuple(_recorded_point(spec, count, timings, prediction) for count in timings),
-        latency_seconds=prediction.latency,
-        bandwidth_bytes_per_second=prediction.bandwidth,
-        prediction=prediction.plain,
-        overlapped=prediction.hidden,
+        points=tuple(_recorded_point(spec, count, timings) for count in timings),
+        **predicted,
         notes=tuple(note for timing in timings.values() for note in timing.notes),
         evidence=recording.evidence(entries[max(entries)]),
         environment=recording.environment,
     )
 
 
-def _recorded_point(
-    spec: StepSpec, count: int, timings: dict[int, Timing], prediction: Prediction
-) -> ScalingMeasurement:
+def _recorded_point(spec: StepSpec, count: int, timings: dict[int, Timing]) -> ScalingMeasurement:
     """Return a point; recorded steps did not take turns, so the ratio's interval joins those of
     both times.
     """
@@ -521,7 +501,6 @@ def _recorded_point(
         mine.interval_seconds,
         speedup,
         (1.0, 1.0) if span is not None and count == 1 else span,
-        *prediction.seconds(count),
     )
 
 

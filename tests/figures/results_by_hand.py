@@ -449,10 +449,8 @@ def scaling_result(
             around(p.seconds),
             p.speedup,
             around(p.speedup),
-            p.seconds,
-            q.seconds,
         )
-        for p, q in zip(plain.points, hidden.points, strict=True)
+        for p in plain.points
     )
     return parallel.ScalingResult(
         "a perceptron",
@@ -460,7 +458,6 @@ def scaling_result(
         "computed",
         4_000_000,
         4,
-        1,
         points,
         1e-4,
         1e9,

@@ -77,8 +77,8 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
     assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
     curve = models.scaling(one.median_seconds, found.parameter_bytes, *link, [1, 2], mode=mode)
-    predicted = (two.predicted_seconds, two.predicted_overlapped_seconds)  # a wait hides none
-    assert predicted == pytest.approx((curve.at(2).seconds,) * 2)
+    for predicted in (found.prediction, found.overlapped):  # a wait hides none
+        assert predicted.at(2).seconds == pytest.approx(curve.at(2).seconds)
     assert (found.evidence.badge, found.prediction.evidence.badge) == ("MEASURED", "MODELLED")
     assert ranks.run(dist.get_world_size) == [2, 2]
 
@@ -117,8 +117,9 @@ def test_recorded_scaling_by_hand() -> None:
     four = found.at(4)
     for end in four.speedup_interval:  # variances of both logarithms add up
         assert abs(math.log(end / four.speedup)) == pytest.approx(0.01 * 2**0.5, rel=0.01)
-    assert four.predicted_seconds == pytest.approx(0.025 + 6 * (50e-6 + 1e6 / 1e9), rel=0.01)
-    assert four.predicted_overlapped_seconds == pytest.approx(0.025, rel=0.01)
+    expected = pytest.approx(0.025 + 6 * (50e-6 + 1e6 / 1e9), rel=0.01)
+    assert found.prediction.at(4).seconds == expected
+    assert found.overlapped.at(4).seconds == pytest.approx(0.025, rel=0.01)
     assert (found.processors, found.at(2).batch, four.batch) == (4, 120, 60)
 
 
