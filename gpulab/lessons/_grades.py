@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from gpulab import _validate
 from gpulab._files import read_regular, write_atomically
@@ -45,8 +45,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _NEW_CELL = re.compile(rf""";(?=[\s"]*[{re.escape("".join(_FORMULAS))}])""")
 
 
-@dataclass(frozen=True)
-class Grade(Result):
+class Grade(NamedTuple):
     """One exercise of one student.
 
     Attributes
@@ -62,8 +61,6 @@ class Grade(Result):
         check, so that it could have forged the outcome; "" if nothing was checked.
     """
 
-    schema_version: ClassVar[int] = 2
-
     id: str
     claimed: str
     found: str
@@ -78,8 +75,7 @@ class Grade(Result):
         return self.found not in (OPEN, self.claimed)
 
 
-@dataclass(frozen=True)
-class StudentGrades(Result):
+class StudentGrades(NamedTuple):
     """One student's grades.
 
     Attributes

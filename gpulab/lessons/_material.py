@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpulab import (
     _validate,
@@ -251,8 +251,7 @@ def four_claims() -> Listing:
     )
 
 
-@dataclass(frozen=True)
-class ContestRow(Result):
+class ContestRow(NamedTuple):
     """One size of a contest; seconds per call.
 
     Attributes
@@ -268,7 +267,6 @@ class ContestRow(Result):
         Those of the accelerator's times, measured or recorded, such as "throttled".
     """
 
-    schema_version: ClassVar[int] = 2
     n: int
     cpu_seconds: float
     returned_seconds: float

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
 from gpulab._validate import expanded
@@ -268,8 +268,7 @@ def policy() -> Policy:
     return Policy("withhold", f"{where} {fault}. Ask your instructor.")
 
 
-@dataclass(frozen=True)
-class ProgressRow(Result):
+class ProgressRow(NamedTuple):
     """One prediction or exercise.
 
     Attributes

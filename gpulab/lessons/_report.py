@@ -20,7 +20,7 @@ import socket
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gpulab
 from gpulab import devices
@@ -34,8 +34,7 @@ from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 
-@dataclass(frozen=True)
-class ReportedMachine(Result):
+class ReportedMachine(NamedTuple):
     """A student's computer.
 
     Attributes
@@ -77,8 +76,7 @@ class ReportedMachine(Result):
         return tuple(name for name, state in self.doctor.items() if state == "fix")
 
 
-@dataclass(frozen=True)
-class ReportedRoofs(Result):
+class ReportedRoofs(NamedTuple):
     """The best rates of a device of the student's machine, measured when the report was made.
 
     Attributes
@@ -102,8 +100,7 @@ class ReportedRoofs(Result):
     evidence: Evidence
 
 
-@dataclass(frozen=True)
-class ReportedPrediction(Result):
+class ReportedPrediction(NamedTuple):
     """One prediction and the measured value.
 
     Attributes
@@ -132,8 +129,7 @@ class ReportedPrediction(Result):
     later: int
 
 
-@dataclass(frozen=True)
-class ReportedCheck(Result):
+class ReportedCheck(NamedTuple):
     """One exercise.
 
     Attributes

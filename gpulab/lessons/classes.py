@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from gpulab import _validate
 from gpulab._files import read_regular, refuse_unwritable
@@ -51,8 +51,7 @@ _LONGEST_LINE = 100  # characters of a name in a table
 _LONGEST_QUESTION = 400  # as a report has it
 
 
-@dataclass(frozen=True)
-class Student(Result):
+class Student(NamedTuple):
     """One student of the class.
 
     Attributes
@@ -67,8 +66,6 @@ class Student(Result):
         Why no grade is given before the instructor decides: other files have the same name. "" if
         there is nothing to decide.
     """
-
-    schema_version: ClassVar[int] = 2
 
     name: str
     files: tuple[str, ...]
