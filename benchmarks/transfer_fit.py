@@ -63,10 +63,10 @@ def trial(kind: str, count: int, calls: int) -> dict[str, float]:
         usual.append(np.array(plain(y)) / truth - 1)
         x = link.unseen_sizes(10)
         new = link.measured(x, NOISE, calls)
-        low, high = f.prediction_interval_seconds(x)
+        low, expected, high = f.predict(x)
         covered.append(np.mean((new >= low) & (new <= high)))
         held.append(f.held_out_error)
-        true.append(np.mean(np.abs(f.predict_seconds(x) / new - 1)))
+        true.append(np.mean(np.abs(expected / new - 1)))
     found, known, straight = (np.abs(np.array(e)) for e in (ours, best, usual))
     return {
         "latency": np.mean(found[:, 0] < 0.10),

@@ -161,8 +161,7 @@ def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
             points.sort()
             line = transfer.fit([p[0] for p in points[::2]], [p[1] for p in points[::2]])
             ratios += [
-                (key, seconds / float(line.predict_seconds(nbytes)))
-                for nbytes, seconds, key in points[1:-1:2]
+                (key, seconds / line.predict(nbytes)[1]) for nbytes, seconds, key in points[1:-1:2]
             ]
     return ratios
 

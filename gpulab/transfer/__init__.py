@@ -12,7 +12,7 @@ True
 """
 
 from gpulab.transfer._break_even import break_even
-from gpulab.transfer._fit import AlphaBeta, Segment, fit
+from gpulab.transfer._fit import AlphaBeta, fit
 from gpulab.transfer._links import Link, ProcessorModel, link_names, processor
 from gpulab.transfer._overlap import measure_overlap, overlap, pipeline_seconds
 from gpulab.transfer._sweep import (
@@ -31,7 +31,6 @@ __all__ = [
     "Link",
     "Overlap",
     "ProcessorModel",
-    "Segment",
     "Span",
     "Sweep",
     "SweepPoint",

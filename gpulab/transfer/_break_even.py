@@ -98,7 +98,14 @@ def break_even(
     'no accelerator'
     """
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
-    works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
+    chosen = _validate.items("break_even", "sizes", spec.sizes if sizes is None else sizes)
+    if not chosen:
+        raise InputError(
+            "break_even: no sizes were given; expected at least one. Pass for example "
+            f"sizes={list(spec.sizes[:3])}."
+        )
+    ascending = sorted({spec(n=n).n for n in chosen})
+    works = [spec(n=n, dtype=dtype, **params) for n in ascending]
     where = devices.find(device)
     series = Series("break_even", len(works), deadline, progress, stop)
     label = f"{spec.name} {works[0].dtype}"
@@ -158,19 +165,14 @@ def answer(
     if not wins[-1]:
         best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
         ratio = host_seconds[best] / device_seconds[best]
-        between = (
-            f"; in between it wins at {sizes[best]} ({ratio:.2f}x)"
-            if ratio > 1
-            else f"; it comes closest at {sizes[best]} ({ratio:.2f}x)"
-        )
+        between = "; in between it wins at" if ratio > 1 else "; it comes closest at"
         return (
             None,
             "never in this range",
-            f"The accelerator does not win at the largest size tried ({tried}){between}.",
+            f"The accelerator does not win at the largest size tried ({tried}){between} "
+            f"{sizes[best]} ({ratio:.2f}x).",
         )
-    first = len(wins)
-    while first > 0 and wins[first - 1]:
-        first -= 1
+    first = max((i + 1 for i, won in enumerate(wins) if not won), default=0)
     if first == 0:
         return (
             sizes[0],
@@ -188,18 +190,6 @@ def answer(
         "found",
         f"The accelerator wins above about n = {size}, copies counted (tried {tried}).",
     )
-
-
-def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
-    if sizes is None:
-        return list(spec.sizes)
-    chosen = _validate.items("break_even", "sizes", sizes)
-    if not chosen:
-        raise InputError(
-            "break_even: no sizes were given; expected at least one. Pass for example "
-            f"sizes={list(spec.sizes[:3])}."
-        )
-    return sorted({spec(n=n).n for n in chosen})
 
 
 class _Other(NamedTuple):
@@ -259,7 +249,7 @@ def _modelled(link: Link, model: ProcessorModel) -> _Other:
         w: Workload, inputs: tuple[Any, ...], deadline: float
     ) -> tuple[float, tuple[Note, ...]]:
         there = sum(link.seconds(nbytes) for nbytes in _sizes_of(inputs))
-        back = link.seconds(_result_bytes(w, inputs))
+        back = link.seconds(sum(_sizes_of((w.run(*inputs),))))
         return there + model.seconds(w.flops, w.nbytes, w.dtype) + back, ()
 
     evidence = Evidence.modelled(
@@ -311,10 +301,6 @@ def _sizes_of(arrays: tuple[Any, ...]) -> list[int]:
     """
     owners = ((a, _backends.backend_of(a)) for a in arrays)
     return [owner.nbytes(a) for a, owner in owners if owner is not None]
-
-
-def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
-    return sum(_sizes_of((w.run(*inputs),)))
 
 
 # Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they
@@ -404,5 +390,5 @@ class _Search:
                     found = self._disturbed.setdefault((side, note.code), [])
                     found.append((w.n, note.sentence))
         if seconds is not None:
-            copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
+            copied = float(sum(_sizes_of((*inputs, w.run(*inputs)))))
             self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))

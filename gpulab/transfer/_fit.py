@@ -19,13 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulab import _validate
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
-LEVEL = 0.95
 # A line has two unknowns, and its noise is a third.
 MIN_SIZES = 3
 # Bytes and seconds beyond these are slips, and their squares would leave the range of a float.
@@ -45,26 +43,6 @@ _EXACT = 1e-6
 
 
 @dataclass(frozen=True)
-class Segment(Result):
-    """One straight piece of the fit: ``latency_seconds + bytes / bandwidth_bytes_per_second``
-    between two sizes.
-
-    Attributes
-    ----------
-    from_bytes, to_bytes : float
-        Where the piece holds; the last one has no end.
-    latency_seconds : float
-        Where the piece's line meets zero bytes; beyond a bend to slower rates this can be negative.
-    bandwidth_bytes_per_second : float
-    """
-
-    from_bytes: float
-    to_bytes: float
-    latency_seconds: float
-    bandwidth_bytes_per_second: float
-
-
-@dataclass(frozen=True)
 class AlphaBeta(Result):
     """The fit of one series of transfers.
 
@@ -80,8 +58,6 @@ class AlphaBeta(Result):
         95 %.
     knees_bytes : tuple of float
         Where the slope changes or the time jumps; empty for a straight line.
-    segments : tuple of Segment
-        The straight pieces between the knees.
     half_bandwidth_bytes : float
         The smallest size that reaches half of the bandwidth (Hockney's n 1/2); without knees
         latency x bandwidth.
@@ -101,7 +77,6 @@ class AlphaBeta(Result):
     bandwidth_bytes_per_second: float
     bandwidth_interval_bytes_per_second: tuple[float, float]
     knees_bytes: tuple[float, ...]
-    segments: tuple[Segment, ...]
     half_bandwidth_bytes: float
     noise_ratio: float
     held_out_error: float
@@ -110,49 +85,35 @@ class AlphaBeta(Result):
     outliers_bytes: tuple[float, ...]
     evidence: Evidence
 
-    def predict_seconds(self, nbytes: Any) -> Any:
-        """Return the expected seconds for a size, or an array of them for an array of sizes.
+    def predict(self, nbytes: Any) -> Any:
+        """Return (low, expected, high) in seconds for a size, or three arrays for an array of
+        sizes: between the first and the last lie 95 % of new measurements like those fitted.
+
+        The interval does not account for a knee beyond the largest size that was fitted.
 
         Raises
         ------
         InputError
             If a size is negative or not finite.
         """
-        x = _sizes_of("predict_seconds", nbytes)
-        values = _columns(x, self._curve.knee) @ self._curve.coefficients
-        return float(values[0]) if np.ndim(nbytes) == 0 else values
-
-    def prediction_interval_seconds(self, nbytes: Any, level: float = LEVEL) -> Any:
-        """Return (low, high): where a new measurement like those fitted falls with probability
-        ``level``.
-
-        Arrays of sizes give two arrays. The interval does not account for a knee beyond the largest
-        size that was fitted.
-
-        Raises
-        ------
-        InputError
-            If a size is negative or not finite, or the level not between 0 and 1.
-        """
-        if not _validate.is_finite(level) or not 0 < level < 1:
+        try:
+            x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
+        except Exception:  # whatever the caller's own objects raise when asked for a number
+            x = np.array([[math.nan]])
+        if x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all():
             raise InputError(
-                f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 "
-                "and 1. Pass level=0.95."
+                f"predict: got the sizes {shown(nbytes)}; expected bytes, 0 or more, as one number "
+                "or one row of them. Pass for example 2**20."
             )
-        design = _columns(_sizes_of("prediction_interval_seconds", nbytes), self._curve.knee)
+        design = _columns(x, self._curve.knee)
         expected = design @ self._curve.coefficients
         spread = np.sqrt(
             (self._curve.scale * expected) ** 2
             + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
-        reach = _student(self._curve.freedom, float(level)) * spread
-        low, high = expected - reach, expected + reach
-        return (float(low[0]), float(high[0])) if np.ndim(nbytes) == 0 else (low, high)
-
-    def predict(self, nbytes: Any) -> Any:
-        """Return (low, expected, high) in seconds: the prediction with its 95 % interval."""
-        low, high = self.prediction_interval_seconds(nbytes)
-        return low, self.predict_seconds(nbytes), high
+        reach = _student(self._curve.freedom) * spread
+        found = expected - reach, expected, expected + reach
+        return found if np.ndim(nbytes) else tuple(float(each[0]) for each in found)
 
     @property
     def _curve(self) -> _Curve:
@@ -231,20 +192,17 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     x, y = _points(nbytes, seconds)
     curve = _fitted(tuple(x.tolist()), tuple(y.tolist()))
     latency, slope, bend, step = curve.coefficients.tolist()
-    ends, lines = [0.0, math.inf], [(latency, slope)]
-    if bend or step:
-        ends.insert(1, curve.knee)
-        lines.append((latency - bend * curve.knee + step, slope + bend))
     last = slope + bend
+    # the straight pieces: from and to which size, where their line meets zero bytes, their slope
+    pieces = [(0.0, math.inf, latency, slope)]
+    if bend or step:
+        beyond = latency - bend * curve.knee + step
+        pieces = [(0.0, curve.knee, latency, slope), (curve.knee, math.inf, beyond, last)]
     about_latency, about_slope = (
-        _student(curve.freedom, LEVEL) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
+        _student(curve.freedom) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
         for row in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0, 0.0]))
     )
     steepest = last - about_slope
-    segments = tuple(
-        Segment(start, end, intercept, 1 / rate)
-        for (start, end), (intercept, rate) in zip(itertools.pairwise(ends), lines, strict=True)
-    )
     return AlphaBeta(
         latency_seconds=latency,
         latency_interval_seconds=(max(latency - about_latency, 0.0), latency + about_latency),
@@ -253,9 +211,8 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
             1 / (last + about_slope),
             1 / steepest if steepest > 0 else math.inf,
         ),
-        knees_bytes=tuple(ends[1:-1]),
-        segments=segments,
-        half_bandwidth_bytes=_half_bandwidth_bytes(segments),
+        knees_bytes=(curve.knee,) if bend or step else (),
+        half_bandwidth_bytes=_half_bandwidth_bytes(pieces),
         noise_ratio=curve.scale,
         held_out_error=curve.held_out_error,
         nbytes=tuple(x.tolist()),
@@ -294,36 +251,15 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
     return sizes, np.array([float(np.median(y[x == size])) for size in sizes])
 
 
-def _sizes_of(function: str, nbytes: Any) -> np.ndarray:
-    try:
-        x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
-    except Exception as error:  # whatever the caller's own objects raise when asked for a number
-        raise InputError(
-            f"{function}: cannot read {shown(nbytes)} as sizes ({message_of(error)}); expected "
-            "bytes, 0 or more. Pass for example 2**20."
-        ) from error
-    if x.ndim != 1:
-        raise InputError(
-            f"{function}: sizes have the shape {x.shape}; expected one size or one row of them. "
-            "Pass sizes.ravel()."
-        )
-    if not (np.isfinite(x).all() and (x >= 0).all()):
-        raise InputError(
-            f"{function}: a size is negative or not a number; expected bytes, 0 or more. Pass for "
-            "example 2**20."
-        )
-    return x
-
-
-def _half_bandwidth_bytes(segments: tuple[Segment, ...]) -> float:
+def _half_bandwidth_bytes(pieces: Sequence[tuple[float, float, float, float]]) -> float:
     """Return the smallest size from which bytes / seconds is at least half of the last piece's
-    bandwidth: on a piece, size >= latency / (2 / last bandwidth - 1 / its own bandwidth).
+    bandwidth: on a piece, size >= latency / (2 x the last slope - its own).
     """
-    for piece in segments:
-        excess = 2 / segments[-1].bandwidth_bytes_per_second - 1 / piece.bandwidth_bytes_per_second
-        size = piece.latency_seconds / excess if excess > 0 else math.inf
-        if size <= piece.to_bytes:
-            return max(size, piece.from_bytes)
+    for start, end, latency, slope in pieces:
+        excess = 2 * pieces[-1][3] - slope
+        size = latency / excess if excess > 0 else math.inf
+        if size <= end:
+            return max(size, start)
     return math.inf
 
 
@@ -343,14 +279,14 @@ class _Curve(NamedTuple):
 
 
 @functools.cache
-def _student(freedom: int, level: float) -> float:
-    """Return how many standard deviations from zero Student's t stays with probability ``level``.
+def _student(freedom: int) -> float:
+    """Return how many standard deviations from zero Student's t stays with 95 % probability.
 
     With t = sqrt(freedom) tan(angle) the density of the angle is cos(angle)^(freedom - 1).
     """
     angles = np.linspace(0, math.pi / 2, 50_001)[:-1]
     within = np.cumsum(np.cos(angles) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(float(np.interp(level, within / within[-1], angles)))
+    return math.sqrt(freedom) * math.tan(float(np.interp(0.95, within / within[-1], angles)))
 
 
 def _columns(x: np.ndarray, knees: Any) -> np.ndarray:

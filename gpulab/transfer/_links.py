@@ -100,12 +100,8 @@ class Link(Result):
         InputError
             If the size is negative or not a number.
         """
-        if not _validate.is_finite(nbytes) or nbytes < 0:
-            raise InputError(
-                f"seconds: a size of {shown(nbytes)} bytes was given; expected 0 or more. Pass for "
-                "example 2**20."
-            )
-        return self.latency_seconds + float(nbytes) / self.bandwidth_bytes_per_second
+        size = _validate.within("seconds", "nbytes", nbytes)
+        return self.latency_seconds + size / self.bandwidth_bytes_per_second
 
     def sweep(
         self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0
@@ -125,29 +121,19 @@ class Link(Result):
         InputError
             If a size is not a positive whole number, or the noise negative.
         """
-        if not _validate.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
-            raise InputError(
-                f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example "
-                "0.03."
-            )
-        if not _validate.is_whole(seed) or seed < 0:
-            raise InputError(
-                f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example "
-                "seed=0."
-            )
+        noise = _validate.within("sweep", "noise_ratio", noise_ratio, high=0.99)
+        drawn = np.random.default_rng(_validate.whole("sweep", "seed", seed, 0, 2**63))
         chosen = check_sizes("sweep", sizes)
-        scatter = np.exp(
-            float(noise_ratio) * np.random.default_rng(int(seed)).standard_normal((2, len(chosen)))
-        )
+        scatter = np.exp(noise * drawn.standard_normal((2, len(chosen))))
         points = tuple(
             SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
             for n, factor in zip(chosen, row, strict=True)
         )
         evidence = self.evidence
-        if noise_ratio:
+        if noise:
             evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; generated noise of {float(noise_ratio):.0%} "
+                f"{evidence.assumptions or self.name}; generated noise of {noise:.0%} "
                 f"with seed {seed}",
                 evidence.source or "the fit of a measured sweep",
                 evidence.known_error,
@@ -304,12 +290,7 @@ def check_bytes(function: str, nbytes: Any) -> int:
     InputError
         If it is not a positive whole number.
     """
-    if not _validate.is_whole(nbytes) or not 1 <= nbytes <= LARGEST_BYTES:
-        raise InputError(
-            f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from "
-            "1 to 2**62. Pass for example 2**20."
-        )
-    return int(nbytes)
+    return _validate.whole(function, "nbytes", nbytes, 1, LARGEST_BYTES, "Pass for example 2**20.")
 
 
 def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:

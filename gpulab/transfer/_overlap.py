@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer._sweep import check_room
-from gpulab.transfer.copies import Overlap, Span, together_seconds
+from gpulab.transfer.copies import Overlap, Span
 from gpulab.units import format_bytes, format_seconds, plural
 
 Work = Callable[[Any], Any]
@@ -105,8 +105,7 @@ def overlap(
     >>> 0 < o.ratio < 1
     True
     """
-    size = check_bytes("overlap", nbytes)
-    count = _check_chunks("overlap", chunks, size)
+    size, count = _checked("overlap", nbytes, chunks)
     if link is not None:
         return _modelled(size, count, named_link(link), compute_seconds)
     if compute_seconds is not None:
@@ -114,10 +113,8 @@ def overlap(
             "overlap: compute_seconds was given without a link; expected it only for a modelled "
             "one. Pass link='pcie4-x16' too."
         )
-    progress, stop = (
-        _validate.callback("overlap", "progress", progress),
-        _validate.callback("overlap", "stop", stop),
-    )
+    say = _validate.callback("overlap", "progress", progress) or (lambda fraction, text: None)
+    stop = _validate.callback("overlap", "stop", stop)
     if work is not None and not callable(work):
         raise InputError(
             f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the "
@@ -127,7 +124,7 @@ def overlap(
     with devices.guard(
         f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
     ):
-        turns = _turns(lanes, progress, stop)
+        turns = _turns(lanes, say, stop)
     return _result(where, size, count, turns)
 
 
@@ -155,8 +152,7 @@ def measure_overlap(
     OutOfMemoryError
         If the buffers do not fit.
     """
-    size = check_bytes("measure_overlap", nbytes)
-    count = _check_chunks("measure_overlap", chunks, size)
+    size, count = _checked("measure_overlap", nbytes, chunks)
     share = _validate.deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
@@ -196,7 +192,7 @@ def _lanes(
         )
         if isinstance(lanes.work, Passes):  # the default work, made about as long as the copy
             times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
-            lanes.work.fit(*map(min, zip(*times, strict=True)))
+            lanes.work.count = lanes.work.wanted(*map(min, zip(*times, strict=True)))
     return where, lanes
 
 
@@ -230,38 +226,26 @@ def pipeline_seconds(
     >>> round(pipeline_seconds(1_000_000, 4, pcie, compute_seconds=1e-3), 6)
     0.00129
     """
-    size = check_bytes("pipeline_seconds", nbytes)
-    count = _check_chunks("pipeline_seconds", chunks, size)
-    work = _check_seconds("pipeline_seconds", "compute_seconds", compute_seconds)
-    start = _check_seconds("pipeline_seconds", "launch_seconds", launch_seconds)
+    size, count = _checked("pipeline_seconds", nbytes, chunks)
+    work = _validate.within("pipeline_seconds", "compute_seconds", compute_seconds)
+    start = _validate.within("pipeline_seconds", "launch_seconds", launch_seconds)
     copy, compute = named_link(link).seconds(size / count), work / count + start
     return copy + (count - 1) * max(copy, compute) + compute
 
 
-def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
-    if not _validate.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
-        raise InputError(
-            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were requested; expected a "
-            f"whole number from 1, with at least {ITEMSIZE} bytes each. Pass for example chunks=8."
-        )
-    return int(chunks)
-
-
-def _check_seconds(function: str, name: str, value: Any) -> float:
-    if not _validate.is_finite(value) or not 0 <= value < 1e9:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example "
-            f"{name}=1e-3."
-        )
-    return float(value)
+def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
+    """Return the bytes, and in how many chunks, of 4 bytes at least."""
+    size = check_bytes(function, nbytes)
+    most = max(1, size // ITEMSIZE)
+    return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
     """Return the pipeline that the formula gives, with its timeline."""
     copy_all = link.seconds(nbytes)
-    compute_all = _check_seconds(
-        "overlap", "compute_seconds", copy_all if compute_seconds is None else compute_seconds
-    )
+    compute_all = copy_all
+    if compute_seconds is not None:
+        compute_all = _validate.within("overlap", "compute_seconds", compute_seconds)
     copy, compute = link.seconds(nbytes / chunks), compute_all / chunks
     timeline, free = [], 0.0
     for i in range(chunks):
@@ -275,31 +259,22 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
         link.evidence.source or "a sweep on this machine",
         link.evidence.known_error,
     )
-    return Overlap(
-        link.name,
-        nbytes,
-        chunks,
-        copy_all,
-        compute_all,
-        free,
-        tuple(timeline),
-        tuple(_notes(timeline, chunks)),
-        evidence,
-    )
+    spans = tuple(timeline)
+    o = Overlap(link.name, nbytes, chunks, copy_all, compute_all, free, spans, (), evidence)
+    return replace(o, notes=tuple(_apart(o)))
 
 
-def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
-    shorter = min(
-        sum(s.seconds for s in timeline if s.lane == lane) for lane in ("copy", "compute")
-    )
-    together = together_seconds(timeline)
-    if chunks == 1:
+def _apart(o: Overlap) -> list[Note]:
+    """Return the note that copy and compute did not run at the same time."""
+    lanes = ([s.seconds for s in o.timeline if s.lane == lane] for lane in ("copy", "compute"))
+    shorter = min(map(sum, lanes))
+    if o.chunks == 1:
         sentence = "With one chunk there is nothing to overlap; cut the work into 2 or more."
-    elif together < _TOGETHER_SHARE * shorter:
+    elif o.together_seconds < _TOGETHER_SHARE * shorter:
         sentence = (
-            f"Copy and compute ran at the same time for {format_seconds(together)} of the "
-            f"{format_seconds(shorter)} possible; overlap needs pinned memory, a second stream or "
-            "a free core, and chunks that are neither too small nor too large."
+            f"Copy and compute ran at the same time for {format_seconds(o.together_seconds)} of "
+            f"the {format_seconds(shorter)} possible; overlap needs pinned memory, a second stream "
+            "or a free core, and chunks that are neither too small nor too large."
         )
     else:
         return []
@@ -315,27 +290,27 @@ class _Turn(NamedTuple):
     timeline: list[Span]
 
 
-def _turns(lanes: Lanes, progress: Progress | None, stop: Stop | None) -> list[_Turn]:
+def _turns(lanes: Lanes, say: Progress, stop: Stop | None) -> list[_Turn]:
     """Run the arrangements; where that shows the default work to be far from the copy's length,
     give it that length and run them anew.
     """
-    say = progress or (lambda fraction, text: None)
     turns = _repeat(lanes, say, stop)
     if not turns:
         raise StoppedError(
             "overlap: stopped before the first run; expected at least one. Run it again."
         )
-    lengths = _median(turns, "copy"), _median(turns, "compute")
-    is_far = isinstance(lanes.work, Passes) and lanes.work.misfit(*lengths)
-    if is_far and len(turns) == _REPEATS:
-        lanes.work.fit(*lengths)  # type: ignore[attr-defined]
-        reached = (_REPEATS - 1) / _REPEATS
-        again = _repeat(
-            lanes,
-            lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"),
-            stop,
-        )
-        turns = again or turns
+    work = lanes.work
+    if isinstance(work, Passes) and len(turns) == _REPEATS:
+        copy, compute = (statistics.median(lane) for lane in list(zip(*turns, strict=True))[:2])
+        wanted = work.wanted(copy, compute)
+        if max(copy, compute) > _APART * min(copy, compute) and wanted != work.count:
+            work.count, reached = wanted, (_REPEATS - 1) / _REPEATS
+            again = _repeat(
+                lanes,
+                lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"),
+                stop,
+            )
+            turns = again or turns
     say(1.0, "done")
     return turns
 
@@ -350,69 +325,59 @@ def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> list[_Turn]:
     return turns
 
 
-def _median(turns: Sequence[_Turn], arrangement: str) -> float:
-    return float(statistics.median(getattr(turn, arrangement) for turn in turns))
-
-
-def _doubts(
-    copy: float, compute: float, seconds: float, gains: Sequence[float], overlapped: bool
-) -> list[Note]:
-    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing
-    overlapped there is none).
-    """
-    notes, (possible, longer) = [], sorted((copy, compute))
-    # in whole percent of the possible gain, as it is shown
-    if possible > 0 and round(100 * (longer - seconds) / possible) > 0:
-        notes.append(
-            Note(
-                "implausible",
-                f"In chunks it took {format_seconds(seconds)}, less than the "
-                f"{'copy' if copy > compute else 'compute'} alone with {format_seconds(longer)}: a "
-                "run was disturbed, or chunks were still in a cache when they were computed. "
-                "Measure again.",
-            )
-        )
-    inner = gains[1:-1] if len(gains) >= _FEWEST_TO_TRIM else gains
-    if overlapped and inner[-1] - inner[0] > max(
-        abs(copy + compute - seconds), _DISAGREE_SHARE * possible
-    ):
-        least, most = (
-            f"{format_seconds(abs(gain))} {'less' if gain > 0 else 'more'}"
-            for gain in (inner[0], inner[-1])
-        )
-        notes.append(
-            Note(
-                "unstable",
-                f"In chunks it took from {most} to {least} than one after the other, depending on "
-                "the run: no single gain describes that. Close other programs, and measure again.",
-            )
-        )
-    return notes
-
-
 def _result(device: Device, nbytes: int, chunks: int, turns: Sequence[_Turn]) -> Overlap:
     shown = sorted(turns, key=lambda turn: turn.chunked)[len(turns) // 2]
-    copy, compute = _median(turns, "copy"), _median(turns, "compute")
+    o = Overlap(
+        device.name,
+        nbytes,
+        chunks,
+        statistics.median(turn.copy for turn in turns),
+        statistics.median(turn.compute for turn in turns),
+        shown.chunked,
+        tuple(shown.timeline),
+        (),
+        Evidence.measured(device.name, len(turns)),
+    )
+    apart = _apart(o)
     # what each run in chunks took less than the copy and the compute of the same turn
     gains = sorted(turn.copy + turn.compute - turn.chunked for turn in turns)
-    apart = _notes(shown.timeline, chunks)
-    notes = [*_doubts(copy, compute, shown.chunked, gains, overlapped=not apart), *apart]
+    notes = [*_doubts(o, gains, overlapped=not apart), *apart]
     if len(turns) < _REPEATS:
         sentence = (
             f"Stopped after {len(turns)} of {_REPEATS} runs; run it again for a more stable figure."
         )
         notes.append(Note("stopped", sentence))
-    return Overlap(
-        device.name,
-        nbytes,
-        chunks,
-        copy,
-        compute,
-        shown.chunked,
-        tuple(shown.timeline),
-        tuple(notes),
-        Evidence.measured(device.name, len(turns)),
-    )
+    return replace(o, notes=tuple(notes))
+
+
+def _doubts(o: Overlap, gains: Sequence[float], overlapped: bool) -> list[Note]:
+    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing
+    overlapped there is none).
+    """
+    notes, possible = [], min(o.copy_seconds, o.compute_seconds)
+    # in whole percent of the possible gain, as it is shown
+    if possible > 0 and round(100 * (o.ideal_seconds - o.seconds) / possible) > 0:
+        longer = "copy" if o.copy_seconds > o.compute_seconds else "compute"
+        sentence = (
+            f"In chunks it took {format_seconds(o.seconds)}, less than the {longer} alone with "
+            f"{format_seconds(o.ideal_seconds)}: a run was disturbed, or chunks were still in a "
+            "cache when they were computed. Measure again."
+        )
+        notes.append(Note("implausible", sentence))
+    inner = gains[1:-1] if len(gains) >= _FEWEST_TO_TRIM else gains
+    if overlapped and inner[-1] - inner[0] > max(
+        abs(o.serial_seconds - o.seconds), _DISAGREE_SHARE * possible
+    ):
+        least, most = (
+            f"{format_seconds(abs(gain))} {'less' if gain > 0 else 'more'}"
+            for gain in (inner[0], inner[-1])
+        )
+        sentence = (
+            f"In chunks it took from {most} to {least} than one after the other, depending on the "
+            "run: no single gain describes that. Close other programs, and measure again."
+        )
+        notes.append(Note("unstable", sentence))
+    return notes
 
 
 @dataclass
@@ -435,20 +400,10 @@ class Passes:
         for _ in range(self.count):
             self.once(x)
 
-    def fit(self, copy_seconds: float, compute_seconds: float) -> None:
-        """Set the count from a copy and as many passes as it has been until now."""
-        self.count = self._wanted(copy_seconds, compute_seconds)
-
-    def misfit(self, copy_seconds: float, compute_seconds: float) -> bool:
-        """Return whether copy and compute are so far apart that another count would bring them
-        nearer.
+    def wanted(self, copy_seconds: float, compute_seconds: float) -> int:
+        """Return how many passes take about as long as the copy, by the seconds of a copy and of as
+        many passes as there are now.
         """
-        shorter, longer = sorted((copy_seconds, compute_seconds))
-        wanted = self._wanted(copy_seconds, compute_seconds)
-        return longer > _APART * shorter and wanted != self.count
-
-    def _wanted(self, copy_seconds: float, compute_seconds: float) -> int:
-        """Return how many passes take about as long as the copy."""
         wanted = round(copy_seconds / max(compute_seconds / self.count, 1e-9))
         return max(1, min(_MOST_PASSES, wanted))
 
@@ -473,11 +428,9 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
     """Return the arrangements with two threads; copying and numpy's arithmetic both let other
     threads run.
     """
-    source, target = (
-        np.ones(nbytes // ITEMSIZE, dtype=np.float32),
-        np.zeros(nbytes // ITEMSIZE, dtype=np.float32),
-    )
-    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
+    length = nbytes // ITEMSIZE
+    source, target = np.ones(length, dtype=np.float32), np.zeros(length, dtype=np.float32)
+    parts = [(source[part], target[part]) for part in _slices(length, chunks)]
     now = time.perf_counter
 
     def timed(fn: Callable[..., Any], *args: Any) -> float:

@@ -151,36 +151,22 @@ def _series(
     device: Device, directions: Sequence[str], memory: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the (direction, memory) pairs to measure."""
-    for name, words in (("directions", directions), ("memory", memory)):
+    known = (*DIRECTIONS, "host") if device.is_cpu else DIRECTIONS
+    for name, words, all_words in (("directions", directions, known), ("memory", memory, MEMORY)):
         if isinstance(words, str) or not isinstance(words, Sequence) or not words:
-            known = DIRECTIONS if name == "directions" else MEMORY
             raise InputError(
                 f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example "
-                f"{name}={known}."
+                f"{name}={all_words}."
             )
+        for word in words:
+            _validate.word("sweep", name, word, all_words)
     if device.is_cpu:
-        for direction in directions:
-            check_series(
-                "sweep",
-                "host" if isinstance(direction, str) and direction in DIRECTIONS else direction,
-                memory[0],
-                device,
-            )
         return [("host", "pageable")]
-    if any(isinstance(direction, str) and direction == "host" for direction in directions):
-        raise InputError(
-            "sweep: the direction 'host' is a copy within host memory, which does not involve "
-            f"{device.name}; expected to_device or to_host. Pass device='cpu' for that copy."
-        )
-    possible = (
-        [kind for kind in memory if kind != "pinned" or can_pin(device)]
-        if len(memory) > 1
-        else list(memory)
-    )
-    pairs = [(direction, kind) for direction in directions for kind in possible]
-    for direction, kind in pairs:
-        check_series("sweep", direction, kind, device)
-    return pairs
+    is_left_out = len(memory) > 1 and not can_pin(device)
+    kinds = [kind for kind in memory if not (is_left_out and kind == "pinned")]
+    for kind in kinds:
+        check_series("sweep", directions[0], kind, device)
+    return [(direction, kind) for direction in directions for kind in kinds]
 
 
 def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
@@ -261,31 +247,21 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     DeviceError
         If the device vanished.
     """
+    is_pinned = memory == "pinned"
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
+        source: Any
+        target: Any
         if direction == "host":
-            return _host_copy(nbytes)
-        return _torch_copy(direction, memory, device, nbytes)
+            source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+        else:
+            import torch
 
-
-def _host_copy(nbytes: int) -> Copies:
-    source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
-
-    def copy(size: int) -> Callable[[], Any]:
-        a, b = source[:size], target[:size]
-        return lambda: np.copyto(b, a)
-
-    return copy
-
-
-def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Copies:
-    import torch
-
-    pinned = memory == "pinned"
-    host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned).fill_(1)
-    there = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
-    source, target = (host, there) if direction == "to_device" else (there, host)
+            source = torch.empty(nbytes, dtype=torch.uint8, pin_memory=is_pinned).fill_(1)
+            target = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+    if direction == "to_host":
+        source, target = target, source
 
     def copy(size: int) -> Callable[[], Any]:
         a, b = source[:size], target[:size]
@@ -293,10 +269,10 @@ def _torch_copy(direction: str, memory: str, device: Device, nbytes: int) -> Cop
         def once() -> None:
             # The wait belongs to each copy: without it short copies would queue up and hide their
             # latency.
-            b.copy_(a, non_blocking=pinned)
+            b.copy_(a, non_blocking=is_pinned)
             device.synchronize()
 
-        return once
+        return once if direction != "host" else lambda: np.copyto(b, a)
 
     return copy
 

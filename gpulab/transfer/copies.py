@@ -297,8 +297,15 @@ class Overlap(Result):
 
     @property
     def together_seconds(self) -> float:
-        """The time for which a copy and a compute ran at the same time in the timeline."""
-        return together_seconds(self.timeline)
+        """The time for which a copy and a compute ran at the same time in the timeline; the spans
+        of one lane do not overlap each other.
+        """
+        return sum(
+            max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds))
+            for a in self.timeline
+            for b in self.timeline
+            if (a.lane, b.lane) == ("copy", "compute")
+        )
 
     def __repr__(self) -> str:
         return (
@@ -320,16 +327,3 @@ class Overlap(Result):
             *note_rows(self.notes, 2),
         ]
         return (f"{format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}", ""), rows
-
-
-def together_seconds(timeline: Sequence[Span]) -> float:
-    """Return how long a copy and a compute ran at the same time; the spans of one lane do not
-    overlap each other.
-    """
-    copies = [s for s in timeline if s.lane == "copy"]
-    computes = [s for s in timeline if s.lane == "compute"]
-    return sum(
-        max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds))
-        for a in copies
-        for b in computes
-    )

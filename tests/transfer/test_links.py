@@ -99,7 +99,6 @@ def test_a_modelled_sweep_is_the_formula() -> None:
         lambda: transfer.measure_copy(4096, "host", "pinned"),
         lambda: transfer.link("pcie4").sweep().fit().predict(-1),
         lambda: transfer.link("pcie4").sweep().fit().predict("abc"),
-        lambda: transfer.link("pcie4").sweep().fit().prediction_interval_seconds(1e6, 1.5),
         lambda: transfer.measure_copy(2**50, "host"),
         lambda: transfer.sweep("cuda", sizes=[2**30]),  # of 16 MiB that are free
         lambda: transfer.sweep("cuda", ("host",)),

@@ -92,7 +92,7 @@ def _judge_numbers(a: float, b: float, truth: str) -> None:
 
 def _judge_size(size: int, line: tuple[float, float, float], best: Any, truth: str) -> None:
     offset, mine, right = line
-    low, high = best.prediction_interval_seconds(size)
+    low, _, high = best.predict(size)
     if abs(mine / right - 1) <= _OFF or low <= mine <= high:
         return
     said = f"{truth} your line gives {format_seconds(mine)} for {format_bytes(size)}; it takes {format_seconds(right)}."
