@@ -1,7 +1,6 @@
 """Instruments on real ranks: the cluster that they share, pipeline schedules, and scaling.
 
-One shared cluster is kept between runs and ended by Stop, with the last instrument or with the
-kernel.
+One shared cluster is kept between runs, and ended by Stop or with the kernel.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import atexit
 import contextlib
 import functools
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,16 +55,14 @@ class LiveRanks:
         # held for seconds, while ranks start, recover or end
         self._lock = threading.RLock()
         self._ranks: Any = None
-        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def of(self, n: int, user: Any, progress: Progress) -> Any:
+    def of(self, n: int, progress: Progress) -> Any:
         """Return ``n`` ranks that are ready: the running ones, after a recovery if needed, or new
         ones.
         """
         with self._lock:
             if self._ranks is not None and self._ranks.n != n:
                 self.end()  # before others start: they have their memory until they are gone
-            self._users.add(user)
             if self._ranks is None:
                 ranks = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
                 ranks.px = False  # %%px goes on reaching the learner's own ranks
@@ -80,22 +76,8 @@ class LiveRanks:
         """End the cluster; if there is none, nothing happens."""
         with self._lock:
             ranks, self._ranks = self._ranks, None
-            self._users.clear()
             if ranks is not None:
                 ranks.stop()
-
-    def leave(self, user: Any) -> bool:
-        """Remove an instrument from the users, without waiting; return whether there are ranks for
-        ``end_unused`` to end.
-        """
-        self._users.discard(user)
-        return self._ranks is not None and not self._users
-
-    def end_unused(self) -> None:
-        """End the cluster if no instrument uses it any more; it takes seconds."""
-        with self._lock:
-            if not self._users:
-                self.end()
 
 
 LIVE = LiveRanks()
@@ -115,7 +97,7 @@ class OnRanks(Instrument):
         so that no rank hangs.
         """
         try:
-            self._used = LIVE.of(n, self, progress)
+            self._used = LIVE.of(n, progress)
             if stop():
                 raise StoppedError("Stopped while the ranks started; nothing was measured.")
             yield self._used
@@ -132,21 +114,9 @@ class OnRanks(Instrument):
 
     def stop(self) -> None:
         """Ask the work to stop, interrupt its ranks and end their cluster."""
-        running = self.running
         super().stop()
-        if running:
-            if (ranks := self._used) is not None:
-                ranks.interrupt()
-        elif LIVE.leave(self):
-            # a cell that ran again, or a call from Python: nothing is under way, so the processes
-            # may go
-            threading.Thread(target=LIVE.end_unused, name="gpulab-ranks-end", daemon=True).start()
-
-    def close(self) -> None:
-        """Stop the work, end the ranks if no other instrument uses them, and close the widgets."""
-        super().close()
-        if LIVE.leave(self):
-            LIVE.end_unused()
+        if (ranks := self._used) is not None:
+            ranks.interrupt()
 
 
 _SCHEDULES = (
