@@ -642,16 +642,6 @@ class SimtMicroscope(FollowingInstrument):
         return example_launch(name)
 
     @property
-    def step(self) -> int:
-        """The step of the chosen warp, from 1."""
-        return int(self.values["step"])
-
-    @property
-    def warp(self) -> int:
-        """The warp of the block, from 0."""
-        return int(self.values["warp"])
-
-    @property
     def result(self) -> Any:
         """The ``Simulation``, with the trace of the block; None if the run failed."""
         self.wait()
@@ -700,8 +690,8 @@ class SimtMicroscope(FollowingInstrument):
             step = self._next_at(line)
         if step is None:
             raise InputError(
-                f"Warp {self.warp} never executes line {shown(line)}; expected one of its lines. "
-                "Choose another line or warp."
+                f"Warp {self.values['warp']} never executes line {shown(line)}; expected one of "
+                "its lines. Choose another line or warp."
             )
         self.set(step=step)
 
@@ -709,7 +699,7 @@ class SimtMicroscope(FollowingInstrument):
         """Return the warp's next step at a line, or None."""
         if self._walk is None:
             return None
-        return self._walk.next_at(self._shown_warp, self.step, line)
+        return self._walk.next_at(self._shown_warp, self.values["step"], line)
 
     @staticmethod
     def example_names() -> list[str]:

@@ -102,18 +102,18 @@ def test_going_to_lines_warps_and_steps(microscope: SimtMicroscope) -> None:
     first = microscope.line
     microscope.set(step=microscope.steps)
     microscope.go_to(first)
-    assert microscope.step == 1
+    assert microscope.values["step"] == 1
     microscope.go_to(7)
     line = microscope.line
     microscope.set(warp=1)
-    assert (microscope.warp, microscope.line) == (1, line)
+    assert (microscope.values["warp"], microscope.line) == (1, line)
     for bad in ({"step": 0}, {"step": microscope.steps + 1}, {"warp": 2}, {"block_number": 1}):
         with pytest.raises(InputError):
             microscope.set(**bad)
     with pytest.raises(InputError, match="line 99"):
         microscope.go_to(99)
     microscope.set(kernel="block_sum", warp=0)
-    steps = [microscope.go_to(16) or microscope.step for _ in range(3)]
+    steps = [microscope.go_to(16) or microscope.values["step"] for _ in range(3)]
     assert steps == sorted(set(steps))
 
 
@@ -126,7 +126,7 @@ def test_run_reads_the_edited_cell(
     cell(PARTS.replace("out[i] = -x[i]", "out[i] = x[2]"))
     assert microscope.result.totals == before
     microscope.run(wait=True)
-    assert microscope.step == 3
+    assert microscope.values["step"] == 3
     assert microscope.outputs["out"][1] == 2.0
 
 
