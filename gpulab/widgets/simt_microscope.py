@@ -38,7 +38,7 @@ from gpulab.widgets._instrument import (
     Values,
     script,
 )
-from gpulab.widgets._simt_kernels import EXAMPLES, Launch, example_launch
+from gpulab.widgets._simt_kernels import EXAMPLES, Launch, example_cell, example_launch
 
 COLUMNS = (
     "line",
@@ -854,7 +854,7 @@ class SimtMicroscope(FollowingInstrument):
                 "works on copies.\n"
             )
         else:
-            head = EXAMPLES[values["kernel"]].cell
+            head = example_cell(values["kernel"])
         lines = [
             f"{head}s = gl.kernels.simulate({launched}, trace={values['block_number']})",
             "print(s.listing())",

@@ -1,0 +1,15 @@
+import numpy as np
+
+import gpulab as gl
+from gpulab.kernels import cuda, float32
+
+
+def vector_add_unguarded(x, y, out):
+    """Ignore that there are more threads than elements."""
+    i = cuda.grid(1)
+    out[i] = x[i] + y[i]
+
+
+x = np.arange(100, dtype=np.float32)
+y = np.ones(100, np.float32)
+out = np.zeros(100, np.float32)
