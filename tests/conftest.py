@@ -58,6 +58,8 @@ else:
 
 
 _HOME_PREFIX = "gpulab-tests-"
+# Tests of what is done with a real measurement: it takes a fifth of the time, as in the notebooks.
+_QUICK = ("tests/lessons/", "tests/recorder/", "tests/widgets/", "tests/test_magics.py")
 # Caches that are expensive to fill and hold no settings keep their place when HOME moves.
 _KEPT_CACHES = {
     "PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright",
@@ -181,6 +183,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin with the same random numbers, and skip gpu tests where there is no GPU."""
+    os.environ["GPULAB_QUICK"] = "1" if item.nodeid.startswith(_QUICK) else "0"
     random.seed(0)
     if "numpy" in sys.modules:  # what no test has imported yet is not imported for this
         sys.modules["numpy"].random.seed(0)
