@@ -17,7 +17,6 @@ from gpulab.lessons._material import (
     memory_curve,
     roof,
     side_by_side,
-    three_cases,
     timeline,
     trained,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "side_by_side",
     "solution",
     "start_again",
-    "three_cases",
     "timeline",
     "torchrun",
     "trained",

@@ -1,6 +1,6 @@
 """What the notebooks show and their exercises ask about, notebook by notebook: claims and a contest
 of two devices (00), two processors and a curve of memory (01), roofs (03), pipelines to read (06),
-the network that is made lighter (07), and models and timelines of several GPUs (08).
+the network that is made lighter (07), and timelines of several ranks (08).
 
 Values are measured on the learner's own machine. What it cannot measure is looked up in recordings,
 never typed into a text. What an exercise asks about is kept until the kernel ends, so that the
@@ -29,7 +29,6 @@ from gpulab import (
     workloads,
 )
 from gpulab.devices import Device, datasheets
-from gpulab.devices.memory_sizes import memory_bytes
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Latency
@@ -101,8 +100,7 @@ _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "one row": ("linear", 1, {"features": 4096}),
     "matmul": ("matmul", 1024, {}),
 }
-# of notebook 08
-VOCABULARY, CONTEXT, HEADS, LAYERS = 32_000, 1024, 16, 4
+# of notebooks 06 and 08
 # Timelines to read in exercises: three pipelines (06), and three times four ranks (08), in which
 # one rank does not do what the others do. They are made up, so that they are the same on every
 # machine. The program of a rank is a list of work and collectives. A collective begins when all
@@ -678,79 +676,6 @@ def trained(task: str = "digits-cnn") -> Any:
         _kept(
             f"trained {task}", lambda: compression.cook(recipe, task, seed=0, device="cpu").eval()
         )
-    )
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model on one machine.
-
-    Attributes
-    ----------
-    letter : str
-    width : int
-        Features of a token; the transformer has four layers, so that predicting its memory takes
-        seconds.
-    gpus : int
-    gpu : str
-        Its name in the data sheets.
-    gpu_bytes : int
-        The memory of one GPU.
-    link : str
-        The link between the GPUs.
-    """
-
-    letter: str
-    width: int
-    gpus: int
-    gpu: str
-    gpu_bytes: int
-    link: str
-
-    @property
-    def parameter_count(self) -> int:
-        """Parameters of the whole model: 12 width^2 + 13 width per layer, embedding and output,
-        positions, the last norm.
-        """
-        return (
-            LAYERS * (12 * self.width**2 + 13 * self.width)
-            + (2 * VOCABULARY + CONTEXT + 2) * self.width
-        )
-
-
-CASES = {
-    letter: Case(letter, width, gpus, gpu, memory_bytes(gpu), link)
-    for letter, width, gpus, gpu, link in (
-        ("A", 1024, 4, "GeForce RTX 4090", "PCIe"),
-        ("B", 5120, 8, "A100 40GB", "PCIe"),
-        ("C", 13312, 8, "H100 SXM", "NVLink"),
-    )
-}
-
-
-def three_cases() -> Listing:
-    """Return the three models and machines of the exercise on choosing a strategy."""
-    rows = tuple(
-        (
-            case.letter,
-            f"{case.parameter_count / 1e9:.2g} billion",
-            f"{case.gpus} x {case.gpu}",
-            format_bytes(case.gpu_bytes),
-            case.link,
-        )
-        for case in CASES.values()
-    )
-    made_up = Evidence.modelled(
-        "made up for the exercise: transformers of four wide layers, float32, Adam, one sequence "
-        "of 1,024 tokens for each rank",
-        "memory of the GPUs from NVIDIA's data sheets",
-    )
-    return Listing(
-        f"{len(CASES)} models on {len(CASES)} machines",
-        ("", "parameters", "machine", "memory of each GPU", "link"),
-        rows,
-        (),
-        (("", made_up),),
     )
 
 

@@ -16,7 +16,6 @@ without_gpu = pytest.mark.skipif(
 LANGUAGES = ("MATLAB", "CUDA C++", "CuPy", "TensorFlow 1", "JAX", "TensorFlow")
 # What each shows without an accelerator: recordings, models, made-up exercise data.
 SHOWN: dict[str, Any] = {
-    "three cases": lessons.three_cases,
     **{f"timeline {letter}": (lambda letter=letter: lessons.timeline(letter)) for letter in "ABC"},
     **{f"hang {letter}": (lambda letter=letter: lessons.hang(letter)) for letter in "ABC"},
     **{

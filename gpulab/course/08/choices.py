@@ -24,14 +24,33 @@ choices = {"A": "ddp", "B": "zero2", "C": "zero3"}
 # %% check
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from gpulab import networks, parallel
+from gpulab.devices.memory_sizes import memory_bytes
 from gpulab.lessons import checking
-from gpulab.lessons._material import CASES, CONTEXT, HEADS, LAYERS, VOCABULARY, Case
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.parallel.rank_results import RankMemory
 from gpulab.units import format_bytes
 
+# The transformers of the notebook's table: four wide layers, so that predicting their memory takes seconds.
+VOCABULARY, CONTEXT, HEADS, LAYERS = 32_000, 1024, 16, 4
+
+
+class Case(NamedTuple):
+    """A model by the features of a token, and the machine: its GPUs, their name in the data sheets, and the link between them."""
+
+    letter: str
+    width: int
+    gpus: int
+    gpu: str
+    link: str
+
+
+CASES = {
+    "A": Case("A", 1024, 4, "GeForce RTX 4090", "PCIe"),
+    "B": Case("B", 5120, 8, "A100 40GB", "PCIe"),
+    "C": Case("C", 13312, 8, "H100 SXM", "NVLink"),
+}
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
 # Those that send no more than an all-reduce of the gradients; the one that holds most first.
 _CHEAP = ("ddp", "zero2")
@@ -85,7 +104,7 @@ def _judged(case: Case, strategy: str) -> str:
             f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, and nothing hides that wait. Over {case.link} "
             "it is most of a step. Use it with fast links such as NVLink, for models that need it."
         )
-    needed, there = needed_bytes(case.letter, strategy), case.gpu_bytes
+    needed, there = needed_bytes(case.letter, strategy), memory_bytes(case.gpu)
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
         raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. Which part does the next stage split?")
