@@ -27,7 +27,7 @@ from gpulab import _validate, devices
 from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.tracker import StorageTracker, living, shape_of
+from gpulab.memory.tracker import Cap, living, shape_of
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, plural
 
@@ -184,9 +184,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     with devices.guard(f"snapshot: asking {where} what holds its memory"):
         rows = [row for row in _storages(where, names).values() if row.nbytes]
         tensors = sorted(rows, key=lambda row: (-row.nbytes, row.name))
-        parts, notes = (_host_parts if where.is_cpu else _device_parts)(
-            where, sum(t.nbytes for t in tensors)
-        )
+        parts, notes = _parts(where, sum(t.nbytes for t in tensors))
     total = sum(parts.values())
     return Snapshot(
         str(where), where.name, total, parts, tuple(tensors), notes, Evidence.measured(where.name)
@@ -196,33 +194,19 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
-    """The resident set is this process's; what is neither it nor free is others' (and the
-    system's).
+def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
+    """Return the parts of a device's memory, of whose bytes so many were found in arrays.
+
+    What is free is what the device says; of the rest, what this process holds is its own, and what
+    is neither its own nor free is others' (and the system's).
     """
-    total, free = where.memory_bytes or 0, where.free_bytes or 0
-    free = min(free, total)
-    mine = min(host_facts.resident_bytes(), total - free)
-    tensors = min(found, mine)
-    return {
-        "tensors": tensors,
-        "cached": 0,
-        "this process": mine - tensors,
-        "other processes": total - free - mine,
-        "free": free,
-    }, ()
-
-
-def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
     total, free = where.memory_bytes or 0, where.free_bytes
-    allocated, reserved = _pool_bytes(where)
-    if free is None:
-        free = total - max(reserved, found)
-    used = max(0, total - free)
-    tensors = min(allocated, used)
-    cached = min(max(0, reserved - tensors), used - tensors)
+    held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)
+    mine = host_facts.resident_bytes() if where.is_cpu else _process_bytes(where)
+    used = min(total, max(0, total - free if free is not None else max(reserved, found)))
+    tensors = min(held, used, mine if where.is_cpu and mine is not None else used)
+    cached = 0 if where.is_cpu else min(max(0, reserved - tensors), used - tensors)
     parts = {"tensors": tensors, "cached": cached}
-    mine = _process_bytes(where)
     if mine is not None:
         here = min(max(mine, tensors + cached), used)
         parts |= {"this process": here - tensors - cached, "other processes": used - here}
@@ -507,23 +491,20 @@ class Watch:
         self._resident = host_facts.resident_bytes()
         for where in self._devices[1:]:
             _peak(where, reset=True)
-        self._tracker = StorageTracker("cpu")
-        self._tracker.watch_living()
-        self._host_before = self._tracker.live_bytes
-        self._tracker.__enter__()  # type: ignore[no-untyped-call]
+        self._host = Cap("cpu", sys.maxsize, on_top=False)
+        self._host.watch_living()
+        self._host_before = self._host.live_bytes
+        self._host.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._tracker.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self.failed = kind is not None
-        self._host_after = self._tracker.live_bytes
-        self._host_peak = max([self._host_before, *self._tracker.live])
-        self._tracker.close()
+        self._host.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self.failed, self._host_after = kind is not None, self._host.live_bytes
 
     def result(self) -> CellMemory:
         """Return what happened in the block."""
         grown = host_facts.resident_bytes() - self._resident
-        uses = [("cpu", self._host_before, self._host_peak, self._host_after)]
+        uses = [("cpu", self._host_before, self._host.peak_bytes, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], _pool_bytes(where)[0]
             # CuPy keeps no peak: what it holds at both ends counts all along

@@ -107,11 +107,6 @@ class Traffic(Result):
         """The operators whose FLOPs are not counted, each once."""
         return tuple(dict.fromkeys(each.name for each in self.operators if each.flops is None))
 
-    @property
-    def intensity_flops_per_byte(self) -> float:
-        """Arithmetic intensity of the whole; infinite for work that moves nothing."""
-        return self.flops / self.nbytes if self.nbytes else math.inf
-
     def memory_bound(self, roof: Any, arithmetic: str = "float32") -> tuple[OperatorTraffic, ...]:
         """Return the operators that are limited by main memory, not by arithmetic, under a
         roofline; uncounted ones are left out.

@@ -363,14 +363,6 @@ def _convolution_bytes(images: Sequence[Any], weight: Any, groups: int) -> int:
     return int(elements * itemsize + unfolded * itemsize + _SMALL)
 
 
-def _convolution(args: Any, outputs: Sequence[Any]) -> int:
-    return _convolution_bytes([args[0], outputs[0]], args[1], args[-1])
-
-
-def _convolution_backward(args: Any, outputs: Sequence[Any]) -> int:
-    return _convolution_bytes([args[0], args[1], args[1]], args[2], args[-2])
-
-
 _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
     "detach alias empty empty_like empty_strided zeros zeros_like ones ones_like full full_like "
     "new_empty new_zeros new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange "
@@ -388,8 +380,12 @@ _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
     "_scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "mkldnn_rnn_layer mkldnn_rnn_layer_backward": _recurrent,
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
+    "convolution": lambda args, outputs: _convolution_bytes(
+        [args[0], outputs[0]], args[1], args[-1]
+    ),
+    "convolution_backward": lambda args, outputs: _convolution_bytes(
+        [args[0], args[1], args[1]], args[2], args[-2]
+    ),
 }
 _RULES = {
     f"aten::{name}": rule for names, rule in _RULES_BY_NAMES.items() for name in names.split()

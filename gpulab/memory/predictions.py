@@ -162,7 +162,6 @@ def predict(
         return torch.empty(nbytes, dtype=torch.uint8, device=kind).untyped_storage()
 
     ends: list[int] = []
-    no_checkpoints: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
     with (
         training_step.undisturbed(kind),
         _square_masks_causal(),
@@ -190,7 +189,7 @@ def predict(
                 forward = functools.partial(kernel_memory.in_small, tracker, module.forward)
                 module.__dict__["forward"] = forward
         with (
-            training_step.checkpointed(step.model) if checkpoint else no_checkpoints as calls,
+            training_step.checkpointed(step.model if checkpoint else None) as calls,
             _following(tracker),
         ):
             step.prepare(tracker, factory, training_step.FakeScaler(kind))
@@ -438,7 +437,7 @@ def trace(
                 new_storage=_copied_storage,
                 device=None,
             ) as step,
-            training_step.checkpointed(step.model) if checkpoint else contextlib.nullcontext(),
+            training_step.checkpointed(step.model if checkpoint else None),
             _following(tracker),
         ):
             step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))

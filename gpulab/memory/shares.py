@@ -210,9 +210,7 @@ def apply_share(environment: Any = None) -> str:
     Source: PyTorch, ``torch.cuda.memory.set_per_process_memory_fraction``.
     """
     wanted = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
-    if not wanted:
-        return ""
-    if not torch.cuda.is_available():
+    if not wanted or not torch.cuda.is_available():
         return ""
     _backends.leave_memory()
     try:

@@ -28,17 +28,14 @@ CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "
 # (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the caching
 # allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS
 # workspace.
-_MARGIN_RATIO = {"cpu": 0.25}
-_MARGIN_RATIO_ACCELERATOR = 0.15
-_MARGIN_BYTES = {"cpu": 256 * 2**20}
-_MARGIN_BYTES_ACCELERATOR = 768 * 2**20
+_HOST_MARGIN = 0.25, 256 * 2**20
+_ACCELERATOR_MARGIN = 0.15, 768 * 2**20
 _MOST_BYTES = 2**60  # of a device's memory; more is a slip
 
 
 def with_margin(nbytes: int, device_kind: str) -> int:
     """Return what must be free on a device of a kind for a step that needs so many bytes."""
-    ratio = _MARGIN_RATIO.get(device_kind, _MARGIN_RATIO_ACCELERATOR)
-    constant = _MARGIN_BYTES.get(device_kind, _MARGIN_BYTES_ACCELERATOR)
+    ratio, constant = _HOST_MARGIN if device_kind == "cpu" else _ACCELERATOR_MARGIN
     return int(nbytes * (1 + ratio)) + constant
 
 

@@ -261,11 +261,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for name, buffer in module.named_buffers():
                 self.watch(buffer, "parameters", name)
 
-    def watch_living(self) -> None:
-        """Count every tensor that Python can reach now."""
-        for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
-            self.watch(item, "inputs")
-
     def watch_inputs(self, values: Any) -> None:
         """Count the tensors of a batch from the start."""
         for tensor in tensors_in(values):

@@ -29,6 +29,7 @@ from gpulab import _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
 from gpulab.memory.tracker import Stopped
+from gpulab.timing.work_arrays import held_by
 
 # One at a time: two threads that lend tensors to the same model would put back each other's.
 _ONE_AT_A_TIME = threading.RLock()
@@ -157,32 +158,9 @@ def modules_in(value: Any) -> list[Any]:
     """
     if isinstance(value, torch.nn.Module):
         return [value]
-    if isinstance(value, functools.partial):
-        held: list[Any] = [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, types.MethodType):
-        held = [value.__self__]
-    elif isinstance(value, types.FunctionType):
-        cells = value.__closure__ or ()
-        held = [cell.cell_contents for cell in cells if _is_filled(cell)]
-        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += [
-            value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__
-        ]
-        held = [
-            item
-            for item in held
-            if isinstance(item, (torch.nn.Module, functools.partial, types.MethodType))
-        ]
-    else:
-        held = []
+    kinds = (torch.nn.Module, functools.partial, types.MethodType)
+    held = (item for item in held_by(value) if isinstance(item, kinds))
     return [module for item in held for module in modules_in(item)]
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # a variable of the enclosing function that has no value yet
-        return False
 
 
 @contextlib.contextmanager
@@ -258,24 +236,17 @@ def autocast_off(device_type: str) -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
-    generators back after it.
+    generators of Python, NumPy and torch back after it.
     """
-    with (
-        generators_kept(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        autocast_off(device_type),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
-    """Put the random generators of Python, NumPy and torch back after the block."""
     python, legacy = random.getstate(), np.random.get_state()
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)):
+        with (
+            torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            autocast_off(device_type),
+        ):
             yield
     finally:
         random.setstate(python)
@@ -548,7 +519,8 @@ def explain(function: str, part: str, error: Exception) -> str:
 
 @contextlib.contextmanager
 def checkpointed(model: Any) -> Iterator[list[str]]:
-    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member.
+    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member;
+    of None nothing.
 
     Gives a list that grows by one entry for each call of a child.
     """
@@ -559,7 +531,7 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     children: list[Any] = []
-    for child in model.children():
+    for child in model.children() if model is not None else ():
         is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         children += child.children() if is_container else [child]
     before = [(child, child.__dict__.get("forward")) for child in children]

@@ -18,7 +18,7 @@ import numpy as np
 from gpulab import _backends, devices
 from gpulab.errors import OutOfMemoryError
 from gpulab.evidence import Note
-from gpulab.timing import _work
+from gpulab.timing import work_arrays
 from gpulab.units import format_bytes
 
 # max|a - reference| / max|reference| that a chain of operations in this format may show; single
@@ -96,7 +96,7 @@ def precise_copy(value: Any) -> Any:
             host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
         )
 
-    return _work.mapped(value, change)
+    return work_arrays.mapped(value, change)
 
 
 def flat(result: Any) -> list[np.ndarray]:
@@ -240,7 +240,7 @@ def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
 def _function_tolerance(args: tuple[Any, ...]) -> float:
     any_cuda = len(devices.available()) > 1
     return tolerance_for(
-        _work.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda")
+        work_arrays.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda")
     )
 
 

@@ -16,7 +16,7 @@ from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _notes, _work, agreement
+from gpulab.timing import _notes, agreement, work_arrays
 from gpulab.timing.measurement import Comparison, ComparisonRow, Measurement
 from gpulab.timing.measuring import Job, checked_limits, in_turns
 from gpulab.timing.sampling import Limits, Progress, Stop
@@ -306,10 +306,10 @@ def _gather(
             'or a mapping of labels to functions. Write gl.compare("matmul") or gl.compare(f, x).'
         )
     places = _places(devices)
-    host, label, jobs = _work.on_host(args), _work.label_of(work), {}
+    host, label, jobs = work_arrays.on_host(args), work_arrays.label_of(work), {}
     for name, place in places.items():
         with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
-            placed = host if place.is_cpu else _work.copier_to(place, args)()
+            placed = host if place.is_cpu else work_arrays.copier_to(place, args)()
         jobs[name] = Job(work, placed, place, True, label, clock)
     return _Field(label, jobs)
 
@@ -393,6 +393,6 @@ def _of_methods(
         )
     jobs = {}
     for label, fn in functions.items():
-        place = places[0] if places else _work.device_of(fn, args) or Device("cpu")
+        place = places[0] if places else work_arrays.device_of(fn, args) or Device("cpu")
         jobs[label] = Job(fn, args, place, bool(places), label, clock)
     return _Field(" against ".join(functions), jobs)

@@ -36,7 +36,7 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _notes, _work, plausibility, turns
+from gpulab.timing import _notes, plausibility, turns, work_arrays
 from gpulab.timing.measurement import Measurement
 from gpulab.timing.sampling import (
     Limits,
@@ -172,13 +172,13 @@ def measure(
             f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
             "name."
         )
-    where = _devices.find(device) if device is not None else _work.device_of(fn, args)
+    where = _devices.find(device) if device is not None else work_arrays.device_of(fn, args)
     job = Job(
         fn=fn,
         args=args,
         device=where or Device("cpu"),
         is_named=device is not None,
-        label=label or _work.label_of(fn),
+        label=label or work_arrays.label_of(fn),
         clock=_validate.clock("measure", clock) or time.perf_counter,
         flops=flops,
         nbytes=nbytes,
@@ -427,15 +427,15 @@ class Job:
         """Make the first call, apart from all others, and learn from its result which device works;
         return the result.
         """
-        before = _work.allocations()
+        before = work_arrays.allocations()
         self.calls = 1
         start = self.clock()
         result = self.fn(*self.args)
-        _work.refuse_promise(self.label, result)
+        work_arrays.refuse_promise(self.label, result)
         self.finish = _backends.waits_for(result)
         if self.finish is not None:
             self.finish(result)
-        elif _work.promised(self.args, self.fn, result):
+        elif work_arrays.promised(self.args, self.fn, result):
             sentence = (
                 "the function works on JAX arrays and returns none, so gpulab cannot wait for its "
                 "work and the time may be that of the call alone. Return the result from the "
@@ -449,15 +449,17 @@ class Job:
             self.elsewhere = self._other_accelerator(result)
             self.notes += self._skipped(result, before)
         elif working.is_cpu:
-            self.device = _work.device_of_values((result,)) or _work.newly_used(before) or working
+            self.device = (
+                work_arrays.device_of_values((result,)) or work_arrays.newly_used(before) or working
+            )
         if self.elsewhere is not None or self.device != working:
             self.wait()()
             self.first_seconds = self.clock() - start
         if self.nbytes and self.working_set_bytes is None:
             # Some bytes move twice, so those of the arrays may be fewer than the traffic; an array
             # that was worked on in place, or written into, is there once.
-            held = (self.args, tuple(_work.held_by(self.fn)))
-            arrays = _work.array_bytes(*held) + _work.array_bytes(result, beside=held)
+            held = (self.args, tuple(work_arrays.held_by(self.fn)))
+            arrays = work_arrays.array_bytes(*held) + work_arrays.array_bytes(result, beside=held)
             self.working_set_bytes = float(min(arrays or self.nbytes, self.nbytes))
         return result
 
@@ -466,9 +468,9 @@ class Job:
         if it is not the named device.
         """
         try:
-            seen = _work.device_of_values((result,), self.device) or _work.device_of_values(
-                (self.args,), self.device
-            )
+            seen = work_arrays.device_of_values(
+                (result,), self.device
+            ) or work_arrays.device_of_values((self.args,), self.device)
         except DeviceError:
             # of a kind that this machine does not list, such as "meta": nothing can wait for it
             return None
@@ -484,10 +486,10 @@ class Job:
                 f"gl.to_device(x, '{named}')."
             )
             return [Note("skipped", sentence)]
-        ends = _work.device_of(self.fn, self.args), _work.device_of_values((result,))
+        ends = work_arrays.device_of(self.fn, self.args), work_arrays.device_of_values((result,))
         on_host = all(place is not None and place.is_cpu for place in ends)
         # a function that copies there and back by itself did work there
-        if named.is_cpu or not on_host or _work.newly_used(before) == named:
+        if named.is_cpu or not on_host or work_arrays.newly_used(before) == named:
             return []
         sentence = (
             f"inputs and result are on the host: nothing shows that {named} did any work. Pass "
@@ -511,13 +513,13 @@ class Job:
                 break
             self.warm_seconds = min(self.warm_seconds, run(1)[1])
         del self.readings[:]  # should a call raise until here, these are what was measured
-        return (single(_work.cache_flusher(self.device))[0], None) if cold else loops
+        return (single(work_arrays.cache_flusher(self.device))[0], None) if cold else loops
 
     def with_copies(self) -> Run:
         """Return the call with both copies, and put the job's arguments on the device; a result
         that is not an array is not copied.
         """
-        inward, back = _work.copier_to(self.device, self.args), _work.host_copier()
+        inward, back = work_arrays.copier_to(self.device, self.args), work_arrays.host_copier()
         if self.device.is_cpu:
             sentence = (
                 "both copies are from main memory to main memory: no link to an accelerator was "
@@ -616,8 +618,10 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
             for operation, words in _SWITCHES.items()
             if "tf32" in _devices.arithmetic("float32", "cuda", operation)
         ]
-        used = (job.args, tuple(_work.held_by(job.fn)))
-        if "float32" in _work.dtypes_in(used) and not _OTHER_SWITCHES & _work.libraries_in(used):
+        used = (job.args, tuple(work_arrays.held_by(job.fn)))
+        if "float32" in work_arrays.dtypes_in(
+            used
+        ) and not _OTHER_SWITCHES & work_arrays.libraries_in(used):
             precision = "float32, TF32 not allowed"
             if allowed:
                 precision = f"float32 with TF32 allowed for {' and '.join(allowed)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpulab import devices
 from gpulab.devices import Device, Figure, MemoryLevel
 from gpulab.evidence import Note
-from gpulab.timing import _work
+from gpulab.timing import work_arrays
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -149,7 +149,7 @@ def of_job(job: Job, seconds: float, cold: bool) -> list[Note]:
     if (not job.flops and not job.nbytes) or seconds <= 0:
         return []
     stated = devices.spec(job.device)
-    dtypes = _work.dtypes_in(job.args)
+    dtypes = work_arrays.dtypes_in(job.args)
     from_catalogue = inspect.ismethod(job.fn) and isinstance(job.fn.__self__, Workload)
     # A function of the caller's own may enter autocast where nobody sees it. It casts no float64
     # (PyTorch, torch.amp, "Op Eligibility").

@@ -78,7 +78,7 @@ def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         yield fn.__self__
         yield from held_by(fn.__func__, depth - 1)
     elif isinstance(fn, types.FunctionType):
-        yield from fn.__defaults__ or ()
+        yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
         for cell in fn.__closure__ or ():
             # a variable that the enclosing function has not set yet has no contents
             with contextlib.suppress(ValueError):
