@@ -1,24 +1,13 @@
 """The instruments: interactive controls around core calls, in files by subject.
 
 The docstring of ``_instrument.py`` explains how to add one; it is made of the base class, actions,
-controls and a drawing, which are public too.
+controls and a drawing, which are public too. Each name is imported on first use.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gpulab.widgets._controls import Choice, Number, Several, Slider, Switch
-    from gpulab.widgets._instrument import Action, Drawing, Instrument
-    from gpulab.widgets.kernels import AccessPatterns, OccupancyExplorer, RooflineExplorer
-    from gpulab.widgets.machine import CompareTimings, MachineCard, TransferExplorer
-    from gpulab.widgets.memory import MemoryInspector, ShardingExplorer
-    from gpulab.widgets.precision import LossScaling, NumberFormats
-    from gpulab.widgets.ranks import PipelineSchedule, ScalingLab
-    from gpulab.widgets.simt_microscope import SimtMicroscope
-    from gpulab.widgets.training import InferencePlanner, ModelDiet, PipelineTimeline
+from typing import Any
 
 _FILES = {
     "machine": ("CompareTimings", "MachineCard", "TransferExplorer"),
@@ -31,41 +20,16 @@ _FILES = {
     "_instrument": ("Action", "Drawing", "Instrument"),
     "_controls": ("Choice", "Number", "Several", "Slider", "Switch"),
 }
+_PUBLIC = {name: file for file, names in _FILES.items() for name in names}
 
-__all__ = [
-    "AccessPatterns",
-    "Action",
-    "Choice",
-    "CompareTimings",
-    "Drawing",
-    "InferencePlanner",
-    "Instrument",
-    "LossScaling",
-    "MachineCard",
-    "MemoryInspector",
-    "ModelDiet",
-    "Number",
-    "NumberFormats",
-    "OccupancyExplorer",
-    "PipelineSchedule",
-    "PipelineTimeline",
-    "RooflineExplorer",
-    "ScalingLab",
-    "Several",
-    "ShardingExplorer",
-    "SimtMicroscope",
-    "Slider",
-    "Switch",
-    "TransferExplorer",
-]
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    for file, names in _FILES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"gpulab.widgets.{file}"), name)
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     raise AttributeError(
-        f"module 'gpulab.widgets' has no attribute {name!r}; expected one of {', '.join(__all__)}"
+        f"module {__name__!r} has no attribute {name!r}; expected one of {', '.join(__all__)}"
     )
 
 

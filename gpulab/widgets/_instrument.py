@@ -25,7 +25,7 @@ How to add an instrument
    - ``failed(action)``, if work without a result must remove what was shown before;
    - if an action is to run by itself when the controls ask for something new, it inherits from
      ``FollowingInstrument`` instead.
-3. Add its name to the three lists of ``gpulab/widgets/__init__.py``, where the tests find it, a row
+3. Add its name to the list of ``gpulab/widgets/__init__.py``, where the tests find it, a row
    with what it shows to ``tests/widgets/test_displays.py``, and a cell with it to a notebook.
 
 The base class handles validation with one-sentence errors, the thread, progress, Stop, the refusal
