@@ -17,9 +17,9 @@ from gpulab import (
 )
 from gpulab.compression import Recipe, Weighing
 from gpulab.devices import datasheets, memory_sizes
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
-from gpulab.models import LANGUAGE_MODELS, InferencePlan
+from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
 from gpulab.training import PipelineResult
 from gpulab.units import format_bytes, format_flops, format_number, format_seconds, format_speedup
@@ -565,36 +565,35 @@ def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, 
     """Return the fastest recorded step of decode for each batch, of this model on this product:
     batch, seconds, how it ran, and the source.
     """
-    if plan.cache != "bfloat16":
-        return []
-    found: dict[int, tuple[int, float, str, Evidence]] = {}
+    shape, found = plan.model, list[tuple[int, float, str, Evidence]]()
+    if plan.cache != "bfloat16" or LANGUAGE_MODELS.get(shape.name) != shape:
+        return found
+    asked: dict[str, Any] = {
+        "model": shape.name,
+        "phase": "decode",
+        "length": plan.context,
+        "new": 1,
+    }
+    asked |= {"kv_heads": shape.kv_heads, "weights": plan.weights}
     for recording in recordings.readable().values():
         product = datasheets.part(recording.environment.device)
         if product is None or product.name != device:
             continue
-        for entry in recording.select(
-            "generation",
-            model=plan.model.name,
-            phase="decode",
-            length=plan.context,
-            new=1,
-            kv_heads=plan.model.kv_heads,
-            weights=plan.weights,
-        ):
-            batch, means = int(entry.params["batch"]), str(entry.params["means"])
+        for entry in recording.select("generation", **asked):
             if entry.timing is not None:
+                batch, means = int(entry.params["batch"]), str(entry.params["means"])
                 source = recording.evidence(experiment="generation")
-                step = batch, entry.timing.median_seconds, means, source
-                found[batch] = min(found.get(batch, step), step, key=lambda one: one[1])
-    return [found[batch] for batch in sorted(found)]
+                found.append((batch, entry.timing.median_seconds, means, source))
+    found.sort(key=lambda one: one[:2])
+    return [one for k, one in enumerate(found) if not k or one[0] != found[k - 1][0]]
 
 
 class InferencePlanner(Instrument):
     """Choose a model, a device, formats, context and batch; Measure times one layer on this
     machine.
 
-    ``plan`` is what ``gl.models.inference`` gives for the controls. ``result`` is the
-    ``Measurement`` of one layer's matrix products in one step of decode.
+    ``plan`` is what ``gl.models.inference`` gives for the controls. ``load`` adds a model of your
+    own. ``result`` is the ``Measurement`` of one layer's matrix products in one step of decode.
 
     Examples
     --------
@@ -618,7 +617,9 @@ class InferencePlanner(Instrument):
     )
 
     def __init__(self, **values: Any) -> None:
+        self._models = dict(LANGUAGE_MODELS)
         self._here: models.Roofline | None = None  # measured by the first run
+        self._measured: LanguageModel | None = None  # load may put another one under its name
         super().__init__(**values)
 
     def make_controls(self) -> list[Control]:
@@ -627,9 +628,9 @@ class InferencePlanner(Instrument):
             Choice(
                 name="model",
                 label="Model",
-                options=list(LANGUAGE_MODELS),
+                options=list(self._models),
                 default="Llama 3 8B",
-                help="By its published configuration.",
+                help="By its published configuration; load() adds your own.",
             ),
             Choice(
                 name="device",
@@ -680,6 +681,25 @@ class InferencePlanner(Instrument):
             ),
         ]
 
+    def load(self, model: LanguageModel) -> InferencePlanner:
+        """Add a model of your own to the list, and choose it.
+
+        Raises
+        ------
+        InputError
+            If it is no ``gl.models.LanguageModel``.
+        """
+        if not isinstance(model, LanguageModel):
+            raise InputError(
+                f"load: {shown(model)} is no shape of a model; expected a gl.models.LanguageModel. "
+                "Make one from the model's configuration."
+            )
+        with self._lock:
+            self._models[model.name] = model
+            self.rebuild("model")
+            self.set(model=model.name)
+        return self
+
     @property
     def plan(self) -> InferencePlan:
         """Memory and least times for the present controls."""
@@ -697,7 +717,7 @@ class InferencePlanner(Instrument):
 
     def _plan(self, values: Values, roofs: models.Roofline, batch: int) -> InferencePlan:
         return models.inference(
-            values["model"],
+            self._models[values["model"]],
             roofs,
             **{name: values[name] for name in ("context", "weights", "cache")},
             batch=batch,
@@ -712,7 +732,7 @@ class InferencePlanner(Instrument):
                 f"measure: weights={values['weights']!r}; expected float32 or bfloat16: the "
                 "kernels for shorter weights depend on the library. Choose one of these."
             )
-        shape = LANGUAGE_MODELS[values["model"]]
+        shape = self._models[values["model"]]
         queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
         sizes = [
             *((shape.width, queries + 2 * keys), (queries, shape.width)),
@@ -740,7 +760,9 @@ class InferencePlanner(Instrument):
             return [linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)]
 
         progress(0.5, "measuring")
-        return timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
+        measured = timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
+        self._measured = shape
+        return measured
 
     def draw(self, values: Values) -> Drawing:
         """Return tokens per second over the batch, the plan's table, and what limits it."""
@@ -757,7 +779,8 @@ class InferencePlanner(Instrument):
         evidence, notes = [chosen.evidence], [*roofs.notes]
         measured: Measurement | None = self.results.get("measure")
         points = []
-        if measured and values["device"] == _HERE and not super()._stale("measure"):
+        fits = self._measured == chosen.model and not super()._stale("measure")
+        if measured is not None and values["device"] == _HERE and fits:
             seconds = measured.median_seconds * chosen.model.layers
             table.append(("products of all layers in a step, measured", format_seconds(seconds)))
             points.append((chosen.batch, chosen.batch / seconds, measured.evidence))
@@ -780,10 +803,13 @@ class InferencePlanner(Instrument):
 
     def code_for(self, values: Values) -> str:
         """Return the plan's call and the figure."""
+        shape = self._models[values["model"]]
+        known = LANGUAGE_MODELS.get(shape.name) == shape
+        model = f'"{shape.name}"' if known else f"gl.models.{shape}"
         device = [] if values["device"] == _HERE else [values["device"]]
         formats = f'weights="{values["weights"]}", cache="{values["cache"]}"'
         return cell(
-            f'model = "{values["model"]}"',
+            f"model = {model}",
             f"roofs = {call('models.roofline', *device)}",
             f"plans = [gl.models.inference(model, roofs, context={values['context']}, batch=2**k,",
             f"                             {formats}) for k in range(11)]",

@@ -209,6 +209,18 @@ def test_gradients_of_your_own_in_a_window(approved: Any) -> None:
     instrument.close()
 
 
+def test_a_model_of_your_own_is_planned() -> None:
+    """Two layers keep 2 x 2 x 2 x 8 bfloat16 numbers of each token; the code shown has it."""
+    own = models.LanguageModel("mine", 2, 32, 4, 2, 8, 64, 100)
+    instrument = make("InferencePlanner", context=2048, batch=2, cache="bfloat16").load(own)
+    assert instrument.plan.cache_bytes == 2048 * 2 * 2 * 2 * 8 * 2
+    names, _ = run_cell(instrument.code)
+    assert [plan.model for plan in names["plans"]] == [own] * 11
+    with pytest.raises(InputError, match="LanguageModel"):
+        instrument.load("Llama 3 8B")
+    instrument.close()
+
+
 @pytest.mark.slow
 def test_a_diet_counts_the_weights_that_are_left() -> None:
     """With half of the weights at zero about half are left, and the file is smaller."""
