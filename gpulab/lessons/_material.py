@@ -38,7 +38,7 @@ from gpulab.recordings import Recording
 from gpulab.recordings.schema import accelerator_told
 from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
-from gpulab.timing.recorded import measurement
+from gpulab.timing.recorded import recorded
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -53,12 +53,8 @@ if TYPE_CHECKING:
 # of notebook 00
 _POINT_SECONDS = 0.25
 _GIB = 2**30
-# Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so
-# matmul ends at 1024.
-_CONTEST_SIZES = {
-    "matmul": (64, 128, 256, 512, 1024),
-    "add": (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24),
-}
+# Half a minute of CPU for one product would be too long.
+_CONTEST_SIZES = (64, 128, 256, 512, 1024)
 # Notes that say that something else used or slowed the CPU: it only ever makes a time longer.
 _DISTURBANCES = ("contended", "stalled", "throttled")
 # A disturbed time is taken again this often at most: half a second a size, and a short disturbance
@@ -339,46 +335,39 @@ class Contest(Result):
         )
 
 
-def contest(workload: str = "matmul", again: bool = False) -> Contest:
-    """Measure a workload in float32 on this CPU over sizes, and compare with an accelerator.
+def contest(again: bool = False) -> Contest:
+    """Measure matrix products in float32 on this CPU over sizes, and compare with an accelerator.
 
     The accelerator is the one of this machine, or a recorded one. The table is kept until the
     kernel ends, so that an exercise uses the numbers that the learner saw.
 
     Parameters
     ----------
-    workload : str
-        "matmul" or "add".
     again : bool
         Measure again.
-
-    Raises
-    ------
-    InputError
-        If the contest has no such workload.
     """
-    sizes = _CONTEST_SIZES[_validate.word("contest", "workload", workload, _CONTEST_SIZES)]
-    return _kept(f"contest {workload}", lambda: _contest(workload, sizes), again)
+    return _kept("contest matmul", _contest, again)
 
 
-def _contest(workload: str, sizes: Sequence[int]) -> Contest:
-    works = [workloads.get(workload)(n=n, dtype="float32") for n in sizes]
-    name, evidence, times = _opponent(works)
-    rows = []
-    for work, (returned, done, copied, notes) in zip(works, times, strict=True):
-        tried = _tries(work, "cpu", _DISTURBANCES)
-        # one that was disturbed is made again, and of several the shortest stays
-        own = tried[-1] if len(tried) < _TRIES else min(tried, key=lambda m: m.median_seconds)
-        rows.append(
-            ContestRow(work.n, own.median_seconds, returned, done, copied, _codes(own), notes)
+def _contest() -> Contest:
+    works = [workloads.get("matmul")(n=n, dtype="float32") for n in _CONTEST_SIZES]
+    there = _opponent(works)
+    here = [_quietest(work, "cpu", _DISTURBANCES) for work in works]
+    rows = tuple(
+        ContestRow(
+            work.n,
+            own.median_seconds,
+            other.launch_seconds,
+            other.median_seconds,
+            other.with_transfer_seconds or other.median_seconds,
+            _codes(own),
+            _codes(other),
         )
-    here = Evidence.measured(devices.find("cpu").name)
-    label, meaning = f"{workload} float32", works[0].spec.size_meaning
-    return Contest(label, meaning, name, tuple(rows), evidence, here)
-
-
-# Returned, done, with both copies, and the codes of the notes.
-Times = tuple[float, float, float, str]
+        for work, own, other in zip(works, here, there, strict=True)
+    )
+    evidence, meaning = there[0].evidence, works[0].spec.size_meaning
+    cpu = Evidence.measured(devices.find("cpu").name)
+    return Contest("matmul float32", meaning, evidence.device, rows, evidence, cpu)
 
 
 def _codes(m: Measurement) -> str:
@@ -387,8 +376,10 @@ def _codes(m: Measurement) -> str:
     )
 
 
-def _tries(work: workloads.Workload, device: Any, codes: Sequence[str]) -> list[Measurement]:
-    """Return measurements of a workload on a device: up to the first without one of these notes."""
+def _quietest(work: workloads.Workload, device: Any, codes: Sequence[str]) -> Measurement:
+    """Return the first measurement of a workload on a device without one of these notes; where each
+    try has one, the shortest.
+    """
     inputs, tried = work.inputs(device), list[Measurement]()
     for _ in range(_TRIES):
         m = timing.measure(
@@ -399,45 +390,26 @@ def _tries(work: workloads.Workload, device: Any, codes: Sequence[str]) -> list[
             transfer=device != "cpu",
             label=work.label,
         )
-        tried.append(m)
         if not any(note.code in codes for note in m.notes):
-            break
-    return tried
+            return m
+        tried.append(m)
+    return min(tried, key=lambda m: m.median_seconds)
 
 
-def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Iterable[Times]]:
+def _opponent(works: list[workloads.Workload]) -> list[Measurement]:
+    """Return the works' times on this machine's accelerator, else on a recorded one."""
     device = devices.default()
     if not device.is_cpu:
-        return device.name, Evidence.measured(device.name), (_live(work, device) for work in works)
-    for recording in recorded_gpus().values():
-        found = [m for work in works if (m := _measured(recording, work)) is not None]
-        if len(found) == len(works) and all(m.with_transfer_seconds is not None for m in found):
-            times = [(*_three_times(m), _codes(m)) for m in found]
-            return found[0].evidence.device, found[0].evidence, times
+        return [_quietest(work, device, _NEIGHBOURS) for work in works]
+    for name in recorded_gpus():
+        found = [recorded(work.name, work.n, work.dtype).get(name) for work in works]
+        there = [m for m in found if m is not None and m.with_transfer_seconds]
+        if len(there) == len(works):
+            return there
     raise RecordingError(
         f"contest: no recorded GPU has all sizes of {works[0].name}; expected the recordings that "
         "come with gpulab. Install it again."
     )
-
-
-def _measured(recording: Recording, work: workloads.Workload) -> Measurement | None:
-    """Return what was recorded of a workload of this size and type."""
-    entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
-    return None if entry is None else measurement(recording, entry)
-
-
-def _three_times(m: Measurement) -> tuple[float, float, float]:
-    copies = m.with_transfer_seconds if m.with_transfer_seconds is not None else m.median_seconds
-    return m.launch_seconds, m.median_seconds, copies
-
-
-def _live(work: workloads.Workload, device: Any) -> Times:
-    """Return the three times on this machine's accelerator; where others disturb them, the shortest
-    of each in a few tries.
-    """
-    tried = _tries(work, device, _NEIGHBOURS)
-    returned, done, copied = (min(times) for times in zip(*map(_three_times, tried), strict=True))
-    return returned, done, copied, _codes(tried[-1])
 
 
 def side_by_side() -> Listing:

@@ -21,7 +21,7 @@ wins_from = ...  # a size of the table above, or "never"
 import gpulab as gl
 
 wins_from = "never"
-for row in reversed(gl.lessons.contest("matmul").rows):  # from the largest size down
+for row in reversed(gl.lessons.contest().rows):  # from the largest size down
     if row.with_copies_seconds >= row.cpu_seconds:
         break
     wins_from = row.n
@@ -35,7 +35,7 @@ from gpulab.units import format_seconds
 
 
 def check(answer: Any) -> str:
-    contest = measured_contest("matmul")
+    contest = measured_contest()
     rows = {row.n: row for row in contest.rows}
     right = contest.wins_from
     if isinstance(answer, str):
