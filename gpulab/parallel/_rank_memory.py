@@ -50,7 +50,7 @@ from gpulab.memory import kernel_memory, training_step
 from gpulab.memory.predictions import fake_errors_unlogged, model_made_by
 from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
-from gpulab.memory.training_step import autocast_off, generators_kept
+from gpulab.memory.training_step import undisturbed
 from gpulab.parallel import _strategies
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting
 from gpulab.parallel.model_states import MOST_RANKS, gpt_shape
@@ -318,10 +318,7 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
     """A rank that is not there, with fake tensors; the caller's modes off and generators kept."""
     with (
         fake_rank("predict_ranks", rank, ranks),
-        generators_kept(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        autocast_off("cpu"),
+        undisturbed("cpu"),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
