@@ -236,17 +236,24 @@ def autocast_off(device_type: str) -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
-    generators of Python, NumPy and torch back after it.
+    generators back after it.
     """
+    with (
+        generators_kept(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast_off(device_type),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """Put the random generators of Python, NumPy and torch back after the block."""
     python, legacy = random.getstate(), np.random.get_state()
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        with (
-            torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            autocast_off(device_type),
-        ):
+        with torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)):
             yield
     finally:
         random.setstate(python)
