@@ -25,13 +25,15 @@ BIG = """
 import json, pathlib, sys, time
 import torch, numpy, torch._subclasses.fake_tensor, torch.distributed.fsdp, torch.distributed.tensor
 import gpulab.parallel
-from gpulab.parallel import predict_ranks
+from gpulab.parallel import gpt_shape, predict_ranks
 def resident(field):
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
 before, start, cpu = resident("VmRSS"), time.perf_counter(), time.process_time()
-p = predict_ranks("7B", strategy=sys.argv[1], ranks=1024, precision="bfloat16", microbatches=None)
+shape, pipelined = gpt_shape("7B"), sys.argv[1].startswith("pipeline")
+x = torch.zeros(1024 if pipelined else 1, shape.context, dtype=torch.int64, device="meta")
+p = predict_ranks(shape.model, x, x, strategy=sys.argv[1], ranks=1024, precision="bfloat16")
 print(json.dumps({"strategy": sys.argv[1], "seconds": round(time.perf_counter() - start, 1),
                   "cpu_seconds": round(time.process_time() - cpu, 1),
                   "grown_mib": round((resident("VmHWM") - before) / 2**20), "peak_gib": round(p.peak_bytes / 2**30, 2)}))

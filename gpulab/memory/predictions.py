@@ -547,12 +547,14 @@ def _square_masks_causal() -> Iterator[None]:
         setattr(transformer, name, original)
 
 
-def model_made_by(factory: Any, device_type: str) -> Any:
-    """Return the model that a factory makes with fake tensors on a kind of device."""
+def model_made_by(factory: Any, device_type: str, function: str = "predict") -> Any:
+    """Return the model that a factory makes with fake tensors on a kind of device; errors are said
+    in the name of a function.
+    """
     if not callable(factory):
         raise InputError(
-            f"predict: model is {kind_of(factory)}; expected a torch.nn.Module or a function that "
-            "makes one."
+            f"{function}: model is {kind_of(factory)}; expected a torch.nn.Module or a function "
+            "that makes one."
         )
     try:
         with torch.device(device_type):
@@ -561,12 +563,13 @@ def model_made_by(factory: Any, device_type: str) -> Any:
         raise
     except Exception as error:
         raise InputError(
-            f"predict: the model's factory raised {type(error).__name__} ({message_of(error)}); "
+            f"{function}: the model's factory raised {type(error).__name__} ({message_of(error)}); "
             "expected it to return a torch.nn.Module. Pass a module, or a function that makes one "
             "without arguments."
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise InputError(
-            f"predict: the model's factory returned {kind_of(model)}; expected a torch.nn.Module."
+            f"{function}: the model's factory returned {kind_of(model)}; expected a "
+            "torch.nn.Module."
         )
     return model

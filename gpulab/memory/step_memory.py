@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpulab import _validate, devices
+from gpulab.devices import memory_sizes
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
@@ -40,9 +41,11 @@ def with_margin(nbytes: int, device_kind: str) -> int:
 
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
-    """Return (free bytes, device kind) of a device, or of a bare capacity in bytes, then of the
-    kind given.
+    """Return (free bytes, device kind) of a device, of a GPU of the data sheets, or of a bare
+    capacity in bytes, then of the kind given.
     """
+    if isinstance(device, str) and device in memory_sizes.gpus():
+        return memory_sizes.memory_bytes(device), "cuda"
     if isinstance(device, numbers.Real) and not isinstance(device, bool):
         if not 0 <= float(device) <= _MOST_BYTES:
             raise InputError(

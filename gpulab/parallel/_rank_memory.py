@@ -43,7 +43,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from gpulab import _validate
-from gpulab.devices import memory_sizes
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import kernel_memory, training_step
@@ -53,7 +52,7 @@ from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import undisturbed
 from gpulab.parallel import _strategies
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting
-from gpulab.parallel.model_states import MOST_RANKS, gpt_shape
+from gpulab.parallel.model_states import MOST_RANKS
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
 PRECISIONS = ("float32", "bfloat16")
@@ -80,7 +79,7 @@ _PEAK_TENSORS = 30
 
 def predict_ranks(
     model: Any,
-    inputs: Any = None,
+    inputs: Any,
     targets: Any = None,
     *,
     strategy: str,
@@ -100,13 +99,12 @@ def predict_ranks(
 
     Parameters
     ----------
-    model : torch.nn.Module, callable or str
-        A module (it is copied without its memory, and left as it is), a function without arguments
-        that makes one, or one of ``gpt_shapes()`` by name, such as "7B".
+    model : torch.nn.Module or callable
+        A module (it is copied without its memory, and left as it is), or a function without
+        arguments that makes one, such as ``gpt_shape("7B").model``.
     inputs, targets : torch.Tensor
         The batch of this rank's step: its own part where the ranks divide the batch (data, ddp,
-        zero1 to zero3), else the whole batch. Only shape and dtype matter. For a named model, one
-        sequence (of each microbatch) by default.
+        zero1 to zero3), else the whole batch. Only shape and dtype matter.
     strategy : str
         One of ``parallel.strategies()``.
     ranks : int
@@ -172,20 +170,22 @@ def predict_ranks(
             f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
             "optimizer's state. Pass 'adam'."
         )
-    label, factory, batch = _model_and_batch(model, inputs, targets, parts)
+    if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
+        raise InputError(
+            f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of "
+            "the batch first, such as torch.zeros(8, 784). Only its shape and dtype matter."
+        )
     report(0.0, "making fake tensors")
     with _world(rank, ranks), _step_errors():
-        fake = factory()
-        count = sum(parameter.numel() for parameter in fake.parameters())
+        fake = _fake_model(model)
+        label, count = type(fake).__name__, sum(each.numel() for each in fake.parameters())
         sharing = 1 if strategy in _WHOLE_BATCH else ranks
-        _refuse_unsplit(
-            strategy,
-            Asked(fake, ranks, len(batch[0]) * sharing, parts),
-            sharing,
-        )
-        inputs = torch.empty(batch[0].shape, dtype=batch[0].dtype)
-        targets = inputs if batch[1] is batch[0] else batch[1]  # the same tensor stays that
-        if targets is not inputs and isinstance(targets, torch.Tensor):
+        asked = Asked(fake, ranks, len(inputs) * sharing, parts)
+        _refuse_unsplit(strategy, asked, sharing)
+        given, inputs = inputs, torch.empty(inputs.shape, dtype=inputs.dtype)
+        if targets is given:  # the same tensor stays that
+            targets = inputs
+        elif isinstance(targets, torch.Tensor):
             targets = torch.empty(targets.shape, dtype=targets.dtype)
         seen = follow(
             strategy,
@@ -269,10 +269,7 @@ def largest_batch(
             "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
             "torch.zeros(n, 64, dtype=torch.int64)."
         )
-    if isinstance(memory, str) and memory in memory_sizes.gpus():
-        free, kind = memory_sizes.memory_bytes(memory), "cuda"
-    else:
-        free, kind = free_bytes_of(memory, "cuda")
+    free, kind = free_bytes_of(memory, "cuda")
 
     def needed_bytes(size: int) -> int:
         batch = make(size)
@@ -325,41 +322,12 @@ def _world(rank: int, ranks: int) -> Iterator[None]:
         yield
 
 
-def _model_and_batch(
-    model: Any, inputs: Any, targets: Any, parts: int
-) -> tuple[str, Callable[[], Any], tuple[Any, Any]]:
-    """Return the model's name, what makes it of fake tensors, and the batch."""
-    if isinstance(model, str):
-        shape = gpt_shape(model)
-        if inputs is None:
-            with torch.device("meta"):
-                inputs = targets = torch.zeros(parts, shape.context, dtype=torch.int64)
-        return shape.name, shape.model, (inputs, targets)
-    if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
-        raise InputError(
-            f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of "
-            "the batch first, such as torch.zeros(8, 784). Only its shape and dtype matter."
-        )
-    if isinstance(model, torch.nn.Module):
-        return type(model).__name__, lambda: _fake_copy(model), (inputs, targets)
-    if not callable(model):
-        raise InputError(
-            f"predict_ranks: model is {shown(model)}; expected a torch.nn.Module, a function that "
-            "makes one, or a name such as '7B'."
-        )
-
-    def make() -> Any:
-        try:
-            return model_made_by(model, "cpu")
-        except InputError as error:
-            raise InputError(str(error).replace("predict:", "predict_ranks:", 1)) from error
-
-    name = getattr(model, "__name__", "model")
-    return "the model" if name == "<lambda>" else name, make, (inputs, targets)
-
-
-def _fake_copy(model: Any) -> Any:
-    """Return a copy of a module whose parameters and buffers are fake ones on the CPU."""
+def _fake_model(model: Any) -> Any:
+    """Return what a function makes, or a copy of a module whose parameters and buffers are fake
+    ones on the CPU.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return model_made_by(model, "cpu", "predict_ranks")
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         fake: Any = torch.empty_strided(

@@ -128,7 +128,7 @@ def test_checkpoints_and_bfloat16_take_less() -> None:
      ({"optimizer": None}, "optimizer"), ({"strategy": "tensor", "ranks": 3}, "4 heads"),
      ({"strategy": "pipeline-gpipe", "ranks": 8}, "5 layers"),
      ({"strategy": "pipeline-gpipe", "microbatches": 3}, "inputs of 3 items"),
-     ({"microbatches": 0}, "microbatches"), ({"inputs": "x"}, "inputs"), ({"model": "8B"}, "8B"),
+     ({"microbatches": 0}, "microbatches"), ({"inputs": "x"}, "inputs"), ({"model": 8}, "int"),
      ({"loss": lambda y, t: y}, "loss")],
 )  # fmt: skip
 def test_what_cannot_be_predicted_is_refused(options: dict[str, Any], words: str) -> None:
