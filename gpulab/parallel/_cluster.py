@@ -51,7 +51,7 @@ _CLOSE_SECONDS = 3.0
 RANK_BYTES = 350 * 2**20
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _MOST_THREADS, _MOST_RANKS = 4096, 10**6
-_SUPERVISOR_SECONDS, _TICK_SECONDS = 2.0, 0.05
+_TICK_SECONDS = 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
@@ -430,14 +430,8 @@ class Ranks:
                 "run: the ranks are not running; expected a started cluster. Use `with "
                 "cluster(...) as ranks:`, or call start()."
             )
-        deaths = engines.deaths()
         gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
-        end = time.monotonic() + _SUPERVISOR_SECONDS
-        # ipyparallel has heard of it before the supervisor, which knows how
-        while gone and not deaths and time.monotonic() < end:
-            time.sleep(_TICK_SECONDS)
-            deaths = engines.deaths()
-        deaths = deaths or dict.fromkeys(gone, "ended without an error message")
+        deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
         if deaths:
             how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
             raise RankDiedError(

@@ -208,13 +208,11 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return replace(live.call, begin_seconds=begin, end_seconds=end)
 
     def _cuda_event(self) -> Any:
-        if self._anchor is None:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            event.synchronize()
-            self._anchor = (event, time.perf_counter())
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
+        if self._anchor is None:
+            event.synchronize()
+            self._anchor = (event, time.perf_counter())
         return event
 
 

@@ -95,11 +95,14 @@ class Agent:
         self.keep = frozenset((c.laddr, c.raddr) for c in _connections())
 
     def free(self) -> None:
-        """End every collective in progress: communicators are aborted where they can be, sockets
-        shut down.
+        """End every collective in progress: NCCL's communicators, which sockets do not end, are
+        aborted (written for GPUs; no machine of ours with several has run it), sockets shut down.
         """
         self.freed, self._free_at = True, None
-        _abort_device_groups()
+        on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        for group in list(distributed_c10d._world.pg_map) if on_device else ():
+            with contextlib.suppress(Exception):  # a communicator that is already gone
+                group._get_backend(torch.device("cuda")).abort()
         for twin in self.group_sockets():
             with contextlib.suppress(OSError):
                 twin.shutdown(socket.SHUT_RDWR)
@@ -116,29 +119,23 @@ class Agent:
                     yield twin
 
     def _watch(self) -> None:
+        """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
+        and those after it are that one again.
+        """
         while True:
-            interrupted, now = self._interrupt_came(), time.monotonic()
-            self._free_if_stuck(interrupted, now)
+            ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
+            came, now = ready and signal.SIGINT in self._woken.recv(4096), time.monotonic()
+            if came and not (self.call is not None and self.interrupted):
+                self.interrupted, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
+            if self._free_at is not None and now >= self._free_at:
+                self._free_at = None
+                if self._hangs():
+                    self.free()
             # a report that fails must not end the thread that frees
             with contextlib.suppress(Exception):
                 self._publish(now)
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
                 os._exit(1)  # the supervisor is gone; on Linux the system itself ends its children
-
-    def _free_if_stuck(self, interrupted: bool, now: float) -> None:
-        """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
-        and those after it are that one again.
-        """
-        if interrupted and not (self.call is not None and self.interrupted):
-            self.interrupted, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
-        if self._free_at is not None and now >= self._free_at:
-            self._free_at = None
-            if self._hangs():
-                self.free()
-
-    def _interrupt_came(self) -> bool:
-        ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
-        return bool(ready) and signal.SIGINT in self._woken.recv(4096)
 
     def _hangs(self) -> bool:
         """Whether the rank stands in a collective, or anywhere else inside torch.distributed."""
@@ -192,18 +189,6 @@ def _connections() -> list[Any]:
     # its name before psutil 6
     listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
     return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
-
-
-def _abort_device_groups() -> None:
-    """Abort NCCL's communicators, which sockets do not end. Written for GPUs; on CPU-only machines
-    there are none.
-    """
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return
-
-    for group in list(distributed_c10d._world.pg_map):
-        with contextlib.suppress(Exception):  # a communicator that is already gone
-            group._get_backend(torch.device("cuda")).abort()
 
 
 AGENT = Agent()
@@ -412,23 +397,18 @@ def _interruptible() -> Iterator[Callable[[], None]]:
     Those after it are the same one, sent again because the first may have come too early: a
     function that cleans up goes on.
     """
-    inside = True
+    inside = [True]
 
     def interrupt(number: int, frame: object) -> None:
-        nonlocal inside
         if inside:
-            inside = False
+            inside.clear()
             raise KeyboardInterrupt
-
-    def leave() -> None:
-        nonlocal inside
-        inside = False
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield leave
+        yield inside.clear
     finally:
-        leave()
+        inside.clear()
         signal.signal(signal.SIGINT, before)
 
 

@@ -119,17 +119,27 @@ class Engines(ABC):
         """Do what is to be done before the client is closed."""
 
     def _wait(
-        self, condition: Callable[[], bool], failed: str, log: str, seconds: float = _START_SECONDS
+        self,
+        running: Callable[[], int],
+        failed: str,
+        log: str,
+        seconds: float = _START_SECONDS,
+        wanted: int = 1,
+        count: Callable[[int], None] = lambda here: None,
     ) -> None:
-        """Wait for a condition, as long as there is what the engines depend on.
+        """Wait until as many are running as are wanted, as long as there is what they depend on;
+        ``count`` hears of each new number.
 
         Raises
         ------
         RankError
             If something has ended, or the time is over; with the last line of a log.
         """
-        end = time.monotonic() + seconds
-        while not condition():
+        end, counted = time.monotonic() + seconds, -1
+        while (here := running()) < wanted:
+            if here > counted:
+                count(here)
+                counted = here
             time.sleep(_POLL_SECONDS)
             why = "; ".join(self._supervisor.failed.values()) if self._supervisor else ""
             if lost := self._lost():
@@ -151,18 +161,12 @@ class Engines(ABC):
         self, running: Callable[[], int], progress: Progress, begin: float, log: str, seconds: float
     ) -> None:
         """Wait until enough engines are running, and report how many there are."""
-        reported = -1
 
-        def enough() -> bool:
-            nonlocal reported
-            here = min(running(), self.n)
-            if here > reported:
-                reported = here
-                fraction = begin + (0.9 - begin) * here / self.n
-                progress(fraction, f"{here} of {self.n} engines are running")
-            return here == self.n
+        def count(here: int) -> None:
+            fraction = begin + (0.9 - begin) * here / self.n
+            progress(fraction, f"{here} of {self.n} engines are running")
 
-        self._wait(enough, "too few engines have started", log, seconds)
+        self._wait(running, "too few engines have started", log, seconds, self.n, count)
 
 
 class LocalEngines(Engines):

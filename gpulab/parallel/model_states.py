@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _validate, networks
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
@@ -63,21 +63,24 @@ class GptShape:
         )
 
 
-_SHAPES = (
-    GptShape("course", 2, 128, 4, 1000, 128, "networks.transformer as the lessons use it"),
-    GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
-    GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
-    GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
-    GptShape(
-        "70B",
-        86,
-        8192,
-        64,
-        50257,
-        2048,
-        "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
-    ),
-)
+_SHAPES = {
+    shape.name: shape
+    for shape in (
+        GptShape("course", 2, 128, 4, 1000, 128, "networks.transformer as the lessons use it"),
+        GptShape("125M", 12, 768, 12, 50257, 2048, "GPT-3 Small (Brown et al., 2020, table 2.1)"),
+        GptShape("1.3B", 24, 2048, 16, 50257, 2048, "GPT-3 XL (table 2.1), with 16 heads of 128"),
+        GptShape("7B", 32, 4096, 32, 50257, 2048, "GPT-3 6.7B (table 2.1)"),
+        GptShape(
+            "70B",
+            86,
+            8192,
+            64,
+            50257,
+            2048,
+            "width and heads of Llama 2 70B (Touvron et al., 2023), 86 layers of this transformer",
+        ),
+    )
+}
 
 
 def gpt_shapes() -> tuple[str, ...]:
@@ -88,7 +91,7 @@ def gpt_shapes() -> tuple[str, ...]:
     >>> gpt_shapes()
     ('course', '125M', '1.3B', '7B', '70B')
     """
-    return tuple(shape.name for shape in _SHAPES)
+    return tuple(_SHAPES)
 
 
 def gpt_shape(name: str) -> GptShape:
@@ -104,13 +107,7 @@ def gpt_shape(name: str) -> GptShape:
     >>> round(gpt_shape("7B").parameter_count / 1e9, 2)
     6.86
     """
-    for shape in _SHAPES:
-        if shape.name == name:
-            return shape
-    raise InputError(
-        f"gpt_shape: {shown(name)} is not a size of the transformer; expected one of: "
-        f"{', '.join(gpt_shapes())}. Pass one of these."
-    )
+    return _SHAPES[_validate.word("gpt_shape", "name", name, _SHAPES)]
 
 
 MOST_RANKS = 1024

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,7 +25,8 @@ from gpulab.errors import InputError, message_of, shown
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return a call as bytes.
+    """Return a call as bytes, with the code of the modules that lie beside the notebook or the
+    script and are installed nowhere.
 
     Raises
     ------
@@ -38,15 +38,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             f"run: {shown(function)} is not a function; expected one to call on every rank. Pass "
             "the function itself."
         )
-    with _packing(function, *args, *kwargs.values()):
-        return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _packing(*values: object) -> Iterator[None]:
-    """Let cloudpickle carry the code of the modules that lie beside the notebook or the script and
-    are installed nowhere, and say in a sentence what cannot be carried.
-    """
+    values = (function, *args, *kwargs.values())
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
     modules = [
         module for name in names if (module := sys.modules.get(name)) is not None and loose(module)
@@ -56,7 +48,7 @@ def _packing(*values: object) -> Iterator[None]:
     for module in added:
         cloudpickle.register_pickle_by_value(module)
     try:
-        yield
+        return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
     except Exception as error:
         raise InputError(
             f"run: the call cannot be sent to the ranks ({type(error).__name__}: "
@@ -129,6 +121,8 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
+# of its function ``main``
+_VARIABLES = {"parser", "chosen", "own_gpu", "result", "results", "rank", "returned", "file"}
 FLAGS = __future__.annotations.compiler_flag
 
 
@@ -160,6 +154,9 @@ def export_script(
         raise _refused(f"{shown(function)} is not a function with a name", "Write it with def.")
     parts = Parts()
     name = parts.need(function.__name__, function)
+    # Python would take the call for one of a variable that has no value yet
+    if name in _VARIABLES:
+        raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
     arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
     arguments += [f"{key}={_literal(f'argument {key}', value)}" for key, value in kwargs.items()]
     file = expanded("export_script", path)
@@ -172,15 +169,6 @@ def export_script(
         timeout=timeout_seconds,
         threads=threads,
     )
-    # Python would take the call for one of a variable that has no value yet
-    main = next(
-        each
-        for each in ast.parse(text).body[::-1]
-        if isinstance(each, ast.FunctionDef) and each.name == "main"
-    )
-    stored = (node for node in ast.walk(main) if isinstance(node, ast.Name))
-    if any(node.id == name and isinstance(node.ctx, ast.Store) for node in stored):
-        raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
     write_atomically(file, text.encode())
     return file
 
