@@ -31,8 +31,8 @@ _MARK = "IPY_MODEL_"
 # Which panel a model is, by the traits that only it has: the name of the template's macro.
 _PANELS = {
     "controls": {"spec", "values", "actions"},
-    "results": {"headers", "rows", "evidence"},
-    "prediction": {"question", "choices", "example"},
+    "results": {"shown", "busy"},
+    "prediction": {"asked", "answered"},
     "microscope": {"position", "source", "columns"},
 }
 

@@ -295,17 +295,11 @@ class ResultsPanel(Panel):
     _esm = script("results.js")
 
     label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
-    caption = traitlets.Unicode().tag(sync=True)
-    # what to do where there is no result yet, or what to know about this one
-    message = traitlets.Unicode().tag(sync=True)
-    headers: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    # rows of texts; {"badge": "MEASURED"} is drawn as a badge
-    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    # [{"badge", "text", "rest"}, ...]; "rest" unfolds
-    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    notes: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"code", "sentence"}, ...]
-    more: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the notes that are folded
-    code = traitlets.Unicode().tag(sync=True)
+    # caption: the picture in words; message: what to do where there is no result yet, or what to
+    # know about this one; headers; rows of texts, where {"badge": "MEASURED"} is drawn as a badge;
+    # evidence: [{"badge", "text", "rest"}, ...], whose "rest" unfolds; notes: [{"code",
+    # "sentence"}, ...]; more: those that are folded; code
+    shown = traitlets.Dict().tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
 
 
@@ -783,21 +777,23 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         notes = [{"code": n.code, "sentence": n.sentence} for n in drawing.notes]
         shown_notes = _NOTES if len(notes) > _NOTES + 1 else len(notes)
         self._results.write(
-            caption=meta["description"] if meta and "description" in meta else "",
-            message=message,
-            headers=list(drawing.headers),
-            rows=[
-                [{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row]
-                for row in drawing.rows
-            ],
-            evidence=[
-                {"badge": e.badge.value, "text": line, "rest": rest}
-                for e in {_words(e): e for e in drawing.evidence}.values()
-                for line, rest in [folded(_words(e))]
-            ],
-            notes=notes[:shown_notes],
-            more=notes[shown_notes:],
-            code=self.code,
+            shown={
+                "caption": meta["description"] if meta and "description" in meta else "",
+                "message": message,
+                "headers": list(drawing.headers),
+                "rows": [
+                    [{"badge": c.value} if isinstance(c, Badge) else str(c) for c in row]
+                    for row in drawing.rows
+                ],
+                "evidence": [
+                    {"badge": e.badge.value, "text": line, "rest": rest}
+                    for e in {_words(e): e for e in drawing.evidence}.values()
+                    for line, rest in [folded(_words(e))]
+                ],
+                "notes": notes[:shown_notes],
+                "more": notes[shown_notes:],
+                "code": self.code,
+            }
         )
 
 

@@ -2,9 +2,9 @@
 
 function render({ model, el }) {
   const uid = unique("gpulab-predict");
-  const choices = model.get("choices");
-  const eyebrow = element("div", { class: "gpulab-eyebrow" }, `Predict ${model.get("id")}`);
-  const question = element("div", { class: "gpulab-question", id: `${uid}-question` }, model.get("question"));
+  const { id, question: words, unit, choices, example } = model.get("asked");
+  const eyebrow = element("div", { class: "gpulab-eyebrow" }, `Predict ${id}`);
+  const question = element("div", { class: "gpulab-question", id: `${uid}-question` }, words);
   const form = element("form", { class: "gpulab-answer", novalidate: true });
   const save = element("button", { type: "submit", class: "gpulab-first" }, "Save");
   const error = element("div", { class: "gpulab-error", role: "alert", id: `${uid}-error` });
@@ -20,8 +20,7 @@ function render({ model, el }) {
     form.append(group, save);
     answer = () => { const chosen = group.querySelector("input:checked"); return chosen ? choices[chosen.value] : ""; };
   } else {
-    const unit = model.get("unit");
-    const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", id: `${uid}-input`, placeholder: `such as ${model.get("example")}`, "aria-describedby": `${uid}-error` });
+    const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", id: `${uid}-input`, placeholder: `such as ${example}`, "aria-describedby": `${uid}-error` });
     input.addEventListener("input", () => { error.hidden = true; setText(status, "Press Enter or Save to keep it."); });
     form.append(element("label", { for: `${uid}-input` }, unit ? `Your prediction (${unit})` : "Your prediction"), input, save);
     answer = () => input.value.trim();

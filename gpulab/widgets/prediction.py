@@ -23,11 +23,8 @@ class PredictionPanel(Panel):
 
     _esm = script("prediction.js")
 
-    id = traitlets.Unicode().tag(sync=True)
-    question = traitlets.Unicode().tag(sync=True)
-    unit = traitlets.Unicode().tag(sync=True)
-    choices: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    example = traitlets.Unicode().tag(sync=True)
+    # id, question, unit, choices and an example of an answer
+    asked = traitlets.Dict().tag(sync=True)
     status = traitlets.Unicode().tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     answered = traitlets.Bool(False).tag(sync=True)
@@ -35,14 +32,8 @@ class PredictionPanel(Panel):
 
     def __init__(self, prediction: Prediction) -> None:
         self._prediction = prediction
-        p = prediction
-        super().__init__(
-            id=p.id,
-            question=p.question,
-            unit=p.unit,
-            choices=list(p.choices),
-            example=p.example,
-        )
+        names = ("id", "question", "unit", "choices", "example")
+        super().__init__(asked={name: getattr(prediction, name) for name in names})
         self._unsubscribe = prediction.observe(self._follow)
         self._follow(prediction)
         self.on_msg(self._on_message)

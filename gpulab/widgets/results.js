@@ -49,8 +49,14 @@ function render({ model, el }) {
   watch.observe(wrap);
   watch.observe(lines);
 
+  const shown = () => model.get("shown");
+  let drawn = ""; // the table as it stands: drawn anew, it would lose its place where it scrolls
+
   function drawTable() {
-    const headers = model.get("headers"), rows = model.get("rows");
+    const { headers, rows } = shown();
+    const now = JSON.stringify([headers, rows, model.get("label")]);
+    if (now === drawn) return;
+    drawn = now;
     wrap.hidden = rows.length === 0;
     if (wrap.hidden) return wrap.replaceChildren();
     const table = element("table", { id: uid }, element("caption", { class: "gpulab-hidden" }, model.get("label")));
@@ -74,11 +80,11 @@ function render({ model, el }) {
 
   function drawStatus() {
     const before = [...status.children].filter((line) => line !== fold);
-    const evidence = model.get("evidence").map((e, k) => evidenceLine(e, before[k]));
-    const more = model.get("more").map(note), [summary, list] = fold.firstChild.children;
+    const evidence = shown().evidence.map((e, k) => evidenceLine(e, before[k]));
+    const more = shown().more.map(note), [summary, list] = fold.firstChild.children;
     setText(summary, `${more.length} more notes`);
     list.replaceChildren(...more);
-    const lines = [...evidence, ...model.get("notes").map(note), ...(more.length ? [fold] : [])];
+    const lines = [...evidence, ...shown().notes.map(note), ...(more.length ? [fold] : [])];
     // A line that was there is left in place: taken out and put back, it would lose the focus.
     for (const old of [...status.children]) if (!lines.includes(old)) old.remove();
     for (const [k, line] of lines.entries()) if (status.children[k] !== line) status.insertBefore(line, status.children[k] ?? null);
@@ -87,11 +93,11 @@ function render({ model, el }) {
 
   function drawTexts() {
     for (const [node, name] of [[message, "message"], [caption, "caption"], [code, "code"]]) {
-      setText(node, model.get(name));
+      setText(node, shown()[name]);
     }
-    message.hidden = !model.get("message");
-    caption.hidden = !model.get("caption");
-    details.hidden = !model.get("code");
+    message.hidden = !shown().message;
+    caption.hidden = !shown().caption;
+    details.hidden = !shown().code;
     const busy = model.get("busy") && !gone;
     root.setAttribute("aria-busy", String(busy));
     root.classList.toggle("gpulab-old", busy);
@@ -99,12 +105,10 @@ function render({ model, el }) {
 
   let gone = false; // no kernel will say that the work is over
   const kernel = line(model, el, () => { gone = true; drawTexts(); });
-  const listeners = { ...kernel.reactions, "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus, "change:more": drawStatus };
-  for (const name of ["message", "caption", "code", "busy"]) listeners[`change:${name}`] = drawTexts;
+  const draw = () => { drawTable(); drawStatus(); drawTexts(); };
+  const listeners = { ...kernel.reactions, "change:shown": draw, "change:label": drawTable, "change:busy": drawTexts };
   const end = listen(model, listeners);
-  drawTable();
-  drawStatus();
-  drawTexts();
+  draw();
   kernel.look();
   return () => { watch.disconnect(); end(); };
 }
