@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
 
-from gpulab.errors import InputError, RecordingError, kind_of
+from gpulab.errors import InputError, RecordingError, kind_of, printable
 
 R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -401,6 +401,22 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
         f"{f'<thead><tr>{head}</tr></thead>' if head else ''}"
         f"<tbody>{body}</tbody></table>{below}</figure>"
     )
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as text for a terminal; a row of a name and a sentence makes no column
+    wide.
+    """
+    lines = [[printable(str(cell)) for cell in row] for row in (headers, *rows)]
+    widths = [
+        max((len(line[k]) for line in lines if k != 1 or any(line[2:])), default=0)
+        for k in range(len(headers))
+    ]
+    texts = (
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    return "\n".join(texts)
 
 
 def html_more_notes(sentences: Sequence[str]) -> str:

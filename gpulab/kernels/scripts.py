@@ -36,7 +36,7 @@ from gpulab.kernels._language import NumberType, StandIn
 from gpulab.kernels.simulation._simulate import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function, signatures_of
-from gpulab.results import Result
+from gpulab.results import Result, text_table
 from gpulab.units import plural
 
 _THREADS_OF_FORALL = 128
@@ -178,13 +178,8 @@ class ScriptReport(Result):
     def text(self) -> str:
         """Return the report as text."""
         rows = [[str(show(kernel)) for show in self.columns.values()] for kernel in self.kernels]
-        table = [list(self.columns), *rows] if rows else []
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join([f"gpulab: {self.summary}", *lines, *map(str, self.notes)])
+        table = [text_table(list(self.columns), rows)] if rows else []
+        return "\n".join([f"gpulab: {self.summary}", *table, *map(str, self.notes)])
 
 
 class Session:

@@ -33,7 +33,7 @@ from gpulab.lessons._material import Listing
 from gpulab.lessons._predictions import ratio_of, verdict_of
 from gpulab.lessons._report import ReportedMachine, ReportedPrediction, StudentReport
 from gpulab.models import Roofline
-from gpulab.results import Result
+from gpulab.results import Result, text_table
 from gpulab.units import format_bytes, plural
 
 SAME_NAME = ("ask", "later", "apart")
@@ -796,11 +796,11 @@ def run(arguments: argparse.Namespace) -> int:
                 "file in a folder of yours. Change --grades."
             ) from error
     room = classroom(arguments.folder, same_name=arguments.same_name)
-    _print(room.table())
+    print(text_table(*room.table()))
     print(f"\n{room.caption()}")
     if room.refused or room.remarks:
         print()
-        _print(room.problems.table())
+        print(text_table(*room.problems.table()))
     if graded:
         run_code, trust_code = not arguments.no_code, arguments.trust_code
         grades = grade(room, rubric, run_code=run_code, trust_code=trust_code)
@@ -812,14 +812,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n{grades.caption()} Written to {file}.")
         if grades.differences().rows:
             print()
-            _print(grades.differences().table())
+            print(text_table(*grades.differences().table()))
     return 0
-
-
-def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
-    headers, rows = table
-    lines = [tuple(map(str, cells)) for cells in (headers, *rows)]
-    widths = [min(max(map(len, column)), 60) for column in zip(*lines, strict=True)]
-    for cells in lines:
-        padded = (text.ljust(width) for text, width in zip(cells, widths, strict=True))
-        print("  ".join(padded).rstrip())

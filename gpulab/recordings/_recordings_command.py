@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -38,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab recordings``; return the exit code."""
     from gpulab import recordings
     from gpulab.errors import InputError, RecordingError, message_of, printable
+    from gpulab.results import text_table
 
     chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(chosen) > 1 or (arguments.out and chosen != ["merge"]):
@@ -48,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.show:
         recording = _get(arguments.show)
         print(printable(repr(recording)))
-        _print(recording.table())
+        print(text_table(*recording.table()))
     elif arguments.diff:
         difference = recordings.diff(*(_get(name) for name in arguments.diff))
         print(printable(repr(difference)))
-        _print(difference.table())
+        print(text_table(*difference.table()))
     elif arguments.merge:
         if not arguments.out:
             raise InputError(
@@ -88,19 +88,3 @@ def _get(name: str) -> Any:
 
     is_file = name.endswith(".json") or os.sep in name or pathlib.Path(name).is_file()
     return recordings.read(name) if is_file else recordings.load(name)
-
-
-def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
-    from gpulab.errors import printable
-
-    headers, rows = table
-    lines = [tuple(printable(str(text)) for text in line) for line in (headers, *rows)]
-    # Why a case was not recorded has the rest of its line to itself, so it makes no column wide.
-    widths = [
-        max(len(line[column]) for line in lines if column == 0 or any(line[2:]))
-        for column in range(len(headers))
-    ]
-    for line in lines:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )
