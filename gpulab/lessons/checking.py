@@ -107,12 +107,13 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
             f"loop?{rest}"
         )
     error = outcome.get("error")
-    if isinstance(error, SystemExit):
-        raise Refused("Your code called exit. Return a value instead.")
-    if error is not None and not isinstance(error, Exception):
-        raise Refused(f"Your code ended with {type(error).__name__}. Return a value instead.")
-    if error is not None:
+    if isinstance(error, Exception):
         raise error
+    if error is not None:
+        ending = (
+            "called exit" if isinstance(error, SystemExit) else f"ended with {type(error).__name__}"
+        )
+        raise Refused(f"Your code {ending}. Return a value instead.")
     return outcome["value"]
 
 
@@ -281,23 +282,16 @@ def describe(value: Any) -> str:
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules in a thread that is never interrupted; an interrupt only ends the wait for it.
+    """Import modules before a check's time limit starts.
 
     Parameters
     ----------
     names : sequence of str
         A library that cannot be imported is skipped; the check reports it if it needs the library.
     """
-
-    def work() -> None:
-        for name in names:
-            with contextlib.suppress(Exception):  # the check imports it again and shows its error
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=work, name="gpulab-import")
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_SECONDS)  # a wait that an interrupt can end
+    for name in names:
+        with contextlib.suppress(Exception):  # the check imports it again and shows its error
+            importlib.import_module(name)
 
 
 @dataclass(frozen=True)
