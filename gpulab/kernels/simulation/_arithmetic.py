@@ -227,11 +227,9 @@ def _elementwise(
     """Return the closure of a function of numbers; one of NumPy takes arrays as well, with one more
     to write to.
     """
-    writes = call.name.startswith("np.")
-    nodes = call.arguments(counts[0], counts[1] + writes, _KEYWORDS.get(call.name, ()))
-    values = [call.translator.expression(node) for node in nodes]
-    places = [call.translator.is_place(node) for node in nodes]
-    writes = writes and len(nodes) > counts[1]
+    most = counts[1] + call.name.startswith("np.")
+    values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
+    places = [call.translator.is_place(node) for node in call.given]
 
     def of_numbers(*given: Any) -> Any:
         if any(map(not_numeric, given)):
@@ -247,11 +245,10 @@ def _elementwise(
             raise call.fail(f"{call.name} {takes}") from error
 
     def run(frame: Frame, mask: Mask) -> Any:
-        given = [value(frame, mask) for value in values]
-        return of_numbers(*given)
-
-    def run_into(frame: Frame, mask: Mask) -> Any:
-        *given, last = [value(frame, mask) for value in values]
+        given = values(frame, mask)
+        if len(given) <= counts[1]:
+            return of_numbers(*given)
+        *given, last = given
         if not isinstance(last, _memory.View):
             raise call.fail(f"{call.name} writes to an array; expected one as its last argument")
         for index, some in _memory.elements(last, mask):
@@ -261,7 +258,7 @@ def _elementwise(
             _memory.store(frame.machine, last, some, index, of_numbers(*numbers), call.line)
         return last
 
-    return run_into if writes else run
+    return run
 
 
 _TAKES_NONE = "does not take numbers of these types"

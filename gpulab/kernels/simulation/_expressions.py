@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
-import functools
 import operator
 import types
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +20,12 @@ from gpulab.kernels.simulation._functions import (
     COMPARISONS,
     FUNCTIONS,
     INTRINSICS,
+    PLAIN_PARTS,
     UNARY,
     Call,
-    Maker,
-    is_plain,
     kind_of_value,
     not_numbers,
+    not_numeric,
     power_of_constant,
     written_number,
 )
@@ -138,14 +137,6 @@ class Closure:
     variables: dict[str, Any] = field(compare=False)
 
 
-def _only_computes(called: Any) -> bool:
-    """Return whether a function is a type, or one of math or Python that computes a number."""
-    names = ("abs", "min", "max", "round", "pow")
-    return isinstance(called, np.dtype) or (
-        isinstance(called, Intrinsic) and (called.name.startswith("math.") or called.name in names)
-    )
-
-
 class Translator:
     """Translates the expressions of one function."""
 
@@ -200,20 +191,14 @@ class Translator:
         if isinstance(node, ast.Tuple):
             items = tuple(self.number(part) for part in node.elts)
             return UNKNOWN if UNKNOWN in items else items
-        if (
-            isinstance(node, (ast.BinOp, ast.UnaryOp))
-            and (written := written_number(node)) is not None
-        ):
-            return written
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            value = self.number(node.operand)
-            return -value if isinstance(value, _NUMBERS) else UNKNOWN
-        if isinstance(node, ast.BinOp) and type(node.op) in _PLAIN:
-            left, right = self.number(node.left), self.number(node.right)
-            if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
-                return UNKNOWN
+        if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+            parts = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
+            written, numbers = written_number(node), [self.number(part) for part in parts]
+            apply = _PLAIN.get(type(node.op))
+            if written is not None or apply is None or UNKNOWN in numbers:
+                return UNKNOWN if written is None else written
             try:
-                return _PLAIN[type(node.op)](left, right)
+                return apply(*numbers)
             except (TypeError, ValueError, ArithmeticError):
                 # by 0, of float bits, by a negative shift: the kernel itself meets it
                 return UNKNOWN
@@ -296,12 +281,9 @@ class Translator:
         return lambda frame, mask: value
 
     def _name(self, node: ast.Name) -> Expression:
-        return (
-            self.variable(node) if node.id in self.local else self._outer(self.static(node), node)
-        )
-
-    def variable(self, node: ast.Name) -> Expression:
-        """Return the closure of a variable's value, or of what ``x += 1`` adds to."""
+        """Return the closure of a variable's value, or of what a name from outside stands for."""
+        if node.id not in self.local:
+            return self._outer(self.static(node), node)
         name, line = node.id, node.lineno
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -312,22 +294,15 @@ class Translator:
                     f"the variable {name} is used before it has a value", node
                 ) from None
 
-        def run_unsure(frame: Frame, mask: Mask) -> Any:
-            value = run(frame, mask)
-            frame.look_for(name, mask, line)
-            return value if join is None else frame.types.joined(join, value)
-
-        join = self.joins.reads.get(node)
-        if node in self.joins.unsure:
-            return run_unsure
-        if join is None:
-            return run
+        join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
 
         def run_joined(frame: Frame, mask: Mask) -> Any:
             value = run(frame, mask)
-            return frame.types.joined(join, value) if frame.types.mixed else value
+            if is_unsure:
+                frame.look_for(name, mask, line)
+            return frame.types.joined(join, value) if join and frame.types.mixed else value
 
-        return run_joined
+        return run_joined if join or is_unsure else run
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
         """Return what gives the value of one of several expressions the type that holds all of
@@ -369,16 +344,25 @@ class Translator:
         """Return whether nobody sees which lanes compute an expression; with ``calls`` of functions
         that only compute as well.
         """
-        pure = [
-            part
-            for part in ast.walk(node)
-            if calls
-            and (
-                isinstance(part, ast.IfExp)
-                or (isinstance(part, ast.Call) and _only_computes(self.called(part)))
+        parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
+        return self.joins.unsure.isdisjoint(parts) and all(
+            isinstance(part, PLAIN_PARTS) or (calls and self._only_computes(part)) for part in parts
+        )
+
+    def _only_computes(self, node: ast.AST) -> bool:
+        """Return whether an expression is a conditional one, or calls a type, or a function of math
+        or Python that computes a number.
+        """
+        called = self.called(node) if isinstance(node, ast.Call) else None
+        names = ("abs", "min", "max", "round", "pow")
+        return (
+            isinstance(node, ast.IfExp)
+            or isinstance(called, np.dtype)
+            or (
+                isinstance(called, Intrinsic)
+                and (called.name.startswith("math.") or called.name in names)
             )
-        ]
-        return is_plain(node, pure) and self.joins.unsure.isdisjoint(ast.walk(node))
+        )
 
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""
@@ -442,23 +426,29 @@ class Translator:
             raise self.fail(str(error), node) from error
 
     def _tuple(self, node: ast.Tuple) -> Expression:
-        if any(isinstance(part, ast.Starred) for part in node.elts):
-            parts = [
-                part.value if isinstance(part, ast.Starred) else ast.Tuple([part], ast.Load())
-                for part in node.elts
-            ]
-            sums = functools.reduce(lambda a, b: ast.BinOp(a, ast.Add(), b), parts)
-            spread = self.expression(ast.fix_missing_locations(ast.copy_location(sums, node)))
+        values = self.values(node.elts)
+        return lambda frame, mask: tuple(values(frame, mask))
 
-            def run(frame: Frame, mask: Mask) -> tuple[Any, ...]:
-                found = spread(frame, mask)
-                if not isinstance(found, tuple):
+    def values(self, nodes: list[ast.expr]) -> Callable[[Frame, Mask], list[Any]]:
+        """Return the closure of several values, among which stars spread tuples."""
+        starred = [isinstance(node, ast.Starred) for node in nodes]
+        parts = [
+            self.expression(getattr(node, "value", node) if star else node)
+            for node, star in zip(nodes, starred, strict=True)
+        ]
+        if not any(starred):
+            return lambda frame, mask: [part(frame, mask) for part in parts]
+
+        def run(frame: Frame, mask: Mask) -> list[Any]:
+            found: list[Any] = []
+            for part, star, node in zip(parts, starred, nodes, strict=True):
+                value = part(frame, mask)
+                if star and not isinstance(value, tuple):
                     raise self.fail("only a tuple can be spread by * in a kernel", node)
-                return found
+                found.extend(value if star else [value])
+            return found
 
-            return run
-        items = [self.expression(part) for part in node.elts]
-        return lambda frame, mask: tuple([item(frame, mask) for item in items])
+        return run
 
     def operator(
         self, op: ast.operator, right: ast.expr, node: ast.AST
@@ -504,9 +494,9 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             operand = value(frame, mask)
-            if not isinstance(operand, (np.ndarray, np.generic)):
-                raise self.fail(not_numbers(operand), node)
             try:
+                if not_numeric(operand):
+                    raise TypeError
                 return apply(operand)
             except (TypeError, AttributeError) as error:
                 raise self.fail(not_numbers(operand), node) from error
@@ -721,12 +711,8 @@ class Translator:
         from the end; of a field of a record the empty index.
         """
         array = self.array(node.value)
-        field_name = getattr(node, "attr", "")
-        index = (
-            self.index(node.slice)
-            if isinstance(node, ast.Subscript)
-            else lambda frame, mask: ((field_name,), (False,))
-        )
+        field = ast.Constant(node.attr) if isinstance(node, ast.Attribute) else node.slice
+        index = self.index(ast.copy_location(field, node))
 
         def run(frame: Frame, mask: Mask) -> tuple[_memory.View, tuple[Any, ...], tuple[bool, ...]]:
             view = array(frame, mask)
@@ -806,8 +792,7 @@ class Translator:
             self.program.called.add(found.name)
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
             one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
-            starred = any(isinstance(part, ast.Starred) for part in node.args)
-            return self._spread(one, make) if starred else make(one)
+            return make(one)
         if isinstance(found, np.dtype):
             return self._conversion(found, node, words)
         if isinstance(found, Callee):
@@ -820,40 +805,9 @@ class Translator:
             node,
         )
 
-    def _spread(self, call: Call, make: Maker) -> Expression:
-        """Return the closure of a call with stars, translated for as many arguments as come."""
-        items = self.expression(ast.copy_location(ast.Tuple(call.given, ast.Load()), call.node))
-        made: dict[int, Expression] = {}
-
-        def run(frame: Frame, mask: Mask) -> Any:
-            values = items(frame, mask)
-            names = [f"*{number}" for number in range(len(values))]
-            if len(values) not in made:
-                self.local.update(names)
-                given: list[ast.expr] = [
-                    ast.copy_location(ast.Name(name, ast.Load()), call.node) for name in names
-                ]
-                made[len(values)] = make(replace(call, given=given))
-            frame.variables.update(zip(names, values, strict=True))
-            return made[len(values)](frame, mask)
-
-        return run
-
     def _conversion(self, dtype: np.dtype, node: ast.Call, words: str) -> Expression:
         if len(node.args) != 1 or node.keywords:
             raise self.fail(f"{words} takes one number", node)
-        if (
-            words == "float"
-            and isinstance(node.args[0], ast.Constant)
-            and isinstance(node.args[0].value, str)
-        ):
-            text = node.args[0].value
-            try:
-                return self._literal(float(text), node)
-            except ValueError as error:
-                raise self.fail(
-                    f"float({shown(text)}) is not a number; expected one such as float('inf')", node
-                ) from error
         value = self.expression(node.args[0])
         # Python's own int and float leave narrower types as they are
         keeps = {"int": "iu", "float": "f"}.get(words, "")
@@ -863,11 +817,7 @@ class Translator:
         """Return the closure of a call of a Python function, which takes the variables around
         it.
         """
-        starred = [isinstance(part, ast.Starred) for part in node.args]
-        positional = [
-            self.expression(getattr(part, "value", part) if star else part)
-            for part, star in zip(node.args, starred, strict=True)
-        ]
+        values = self.values(node.args)
         keywords = {part.arg or "**": self.expression(part.value) for part in node.keywords}
 
         def bound(arguments: list[Any], by_name: dict[str, Any]) -> dict[str, Any]:
@@ -876,18 +826,13 @@ class Translator:
             except TypeError as error:
                 raise self.fail(str(error), node) from error
 
-        if not any(starred):
-            bound(list(positional), dict(keywords))
+        if not any(isinstance(part, ast.Starred) for part in node.args):
+            bound(list(node.args), dict(keywords))
 
         def run(frame: Frame, mask: Mask, captured: dict[str, Any]) -> Any:
-            arguments: list[Any] = []
-            for expression, star in zip(positional, starred, strict=True):
-                value = expression(frame, mask)
-                if star and not isinstance(value, tuple):
-                    raise self.fail("only a tuple can be spread by * in a kernel", node)
-                arguments.extend(value if star else [value])
             by_name = {name: value(frame, mask) for name, value in keywords.items()}
-            return function.call(frame.machine, captured | bound(arguments, by_name), mask)
+            arguments = captured | bound(values(frame, mask), by_name)
+            return function.call(frame.machine, arguments, mask)
 
         return run
 
@@ -908,6 +853,12 @@ class Translator:
         return run
 
     def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
+        if keeps == "f" and isinstance(value, str):
+            try:
+                value = _types.constant(float(value))
+            except ValueError as error:
+                text = f"float({shown(value)}) is not a number; expected one such as float('inf')"
+                raise self.fail(text, node) from error
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:
             return value
         if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
@@ -920,8 +871,8 @@ class Translator:
 
 
 _MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out
-_NUMBERS = (int, float, np.integer, np.floating)
-_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
+_PLAIN: dict[type, Callable[..., Any]] = {
+    ast.USub: operator.neg,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

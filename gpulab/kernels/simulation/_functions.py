@@ -10,7 +10,7 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,22 @@ class Call:
             raise self.fail(f"{self.name} takes {wanted}")
         return found
 
+    def values(
+        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+    ) -> Callable[[Frame, Mask], list[Any]]:
+        """Return the closure of the arguments' values, among which stars may spread tuples."""
+        if not any(isinstance(node, ast.Starred) for node in self.given):
+            return self.translator.values(self.arguments(least, most, names))
+        spread = self.translator.values(self.given)
+
+        def run(frame: Frame, mask: Mask) -> list[Any]:
+            found = spread(frame, mask)
+            if not least <= len(found) <= (most or least):
+                raise self.fail(f"{self.name} does not take {plural(len(found), 'argument')}")
+            return found
+
+        return run
+
     def numbers(
         self, least: int, most: int | None = None, names: tuple[str, ...] = ()
     ) -> list[Expression]:
@@ -123,12 +139,15 @@ def computes(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def make(call: Call) -> Expression:
-            nodes = call.arguments(least, most, keywords)
-            closure = call.numeric if numeric else call.translator.expression
-            parts = [closure(node) for node in nodes]
-            return lambda frame, mask: function(
-                call, frame, mask, *[part(frame, mask) for part in parts]
-            )
+            values = call.values(least, most, keywords)
+
+            def run(frame: Frame, mask: Mask) -> Any:
+                given = values(frame, mask)
+                if numeric and any(map(not_numeric, given)):
+                    raise call.fail(f"{call.name} takes numbers")
+                return function(call, frame, mask, *given)
+
+            return run
 
         makes(*names)(make)
         return function
@@ -290,7 +309,7 @@ def kind_of_value(value: Any) -> str:
     return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
 
 
-_PLAIN_PARTS = (
+PLAIN_PARTS = (
     ast.Name,
     ast.Constant,
     ast.Attribute,
@@ -299,14 +318,6 @@ _PLAIN_PARTS = (
     ast.BoolOp,
     ast.Compare,
 )
-
-
-def is_plain(node: ast.expr, pure: Collection[ast.AST] = ()) -> bool:
-    """Return whether an expression only computes: no access, no call but the ``pure`` ones, nothing
-    that depends on which lanes are here.
-    """
-    parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
-    return all(isinstance(part, _PLAIN_PARTS) or part in pure for part in parts)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -6,14 +6,11 @@ import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpulab.kernels.simulation._geometry import WARP, Mask
-
-if TYPE_CHECKING:
-    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # The lanes of one access as a flat list, and its moment: the form in which the hazard search uses
@@ -378,10 +375,10 @@ _KINDS = {
 
 class Tracker:
     """The words of one array. ``across_blocks`` for global memory: threads are numbered through the
-    grid, the words serve all blocks.
+    grid, the words serve all blocks. ``names_lanes`` where a ``syncwarp`` names some.
     """
 
-    def __init__(self, words: int, width: int, across_blocks: bool, program: Program) -> None:
+    def __init__(self, words: int, width: int, across_blocks: bool, names_lanes: bool) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.orders = Orders()
@@ -390,7 +387,7 @@ class Tracker:
         self._kinds: set[str] = set()
         self._waiting: list[tuple[str, Lanes, Moment]] = []
         self._witnesses = {
-            kind: _Witnesses(words, Evicted() if program.names_lanes else None)
+            kind: _Witnesses(words, Evicted() if names_lanes else None)
             for kind in ("store", "atomic", "load")
         }
         # Which words of shared memory have a value; None once all have, and for global memory.

@@ -499,9 +499,8 @@ class Machine:
         return view
 
     def _new_tracker(self, words: int) -> _hazards.Tracker:
-        tracker = _hazards.Tracker(words, self.batch.width, False, self.launch.program).serve(
-            self.orders
-        )
+        names_lanes = self.launch.program.names_lanes
+        tracker = _hazards.Tracker(words, self.batch.width, False, names_lanes).serve(self.orders)
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker

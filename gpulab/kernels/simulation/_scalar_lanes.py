@@ -103,11 +103,6 @@ class Value:
     dtype: np.dtype
     is_exact: bool = True
 
-    @property
-    def is_integer(self) -> bool:
-        """Return whether it is a signed integer."""
-        return self.dtype.kind == "i"
-
 
 class LaneWriter:
     """Writes the function of one lane; ``types`` and ``views`` are what the names hold when the
@@ -300,15 +295,15 @@ class LaneWriter:
 
     def _kept(self, value: Value, indent: int) -> Value:
         """Write a line that gives a value a name; return that."""
-        name = self._temporary()
-        self._line(indent, f"{name} = {value.text}")
+        name, first = self._named(value.text)
+        self._line(indent, first)
         return Value(name, value.dtype, value.is_exact)
 
     def _within(self, value: Value, dtype: np.dtype) -> str:
         """Return the text of a value in a type: of an integer beyond its range the low bits."""
         if value.dtype == dtype and value.is_exact:
             return value.text
-        if not (value.is_integer and dtype.kind == "i"):
+        if not value.dtype.kind == dtype.kind == "i":
             raise Refused
         limits, (name, first) = np.iinfo(dtype), self._named(value.text)
         low = f"({name} + {-limits.min} & {limits.max - limits.min}) - {-limits.min}"
@@ -348,7 +343,7 @@ class LaneWriter:
         for part, extent, stride in zip(parts, view.shape, view.strides, strict=True):
             index = self.value(part)
             # a[-1] is counted from the end
-            if not index.is_integer or isinstance(part, ast.UnaryOp):
+            if index.dtype.kind != "i" or isinstance(part, ast.UnaryOp):
                 raise Refused
             text = first = index.text
             if not text.isidentifier():
@@ -374,13 +369,10 @@ class LaneWriter:
             raise Refused
         return Value(f"A_{name}[{place}]", view.dtype)
 
-    def _temporary(self) -> str:
-        self._temporaries += 1
-        return f"t{self._temporaries}"
-
     def _named(self, text: str) -> tuple[str, str]:
         """Return a name for what a text gives, and the text that gives it that name."""
-        name = self._temporary()
+        self._temporaries += 1
+        name = f"t{self._temporaries}"
         return name, f"({name} := {text})"
 
     # -- expressions
@@ -400,8 +392,6 @@ class LaneWriter:
         return found
 
     def _constant(self, node: ast.Constant) -> Value:
-        if not isinstance(node.value, (bool, int, float)):
-            raise Refused
         return _number(_types.constant(node.value))
 
     def _name(self, node: ast.Name) -> Value:
@@ -427,7 +417,7 @@ class LaneWriter:
         return self._operation(node.op, self.value(node.left), self.value(node.right))
 
     def _operation(self, op: ast.operator, a: Value, b: Value) -> Value:
-        symbol, integers = _SYMBOLS.get(type(op), ""), a.is_integer and b.is_integer
+        symbol, integers = _SYMBOLS.get(type(op), ""), a.dtype.kind == "i" and b.dtype.kind == "i"
         bits = b.text.strip("()")
         if symbol in (">>", "<<") and not (bits.isdigit() and int(bits) < 63):
             raise Refused

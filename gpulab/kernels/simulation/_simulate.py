@@ -626,12 +626,8 @@ def _run(
         together = blocks
     for view in arguments.views:
         if view.store.writable and view.store.tracker is None:
-            view.store.tracker = _hazards.Tracker(
-                view.store.all_words,
-                width,
-                True,
-                program,
-            )
+            words = view.store.all_words
+            view.store.tracker = _hazards.Tracker(words, width, True, program.names_lanes)
             launch.trackers.append(view.store.tracker)
     shared_bytes = done = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)

@@ -172,22 +172,16 @@ class StatementTranslator(_expressions.Translator):
 
     def _augassign(self, node: ast.AugAssign) -> Statement:
         line = node.lineno
-        operation = self.operator(node.op, node.value, node)
-        amount = self.expression(node.value)
-        if isinstance(node.target, ast.Name):
-            old, target = self.variable(node.target), self.target(node.target)
-
-            def run_name(frame: Frame, mask: Mask) -> Mask:
-                frame.machine.step(line, mask)
-                target(frame, mask, operation(old(frame, mask), amount(frame, mask)))
-                return mask
-
-            return run_name
+        if isinstance(node.target, ast.Name):  # which is read here as well
+            both = ast.BinOp(node.target, node.op, node.value)
+            whole = ast.Assign([node.target], ast.copy_location(both, node))
+            return self._assign(ast.copy_location(whole, node))
         if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
             raise self.fail("expected a variable or an element of an array to the left", node)
-        reference = self.reference(node.target)
+        operation = self.operator(node.op, node.value, node)
+        amount, reference = self.expression(node.value), self.reference(node.target)
 
-        def run_element(frame: Frame, mask: Mask) -> Mask:
+        def run(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
             view, places, from_end = reference(frame, mask)
             indices = _memory.index_of(view, places, self.source, line)
@@ -197,7 +191,7 @@ class StatementTranslator(_expressions.Translator):
             _memory.store(frame.machine, view, mask, indices, new, line, from_end)
             return mask
 
-        return run_element
+        return run
 
     def target(self, node: ast.expr) -> Callable[[Frame, Mask, Any], None]:
         """Return what stores a value: into a variable, several, or an element of an array."""
