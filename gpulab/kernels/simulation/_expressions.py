@@ -151,6 +151,7 @@ class Translator:
         self.local = source.local_names.union(around)
         self.followed = {node.id for node in joins.unsure}  # variables that may have no value
         self._assigned_to: str | None = None
+        self._unused: ast.expr | None = None  # a call at whose value nobody looks
         self._compared = compared_reads(source)
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
@@ -745,9 +746,8 @@ class Translator:
         dtype = dtype_of(found)
         return dtype if dtype is not None else found
 
-    def call(self, node: ast.Call, unused: bool = False) -> Expression:
-        """Return the closure of a call; ``unused`` where nobody looks at what it returns."""
-        found, assigned_to = self.called(node), self._assigned_to
+    def _call(self, node: ast.Call) -> Expression:
+        found, assigned_to, unused = self.called(node), self._assigned_to, node is self._unused
         if found is not UNKNOWN:
             return self._call_of(found, node, unused, assigned_to)
         callee, made = self.expression(node.func), dict[Any, Callable[..., Any]]()
@@ -769,8 +769,6 @@ class Translator:
             return made[found](frame, mask)
 
         return run
-
-    _call = call
 
     def _call_of(
         self, found: Any, node: ast.Call, unused: bool, assigned_to: str | None

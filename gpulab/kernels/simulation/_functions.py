@@ -76,34 +76,24 @@ class Call:
         return found
 
     def values(
-        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+        self,
+        least: int,
+        most: int | None = None,
+        names: tuple[str, ...] = (),
+        numeric: bool = False,
     ) -> Callable[[Frame, Mask], list[Any]]:
-        """Return the closure of the arguments' values, among which stars may spread tuples."""
-        if not any(isinstance(node, ast.Starred) for node in self.given):
-            return self.translator.values(self.arguments(least, most, names))
-        spread = self.translator.values(self.given)
+        """Return the closure of the arguments' values, among which stars may spread tuples; with
+        ``numeric`` of numbers alone.
+        """
+        starred = any(isinstance(node, ast.Starred) for node in self.given)
+        nodes = self.given if starred else self.arguments(least, most, names)
+        values = self.translator.values(nodes)
 
         def run(frame: Frame, mask: Mask) -> list[Any]:
-            found = spread(frame, mask)
-            if not least <= len(found) <= (most or least):
+            found = values(frame, mask)
+            if starred and not least <= len(found) <= (most or least):
                 raise self.fail(f"{self.name} does not take {plural(len(found), 'argument')}")
-            return found
-
-        return run
-
-    def numbers(
-        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
-    ) -> list[Expression]:
-        """Return the arguments as closures that give numbers."""
-        return [self.numeric(node) for node in self.arguments(least, most, names)]
-
-    def numeric(self, node: ast.expr) -> Expression:
-        """Return an argument as a closure that gives a number."""
-        value = self.translator.expression(node)
-
-        def run(frame: Frame, mask: Mask) -> Any:
-            found = value(frame, mask)
-            if not isinstance(found, (np.ndarray, np.generic)):
+            if numeric and any(map(not_numeric, found)):
                 raise self.fail(f"{self.name} takes numbers")
             return found
 
@@ -139,15 +129,8 @@ def computes(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def make(call: Call) -> Expression:
-            values = call.values(least, most, keywords)
-
-            def run(frame: Frame, mask: Mask) -> Any:
-                given = values(frame, mask)
-                if numeric and any(map(not_numeric, given)):
-                    raise call.fail(f"{call.name} takes numbers")
-                return function(call, frame, mask, *given)
-
-            return run
+            values = call.values(least, most, keywords, numeric)
+            return lambda frame, mask: function(call, frame, mask, *values(frame, mask))
 
         makes(*names)(make)
         return function
@@ -618,13 +601,12 @@ def _register_warp() -> None:
 
 def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, ...]) -> Expression:
     """Return what lanes of a warp do together: ``act(machine, line, mask, members, *values)``."""
-    parts = call.numbers(more and 1 + more, 1 + more, ("membermask",))
+    values = call.values(more and 1 + more, 1 + more, ("membermask",), numeric=True)
     if not more:
-        call.translator.program.names_lanes |= bool(parts)
-        parts = parts or [lambda frame, mask: np.int64(_ALL)]
+        call.translator.program.names_lanes |= bool(call.given or call.node.keywords)
 
     def run(frame: Frame, mask: Mask) -> Any:
-        given, machine = [part(frame, mask) for part in parts], frame.machine
+        given, machine = values(frame, mask) or [np.int64(_ALL)], frame.machine
         if more and given[1].dtype.name not in takes:
             raise call.fail(
                 f"{call.name} takes values of {', '.join(takes)}; this one is of {given[1].dtype}"
@@ -644,7 +626,7 @@ def _atomic(call: Call, operation: str) -> Expression:
     array = call.translator.array(nodes[0])
     whole = operation == "compare_and_swap"  # numba's older form works on the first element
     index = None if whole else call.translator.index(nodes[1])
-    values = [call.numeric(node) for node in nodes[1 if whole else 2 :]]
+    values = call.translator.values(nodes[1 if whole else 2 :])
     takes = _memory.INTEGERS_ONLY.get(operation, _memory.ALL_TYPES)
 
     def run(frame: Frame, mask: Mask) -> Any:
@@ -658,7 +640,9 @@ def _atomic(call: Call, operation: str) -> Expression:
             raise call.fail(_memory.cannot_be_written(view))
         places, from_end = ((_memory.START,), (False,)) if index is None else index(frame, mask)
         indices = _memory.index_of(view, places, call.translator.source, call.line)
-        given = [value(frame, mask) for value in values]
+        given = values(frame, mask)
+        if any(map(not_numeric, given)):
+            raise call.fail(f"{call.name} takes numbers")
         name, wanted = "cas" if compares else operation, not call.unused
         return _memory.atomic(
             frame.machine, view, mask, indices, name, given, call.line, from_end, wanted

@@ -34,7 +34,9 @@ Statement = Callable[[Frame, Mask], Mask | None]
 
 
 class StatementTranslator(_expressions.Translator):
-    """Translates the statements of one function as well."""
+    """Translates the statements of one function as well: each to a closure, or to None where it
+    does nothing.
+    """
 
     def __init__(
         self, source: Source, program: Program, joins: _types.Joins, around: Collection[str] = ()
@@ -54,11 +56,19 @@ class StatementTranslator(_expressions.Translator):
         """Return the closure of statements that follow each other."""
         outermost = self._depth == 0
         self._depth += 1
-        parts = [part for node in nodes if (part := self.statement(node)) is not None]
+        made = [(node, self.translated(node)) for node in nodes]
         self._depth -= 1
+        # of those that count their own statements, or are none, no line
+        parts = [
+            (0 if isinstance(node, _UNCOUNTED) else getattr(node, "test", node).lineno, part)
+            for node, part in made
+            if part is not None
+        ]
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            for part in parts:
+            for line, part in parts:
+                if line:
+                    frame.machine.step(line, mask)
                 going = part(frame, mask)
                 if frame.machine.raised is not None:  # perhaps in a function that was called
                     going = going and going.without(frame.machine.raised)
@@ -71,11 +81,6 @@ class StatementTranslator(_expressions.Translator):
 
         return run
 
-    def statement(self, node: ast.stmt) -> Statement | None:
-        """Return the closure of a statement, or None where it does nothing."""
-        made: Statement | None = self.translated(node)
-        return made
-
     def _pass(self, node: ast.Pass) -> None:
         return None
 
@@ -83,7 +88,6 @@ class StatementTranslator(_expressions.Translator):
         line, error = node.lineno, "an exception" if node.exc is None else ast.unparse(node.exc)
 
         def run(frame: Frame, mask: Mask) -> None:
-            frame.machine.step(line, mask)
             frame.throw(error, mask, line, lambda: self._exception(node.exc))
 
         return run
@@ -127,28 +131,21 @@ class StatementTranslator(_expressions.Translator):
     _importfrom = _import
 
     def _expr(self, node: ast.Expr) -> Statement | None:
-        line = node.lineno
-        value = (
-            self.call(node.value, unused=True)
-            if isinstance(node.value, ast.Call)
-            else self.expression(node.value)
-            if not isinstance(node.value, ast.Constant)
-            else None
-        )
+        if isinstance(node.value, ast.Constant):
+            return None
+        self._unused = node.value
+        value = self.expression(node.value)
         # a compiler leaves out what nobody uses
         acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in ast.walk(node))
-        if value is None or not acts:
-            return None
 
         def run(frame: Frame, mask: Mask) -> Mask:
-            frame.machine.step(line, mask)
             value(frame, mask)
             return mask
 
-        return run
+        return run if acts else None
 
     def _assign(self, node: ast.Assign | ast.AnnAssign) -> Statement | None:
-        line, given = node.lineno, node.value
+        given = node.value
         if given is None:  # `x: int` gives nothing
             return None
         nodes = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -158,7 +155,6 @@ class StatementTranslator(_expressions.Translator):
             self.keep_computed(target, given, value)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            frame.machine.step(line, mask)
             new = value(frame, mask)
             going = mask if frame.machine.raised is None else mask.without(frame.machine.raised)
             if going is not None:
@@ -182,7 +178,6 @@ class StatementTranslator(_expressions.Translator):
         amount, reference = self.expression(node.value), self.reference(node.target)
 
         def run(frame: Frame, mask: Mask) -> Mask:
-            frame.machine.step(line, mask)
             view, places, from_end = reference(frame, mask)
             indices = _memory.index_of(view, places, self.source, line)
             old = _memory.load(frame.machine, view, mask, indices, line, from_end)
@@ -304,15 +299,9 @@ class StatementTranslator(_expressions.Translator):
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            machine = frame.machine
-            machine.step(line, mask)
-            yes, no = machine.test(line, mask, test(frame, mask))
-            if yes is None:
-                return mask if orelse is None else orelse(frame, mask)
-            if no is None:
-                return body(frame, mask)
-            after_yes = body(frame, yes)
-            after_no = no if orelse is None else orelse(frame, no)
+            yes, no = frame.machine.test(line, mask, test(frame, mask))
+            after_yes = None if yes is None else body(frame, yes)
+            after_no = no if no is None or orelse is None else orelse(frame, no)
             if after_yes is yes and after_no is no:
                 return mask
             return union(after_yes, after_no)
@@ -353,10 +342,9 @@ class StatementTranslator(_expressions.Translator):
         )
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
-        line, is_break = node.lineno, isinstance(node, ast.Break)
+        is_break = isinstance(node, ast.Break)
 
         def run(frame: Frame, mask: Mask) -> None:
-            frame.machine.step(line, mask)
             loop = frame.loops[-1]
             if is_break:
                 loop.broken = union(loop.broken, mask)
@@ -368,23 +356,20 @@ class StatementTranslator(_expressions.Translator):
     _break = _continue = _leave
 
     def _return(self, node: ast.Return) -> Statement:
-        line = node.lineno
-        empty = node.value is None or (
-            isinstance(node.value, ast.Constant) and node.value.value is None
-        )
-        value: Expression | None = (
-            None if empty or node.value is None else self.expression(node.value)
-        )
+        empty = isinstance(node.value, ast.Constant) and node.value.value is None
+        given = None if empty else node.value
+        value = None if given is None else self.expression(given)
+        number = -1 if given is None else self._returned.index(given)
         fail = lambda message: self.fail(message, node)  # noqa: E731
 
-        number = -1 if node.value is None else self._returned.index(node.value)
-
         def run(frame: Frame, mask: Mask) -> None:
-            frame.machine.step(line, mask)
             found = None if value is None else self._result(frame, number, value(frame, mask))
             frame.give(found, mask, fail)
 
         return run
+
+
+_UNCOUNTED = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
 
 
 # -------------------------------------------------------------------------------------------------
