@@ -117,93 +117,16 @@ def _gamma_at_pole(value: float) -> float:
     return math.copysign(math.inf, value) if value == 0 else math.nan
 
 
-_UNARY: dict[str, Callable[[Any], Any]] = {
-    **{
-        name: getattr(np, name)
-        for name in (
-            "sqrt",
-            "exp",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "ceil",
-            "floor",
-            "trunc",
-            "fabs",
-            "exp2",
-            "cbrt",
-            "radians",
-            "degrees",
-            "deg2rad",
-            "rad2deg",
-        )
-    },
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "arcsin": np.arcsin,
-    "arccos": np.arccos,
-    "arctan": np.arctan,
-    "arcsinh": np.arcsinh,
-    "arccosh": np.arccosh,
-    "arctanh": np.arctanh,
-    "erf": _special(math.erf),
-    "erfc": _special(math.erfc),
-    "lgamma": _special(math.lgamma, lambda _: math.inf),
-    "gamma": _special(math.gamma, _gamma_at_pole),
-}
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "atan2": np.arctan2,
-    "arctan2": np.arctan2,
-    "hypot": np.hypot,
-    "copysign": np.copysign,
-    "fmod": np.fmod,
-    "remainder": np.vectorize(math.remainder, otypes=[np.float64]),
-    "nextafter": np.nextafter,
-    "pow": np.power,
-    "power": np.power,
-    "float_power": np.power,
-}
 _FLOATS = (_types.SINGLE, _types.FLOAT)
 _INT32 = np.dtype(np.int32)
-_TESTS: dict[str, Callable[[Any], Any]] = {
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "isfinite": np.isfinite,
-}
-
 # Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU.
 # Source: numba-cuda 0.30, ufunc_db in ufuncs.py and Math_unary in typing/mathdecl.py.
+_IN_MATH_ALONE = (
+    *("sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "copysign"),
+    *("fmod", "isinf", "isfinite"),
+)
 WITHOUT_CODE = {
-    **{
-        f"np.{name}": f"math.{name}"
-        for name in (
-            "sqrt",
-            "exp",
-            "expm1",
-            "log1p",
-            "ceil",
-            "floor",
-            "trunc",
-            "fabs",
-            "exp2",
-            "copysign",
-            "fmod",
-            "isinf",
-            "isfinite",
-        )
-    },
+    **{f"np.{name}": f"math.{name}" for name in _IN_MATH_ALONE},
     "math.cbrt": "cuda.cbrt",
     "np.cbrt": "cuda.cbrt",
     "np.abs": "abs",
@@ -265,15 +188,6 @@ _TAKES_NONE = "does not take numbers of these types"
 _KEYWORDS = {"round": ("number", "ndigits")}
 
 
-def _register(
-    names: dict[str, Callable[..., Any]], count: int, rule: Rule, prefix: str, most: int = 0
-) -> None:
-    for name, function in names.items():
-        FUNCTIONS[prefix + name] = functools.partial(
-            _elementwise, function=function, counts=(count, most or count), rule=rule
-        )
-
-
 def _of_numpy(*types: np.dtype) -> np.dtype:
     return _types.ufunc_type(types, True)
 
@@ -288,70 +202,6 @@ def _complex_type(dtype: np.dtype) -> np.dtype:
 
 def _any_type(*types: np.dtype) -> None:
     """Leave arguments as they are."""
-
-
-def _of_module(module: Any, *names: str) -> dict[str, Callable[..., Any]]:
-    return {name: getattr(module, name) for name in names}
-
-
-_PAIRS = ("fmod", "copysign")
-_OPERATORS = {
-    **{"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "mod": ast.Mod},
-    **{"floordiv": ast.FloorDiv, "pow": ast.Pow, "and_": ast.BitAnd, "or_": ast.BitOr},
-    **{"xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift},
-}
-
-
-def _register_arithmetic() -> None:
-    pairs = {name: function for name, function in _BINARY.items() if name in _PAIRS}
-    powers = {name: function for name, function in _BINARY.items() if function is np.power}
-    others = {name: f for name, f in _BINARY.items() if name not in pairs | powers}
-    for prefix, module, of_one, of_two in (
-        ("math.", math, _types.float_type, _float_of_two), ("np.", np, _of_numpy, _of_numpy),
-    ):  # fmt: skip
-        table: list[tuple[dict[str, Any], int, Rule]] = [
-            (_UNARY, 1, of_one),
-            (_TESTS, 1, _any_type),
-            (pairs, 2, functools.partial(_types.float_pair_type, is_power=False)),
-            (powers, 2, functools.partial(_types.float_pair_type, is_power=True)),
-            (others, 2, of_two),
-        ]
-        for functions, count, rule in table:
-            # math has no arcsin
-            known = {name: f for name, f in functions.items() if hasattr(module, name)}
-            _register(known, count, rule, prefix)
-    _register({"cbrt": np.cbrt}, 1, _types.float_type, "cuda.")
-    named = {name: f for name, f in _UNARY.items() if hasattr(cmath, name)} | {"exp": _exp}
-    _register(named | {"phase": np.angle, "polar": _polar}, 1, _complex_type, "cmath.")
-    _register({"rect": _rect}, 2, _float_of_two, "cmath.")
-    _register(_TESTS, 1, _any_type, "cmath.")
-    for count, rule, names in (
-        (2, _same_numpy_type, "add subtract multiply minimum maximum fmin fmax floor_divide mod"),
-        (2, _same_numpy_type, "remainder bitwise_and bitwise_or bitwise_xor left_shift"),
-        (2, _same_numpy_type, "right_shift equal not_equal less less_equal greater greater_equal"),
-        (1, _same_numpy_type, "negative sign square conjugate conj invert absolute abs"),
-        (2, _of_numpy, "divide true_divide"),
-        (1, _of_numpy, "reciprocal rint"),
-        (2, _any_type, "logical_and logical_or logical_xor"),
-        (1, _any_type, "logical_not signbit"),
-    ):
-        _register(_of_module(np, *names.split()), count, rule, "np.")
-    _register(_of_module(np, "conjugate", "conj"), 1, _any_type, ".")
-    for name, operation in _OPERATORS.items():
-        both = dict.fromkeys((name, "i" + name.rstrip("_")), ARITHMETIC[operation])
-        _register(both, 2, _any_type, "operator.")
-    several: list[tuple[Rule, dict[str, Any], int, int]] = [
-        (_any_type, {"abs": _absolute}, 1, 1),
-        (_any_type, {"pow": _types.power, "divmod": _divmod, "math.ldexp": _ldexp}, 2, 2),
-        (_any_type, {"round": _round, "complex": _complex, "cmath.log": _complex_log}, 1, 2),
-        (_any_type, {"cuda.fma": _fma, "cuda.selp": _selected}, 3, 3),
-        (_types.float_type, {"math.modf": np.modf, "math.frexp": np.frexp}, 1, 1),
-        (_own_type, {"cuda.popc": _ones, "cuda.clz": _leading_zeros}, 1, 1),
-        (_own_type, {"cuda.ffs": _first_set, "cuda.brev": _reversed_bits}, 1, 1),
-        (_any_type, {".bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, 1, 1),
-    ]  # fmt: skip
-    for rule, functions, count, most in several:
-        _register(functions, count, rule, "", most)
 
 
 def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
@@ -560,9 +410,6 @@ def _first_set(value: Any) -> Any:
     return np.where(bits == 0, 0, _trailing_zeros(bits) + 1).astype(np.uint32)[()]
 
 
-_register_arithmetic()
-
-
 # -------------------------------------------------------------------------------------------------
 # Functions of several results, of tuples and of arrays; the half precision and the vector types of
 # cuda.
@@ -614,50 +461,12 @@ def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> 
         raise call.fail(f"`{call.name}`: {error}") from error
 
 
-def _half(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of half precision: computed in float32 and rounded."""
-    return lambda *given: function(*given).astype(np.float16)
-
-
-def _fixed(dtype: np.dtype) -> Rule:
-    """Return the rule of functions that take one type alone."""
-    return lambda *_: dtype
-
-
-def _register_halves() -> None:
-    one = _of_module(np, "ceil", "floor", "trunc", "rint", "sin", "cos", "sqrt", "log", "log2")
-    one |= _of_module(np, "log10", "exp", "exp2") | {"abs": np.abs, "neg": np.negative}
-    one |= {"exp10": lambda x: np.float32(10) ** x, "rsqrt": _inverse_root, "rcp": np.reciprocal}
-    two = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-    two |= {"max": np.fmax, "min": np.fmin}
-    three = {"fma": lambda x, y, z: x * y + z}
-    tests: dict[str, Any] = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
-    tests |= {"gt": np.greater, "ge": np.greater_equal}
-    table: list[tuple[dict[str, Any], int, np.dtype]] = [
-        (one, 1, _types.SINGLE), (two, 2, _types.SINGLE), (three, 3, _types.FLOAT),
-    ]  # fmt: skip
-    for functions, count, wide in table:
-        halves = {name: _half(function) for name, function in functions.items()}
-        _register(halves, count, _fixed(wide), "cuda.fp16.h")
-    _register(tests, 2, _fixed(np.dtype(np.float16)), "cuda.fp16.h")
-
-
 def _inverse_root(value: Any) -> Any:
     return 1 / np.sqrt(value)
 
 
 def _sines(value: Any) -> Any:
     return np.sin(value), np.cos(value)
-
-
-def _register_libdevice() -> None:
-    """Register the functions of ``libdevice`` that math has: of float64, with an f of float32."""
-    one = _UNARY | {"rsqrt": _inverse_root, "sincos": _sines, "frexp": np.frexp}
-    for dtype, mark in ((_types.FLOAT, ""), (_types.SINGLE, "f")):
-        for names, count in ((one, 1), (_BINARY, 2)):
-            marked = {f"{name}{mark}": function for name, function in names.items()}
-            _register(marked, count, _fixed(dtype), "libdevice.")
-    _register({"sad": lambda x, y, z: abs(x - y) + z}, 3, _fixed(_INT32), "libdevice.")
 
 
 # The vector types of one to four parts, whose type they are named by.
@@ -684,13 +493,140 @@ def _vector(
     return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 
 
-def _register_vectors() -> None:
-    for alias, name in _ALIASES.items():
-        for count in range(1, 5):
-            names = f"cuda.{name}x{count}", f"cuda.{alias}{count}"
-            computes(*names, most=4)(functools.partial(_vector, np.dtype(name), count))
+for _alias, _name in _ALIASES.items():
+    for _count in range(1, 5):
+        _names = f"cuda.{_name}x{_count}", f"cuda.{_alias}{_count}"
+        computes(*_names, most=4)(functools.partial(_vector, np.dtype(_name), _count))
 
 
-_register_halves()
-_register_libdevice()
-_register_vectors()
+# -------------------------------------------------------------------------------------------------
+# The table of all functions of numbers: what stands before their names, the functions, how many
+# arguments they take, and what gives the type to which these are cast.
+
+
+Functions = dict[str, Callable[..., Any]]
+
+
+def _of_module(module: Any, names: str) -> Functions:
+    return {name: getattr(module, name) for name in names.split()}
+
+
+def _known(module: Any, functions: Functions) -> Functions:
+    """Return those whose names a module has: math has no arcsin."""
+    return {name: function for name, function in functions.items() if hasattr(module, name)}
+
+
+def _in_halves(functions: Functions) -> Functions:
+    """Return functions of half precision: computed in float32 and rounded."""
+
+    def in_half(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: function(*given).astype(np.float16)
+
+    return {name: in_half(function) for name, function in functions.items()}
+
+
+def _fixed(dtype: np.dtype) -> Rule:
+    """Return the rule of functions that take one type alone."""
+    return lambda *_: dtype
+
+
+_UNARY: Functions = {
+    **_of_module(np, "sqrt exp expm1 log log2 log10 log1p sin cos tan sinh cosh tanh ceil floor"),
+    **_of_module(np, "trunc fabs exp2 cbrt radians degrees deg2rad rad2deg arcsin arccos arctan"),
+    **_of_module(np, "arcsinh arccosh arctanh"),
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")},
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
+    **{"erf": _special(math.erf), "erfc": _special(math.erfc)},
+    **{"lgamma": _special(math.lgamma, lambda _: math.inf)},
+    **{"gamma": _special(math.gamma, _gamma_at_pole)},
+}
+_TESTS = _of_module(np, "isnan isinf isfinite")
+_PAIRS = _of_module(np, "fmod copysign")
+_POWERS: Functions = dict.fromkeys(("pow", "power", "float_power"), np.power)
+_BINARY: Functions = _of_module(np, "arctan2 hypot nextafter") | {
+    "atan2": np.arctan2,
+    "remainder": np.vectorize(math.remainder, otypes=[np.float64]),
+}
+_OPERATORS = {
+    **{"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "mod": ast.Mod},
+    **{"floordiv": ast.FloorDiv, "pow": ast.Pow, "and": ast.BitAnd, "or": ast.BitOr},
+    **{"xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift},
+}
+_HALVES_OF_ONE = _of_module(np, "ceil floor trunc rint sin cos sqrt log log2 log10 exp exp2") | {
+    **{"abs": np.abs, "neg": np.negative, "rcp": np.reciprocal, "rsqrt": _inverse_root},
+    **{"exp10": lambda x: np.float32(10) ** x},
+}
+_HALVES_OF_TWO: Functions = {
+    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide},
+    **{"max": np.fmax, "min": np.fmin},
+}
+_HALVES_COMPARED: Functions = {
+    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
+    **{"gt": np.greater, "ge": np.greater_equal},
+}
+_DEVICE_OF_ONE = _UNARY | {"rsqrt": _inverse_root, "sincos": _sines, "frexp": np.frexp}
+_DEVICE_OF_TWO = _BINARY | _PAIRS | _POWERS
+_pair_type = functools.partial(_types.float_pair_type, is_power=False)
+_power_type = functools.partial(_types.float_pair_type, is_power=True)
+_MODULES: tuple[tuple[str, Any, Rule, Rule], ...] = (
+    ("math.", math, _types.float_type, _float_of_two),
+    ("np.", np, _of_numpy, _of_numpy),
+)
+_TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
+    *((prefix, _known(module, _UNARY), (1, 1), rule) for prefix, module, rule, _ in _MODULES),
+    *((prefix, _known(module, _BINARY), (2, 2), rule) for prefix, module, _, rule in _MODULES),
+    *((prefix, _TESTS, (1, 1), _any_type) for prefix in ("math.", "np.", "cmath.")),
+    *((prefix, _known(module, _PAIRS), (2, 2), _pair_type) for prefix, module, *_ in _MODULES),
+    *((prefix, _known(module, _POWERS), (2, 2), _power_type) for prefix, module, *_ in _MODULES),
+    ("cuda.", {"cbrt": np.cbrt}, (1, 1), _types.float_type),
+    ("cmath.", _known(cmath, _UNARY), (1, 1), _complex_type),
+    ("cmath.", {"exp": _exp, "phase": np.angle, "polar": _polar}, (1, 1), _complex_type),
+    ("cmath.", {"rect": _rect}, (2, 2), _float_of_two),
+    ("cmath.", {"log": _complex_log}, (1, 2), _any_type),
+    *(
+        ("np.", _of_module(np, names), (count, count), rule)
+        for count, rule, names in (
+            (2, _same_numpy_type, "add subtract multiply minimum maximum fmin fmax floor_divide"),
+            (2, _same_numpy_type, "mod remainder bitwise_and bitwise_or bitwise_xor left_shift"),
+            (2, _same_numpy_type, "right_shift equal not_equal less less_equal greater"),
+            (2, _same_numpy_type, "greater_equal"),
+            (1, _same_numpy_type, "negative sign square conjugate conj invert absolute abs"),
+            (2, _of_numpy, "divide true_divide"),
+            (1, _of_numpy, "reciprocal rint"),
+            (2, _any_type, "logical_and logical_or logical_xor"),
+            (1, _any_type, "logical_not signbit"),
+        )
+    ),
+    (".", _of_module(np, "conjugate conj"), (1, 1), _any_type),
+    (".", {"bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, (1, 1), _any_type),
+    ("", {"abs": _absolute}, (1, 1), _any_type),
+    ("", {"pow": _types.power, "divmod": _divmod}, (2, 2), _any_type),
+    ("", {"round": _round, "complex": _complex}, (1, 2), _any_type),
+    ("math.", {"ldexp": _ldexp}, (2, 2), _any_type),
+    ("math.", {"modf": np.modf, "frexp": np.frexp}, (1, 1), _types.float_type),
+    ("cuda.", {"fma": _fma, "selp": _selected}, (3, 3), _any_type),
+    ("cuda.", {"popc": _ones, "clz": _leading_zeros}, (1, 1), _own_type),
+    ("cuda.", {"ffs": _first_set, "brev": _reversed_bits}, (1, 1), _own_type),
+    *(
+        ("operator.", {prefix + name + mark: ARITHMETIC[kind]}, (2, 2), _any_type)
+        for name, kind in _OPERATORS.items()
+        for prefix, mark in (("", "_" * (name in ("and", "or"))), ("i", ""))
+    ),
+    ("cuda.fp16.h", _in_halves(_HALVES_OF_ONE), (1, 1), _fixed(_types.SINGLE)),
+    ("cuda.fp16.h", _in_halves(_HALVES_OF_TWO), (2, 2), _fixed(_types.SINGLE)),
+    ("cuda.fp16.h", _in_halves({"fma": lambda x, y, z: x * y + z}), (3, 3), _fixed(_types.FLOAT)),
+    ("cuda.fp16.h", _HALVES_COMPARED, (2, 2), _fixed(np.dtype(np.float16))),
+    # of float64, and with an f of float32
+    *(
+        ("libdevice.", {f"{name}{mark}": function}, (count, count), _fixed(dtype))
+        for mark, dtype in (("", _types.FLOAT), ("f", _types.SINGLE))
+        for functions, count in ((_DEVICE_OF_ONE, 1), (_DEVICE_OF_TWO, 2))
+        for name, function in functions.items()
+    ),
+    ("libdevice.", {"sad": lambda x, y, z: abs(x - y) + z}, (3, 3), _fixed(_INT32)),
+]
+for _prefix, _functions, _counts, _rule in _TABLE:
+    for _name, _function in _functions.items():
+        FUNCTIONS[_prefix + _name] = functools.partial(
+            _elementwise, function=_function, counts=_counts, rule=_rule
+        )

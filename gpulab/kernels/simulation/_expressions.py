@@ -39,7 +39,8 @@ from gpulab.kernels.simulation.source import (
     Source,
     compared_reads,
     dtype_of,
-    known_object,
+    meaning_of,
+    member_of,
 )
 from gpulab.units import plural
 
@@ -166,7 +167,7 @@ class Translator:
         """
         if isinstance(node, ast.Name) and node.id not in self.local:
             try:
-                return known_object(self.program.outside(self.source, node.id))
+                return meaning_of(self.program.outside(self.source, node.id))
             except KeyError:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
             except AttributeError as error:
@@ -422,7 +423,7 @@ class Translator:
 
     def _member(self, owner: Any, node: ast.Attribute) -> Any:
         try:
-            return known_object(owner, node.attr)
+            return member_of(owner, node.attr)
         except AttributeError as error:
             raise self.fail(str(error), node) from error
 

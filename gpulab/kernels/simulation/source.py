@@ -515,11 +515,7 @@ def inert(found: Any) -> Any:
     it; for most its name alone is left.
     """
     kind, function = type(found), plain_function(found)
-    if (
-        kind in _PLAIN
-        or kind is enum.EnumMeta
-        or id(found) in _stubs(sys.modules.get("numba.cuda"))
-    ):
+    if kind in _PLAIN or id(found) in _stubs(sys.modules.get("numba.cuda")):
         return found
     if type(function) is types.FunctionType:
         return Callee(function, signatures_of(found))
@@ -546,20 +542,18 @@ def inert(found: Any) -> Any:
     return types.SimpleNamespace(__name__=type.__getattribute__(kind, "__name__"))
 
 
-def known_object(owner: Any, attribute: str | None = None) -> Any:
-    """Return what an object, or an attribute of it, means in a kernel.
+def member_of(owner: Any, attribute: str) -> Any:
+    """Return what an attribute of an object means in a kernel.
 
     Raises
     ------
     AttributeError
         If the owner is none of the modules that a kernel may look into.
     """
-    if attribute is None:
-        return _meaning_of(owner)
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
     if isinstance(owner, types.ModuleType) and attribute in vars(owner):
-        found = _meaning_of(inert(vars(owner)[attribute]))
+        found = meaning_of(inert(vars(owner)[attribute]))
         if not isinstance(found, types.ModuleType | types.BuiltinFunctionType):
             return found
     if isinstance(owner, np.dtype) and attribute == "type":
@@ -575,9 +569,11 @@ def known_object(owner: Any, attribute: str | None = None) -> Any:
     raise AttributeError(f"`.{attribute}` of {of} is not supported in a kernel")
 
 
-def _meaning_of(found: Any) -> Any:
+def meaning_of(found: Any) -> Any:
+    """Return what an object from outside means in a kernel."""
     if isinstance(found, types.ModuleType):
-        name = _module_name(found)
+        is_libdevice = found.__name__.endswith("libdevice")
+        name = "libdevice" if is_libdevice else _MODULES.get(found.__name__)
         return found if name is None else Intrinsic(name)
     if isinstance(found, Callee) and found.function.__module__.startswith(_OURS[:2]):
         name = found.function.__name__
@@ -595,11 +591,6 @@ def _meaning_of(found: Any) -> Any:
         return Intrinsic(f"np.{found.__name__}")
     stub = _stubs(sys.modules.get("numba.cuda")).get(id(found))
     return Intrinsic(stub) if stub else found
-
-
-def _module_name(module: types.ModuleType) -> str | None:
-    name = module.__name__
-    return "libdevice" if name.endswith("libdevice") else _MODULES.get(name)
 
 
 def _member(owner: str, attribute: str) -> Any:
@@ -633,18 +624,11 @@ def dtype_of(found: Any) -> np.dtype | None:
         return found
     if isinstance(found, type) and issubclass(found, np.generic):
         return np.dtype(found)
-    of_record = (
-        getattr(found, "dtype", None) if type(found).__module__.startswith("numba") else None
-    )
-    if isinstance(of_record, np.dtype):
-        return of_record
-    name = (
-        found
-        if isinstance(found, str)
-        else getattr(found, "name", None)
-        if type(found).__module__.startswith(_OURS)
-        else None
-    )
+    module, name = type(found).__module__, found if isinstance(found, str) else None
+    if module.startswith("numba") and isinstance(getattr(found, "dtype", None), np.dtype):
+        return found.dtype
+    if module.startswith(_OURS):
+        name = getattr(found, "name", None)
     if isinstance(name, str) and _NUMBA_TYPES.get(name):
         return np.dtype(_NUMBA_TYPES[name])
     return None
