@@ -642,12 +642,7 @@ class Translator:
         if isinstance(kind, enum.EnumMeta) and isinstance(node.slice, ast.Constant):
             attribute = ast.Attribute(node.value, str(node.slice.value), ast.Load())
             return self._outer(self._member(kind, attribute), node)
-        value, index, line, source = (
-            self.expression(node.value),
-            self.index(node.slice),
-            node.lineno,
-            self.source,
-        )
+        value, index, line = self.expression(node.value), self.index(node.slice), node.lineno
         sliced = any(
             isinstance(part, ast.Slice)
             for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
@@ -657,7 +652,7 @@ class Translator:
         compared = node in self._compared
         if compared:
             self.program.notes.append(
-                f"{source.place(line)}: `{ast.unparse(node)}` is read without an atomic where "
+                f"{self.source.place(line)}: `{ast.unparse(node)}` is read without an atomic where "
                 "other threads may change it by one. That is benign where the value only serves a "
                 "compare-and-swap, which fails if it is old."
             )
@@ -668,7 +663,12 @@ class Translator:
             if isinstance(owner, _types.Items):
                 if len(places) != 1:
                     raise self.fail("a range takes one index", node)
-                return owner.at(frame, mask, self._item_number(owner, places[0], mask, node))
+                place = _memory.integer(frame.machine, places[0], line)
+                if mask.split((place < -owner.count) | (place >= owner.count))[0] is not None:
+                    raise self.fail(
+                        "the range has no such item; expected an index below its length", node
+                    )
+                return owner.at(frame, mask, np.where(place < 0, place + owner.count, place))
             if isinstance(owner, tuple):
                 return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, (_memory.View, _memory.Choice)):
@@ -683,25 +683,15 @@ class Translator:
             if places and isinstance(places[0], str):
                 return self._field(frame, owner, mask, places[0], node)
             if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
-                return _memory.part_of(frame.machine, owner, mask, places, from_end, source, line)
-            indices = _memory.index_of(owner, places, source, line)
+                return _memory.part_of(frame.machine, owner, mask, places, from_end, line)
+            indices = _memory.index_of(frame.machine, owner, places, line)
             return _memory.load(frame.machine, owner, mask, indices, line, from_end, compared)
 
         return run
 
-    def _item_number(self, items: _types.Items, place: Any, mask: Mask, node: ast.expr) -> Any:
-        """Return which item of a range an index means; refuse one that it does not have."""
-        place = _memory.integer(place, self.source, node.lineno)
-        if mask.split((place < -items.count) | (place >= items.count))[0] is not None:
-            raise self.fail("the range has no such item; expected an index below its length", node)
-        return np.where(place < 0, place + items.count, place)
-
     def _field(self, frame: Frame, owner: Any, mask: Mask, name: str, node: ast.expr) -> Any:
         """Return a field of a record: a number, or again a record or an array."""
-        try:
-            found = _memory.field_of(frame.machine, owner, mask, name)
-        except TypeError as error:
-            raise self.fail(str(error), node) from error
+        found = _memory.field_of(frame.machine, owner, mask, name, node.lineno)
         if found.ndim or found.dtype.names is not None:
             return found
         return _memory.load(frame.machine, found, mask, (), node.lineno)
@@ -721,10 +711,7 @@ class Translator:
             places, from_end = index(frame, mask)
             if not places or not isinstance(places[0], str):
                 return view, places, from_end
-            try:
-                return _memory.field_of(frame.machine, view, mask, places[0]), (), ()
-            except TypeError as error:
-                raise self.fail(str(error), node) from error
+            return _memory.field_of(frame.machine, view, mask, places[0], node.lineno), (), ()
 
         return run
 

@@ -639,7 +639,7 @@ def _atomic(call: Call, operation: str) -> Expression:
         if view.store.space == "constant":
             raise call.fail(_memory.cannot_be_written(view))
         places, from_end = ((_memory.START,), (False,)) if index is None else index(frame, mask)
-        indices = _memory.index_of(view, places, call.translator.source, call.line)
+        indices = _memory.index_of(frame.machine, view, places, call.line)
         given = values(frame, mask)
         if any(map(not_numeric, given)):
             raise call.fail(f"{call.name} takes numbers")

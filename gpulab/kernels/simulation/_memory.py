@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpulab.kernels.simulation import _hazards, _types, report
 from gpulab.kernels.simulation._geometry import Batch, Mask
-from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -564,33 +563,33 @@ def _of_axis(part: slice, extent: Any, integer: Callable[[Any], Any]) -> tuple[A
 
 
 def index_of(
-    view: View | Choice, places: tuple[Any, ...], source: Source, line: int
+    machine: Machine, view: View | Choice, places: tuple[Any, ...], line: int
 ) -> tuple[Any, ...]:
     """Return the indices of one element as int64."""
     if len(places) != len(view.shape):
-        raise source.error(
+        raise machine.launch.error(
             f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
             f"{len(places)}; expected one index for each",
             line,
         )
     if len(places) == 1:
-        return (integer(places[0], source, line),)
-    return tuple([integer(place, source, line) for place in places])
+        return (integer(machine, places[0], line),)
+    return tuple([integer(machine, place, line) for place in places])
 
 
-def integer(place: Any, source: Source, line: int) -> Any:
+def integer(machine: Machine, place: Any, line: int) -> Any:
     """Return an index as int64, or name the line where it is not an integer."""
     if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
         return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
         if isinstance(place, slice):
-            raise source.error(
+            raise machine.launch.error(
                 "a slice is used where one element is written; expected an index. Write a loop "
                 "over the elements",
                 line,
             )
         kind = getattr(place, "dtype", type(place).__name__)
-        raise source.error(
+        raise machine.launch.error(
             f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line
         )
     return _types.cast(place, _types.INT)
@@ -603,14 +602,13 @@ def part_of(
     mask: Mask,
     places: tuple[Any, ...],
     from_end: tuple[bool, ...],
-    source: Source,
     line: int,
 ) -> View:
     """Return a row, a block or a slice of an array: a view of the same memory, without elements in
     lanes that are out of bounds.
     """
     if len(places) > view.ndim:
-        raise source.error(
+        raise machine.launch.error(
             f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
             f"{len(places)}; expected fewer",
             line,
@@ -621,8 +619,10 @@ def part_of(
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, slice):
             if np.size(place.step) != 1:
-                raise source.error("the step of a slice differs between threads", line)
-            start, count, step = _of_axis(place, extent, lambda limit: integer(limit, source, line))
+                raise machine.launch.error("the step of a slice differs between threads", line)
+            start, count, step = _of_axis(
+                place, extent, lambda limit: integer(machine, limit, line)
+            )
             offset = offset + start * np.int64(stride)
             shape.append(count)
             strides.append(stride * step)
@@ -631,7 +631,7 @@ def part_of(
             where, within = locate(
                 machine,
                 one,
-                (integer(place, source, line),),
+                (integer(machine, place, line),),
                 within,
                 line,
                 "take a part at",
@@ -648,16 +648,10 @@ def part_of(
 
 
 @of_each_array
-def field_of(machine: Machine, view: View, mask: Mask, name: str) -> View:
-    """Return a field of a record, or of each of an array of records.
-
-    Raises
-    ------
-    TypeError
-        If it has none of this name.
-    """
+def field_of(machine: Machine, view: View, mask: Mask, name: str, line: int) -> View:
+    """Return a field of a record, or of each of an array of records."""
     if name not in (view.dtype.names or ()):
-        raise TypeError(f"{view.store.name} has no field {name!r}")
+        raise machine.launch.error(f"{view.store.name} has no field {name!r}", line)
     dtype, at = view.dtype.fields[name][:2]  # type: ignore[index]
     dtype, shape = dtype.subdtype or (dtype, ())
     pitch = view.store.pitch
@@ -717,9 +711,11 @@ def fill(machine: Machine, view: View, mask: Mask, value: Any, line: int) -> Non
     if view.dtype.names is not None:
         for number, name in enumerate(view.dtype.names):
             part = (
-                value[number] if isinstance(value, tuple) else field_of(machine, value, mask, name)
+                value[number]
+                if isinstance(value, tuple)
+                else field_of(machine, value, mask, name, line)
             )
-            fill(machine, field_of(machine, view, mask, name), mask, part, line)
+            fill(machine, field_of(machine, view, mask, name, line), mask, part, line)
         return
     for index, some in elements(view, mask):
         part = value[int(index[-1])] if isinstance(value, tuple) else value

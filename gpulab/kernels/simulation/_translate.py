@@ -179,7 +179,7 @@ class StatementTranslator(_expressions.Translator):
 
         def run(frame: Frame, mask: Mask) -> Mask:
             view, places, from_end = reference(frame, mask)
-            indices = _memory.index_of(view, places, self.source, line)
+            indices = _memory.index_of(frame.machine, view, places, line)
             old = _memory.load(frame.machine, view, mask, indices, line, from_end)
             new = operation(old, amount(frame, mask))
             self._check_store(new, view, node)
@@ -220,9 +220,7 @@ class StatementTranslator(_expressions.Translator):
                 if is_array and np.all(value.shape[0] == len(parts)):
                     indices = [(np.int64(number),) for number in range(len(parts))]
                     value = tuple(
-                        _memory.part_of(
-                            frame.machine, value, mask, index, (False,), self.source, line
-                        )
+                        _memory.part_of(frame.machine, value, mask, index, (False,), line)
                         if value.ndim > 1
                         else _memory.load(frame.machine, value, mask, index, line)
                         for index in indices
@@ -248,13 +246,11 @@ class StatementTranslator(_expressions.Translator):
                 ):
                     if not isinstance(value, (np.ndarray, np.generic)):
                         raise self.fail("only numbers can be stored in an array", node)
-                    indices = _memory.index_of(view, places, self.source, line)
+                    indices = _memory.index_of(frame.machine, view, places, line)
                     _memory.store(frame.machine, view, mask, indices, value, line, from_end)
                     return
                 if places:
-                    view = _memory.part_of(
-                        frame.machine, view, mask, places, from_end, self.source, line
-                    )
+                    view = _memory.part_of(frame.machine, view, mask, places, from_end, line)
                 try:
                     _memory.fill(frame.machine, view, mask, value, line)
                 except (TypeError, AttributeError, IndexError) as error:
@@ -509,9 +505,9 @@ def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> _
     def element(frame: Frame, mask: Mask, turn: Any) -> Any:
         place = (np.int64(turn),)
         if view.ndim > 1:
-            return _memory.part_of(frame.machine, view, mask, place, (False,), source, line)
+            return _memory.part_of(frame.machine, view, mask, place, (False,), line)
         return _memory.load(
-            frame.machine, view, mask, _memory.index_of(view, place, source, line), line
+            frame.machine, view, mask, _memory.index_of(frame.machine, view, place, line), line
         )
 
     return _types.Items(view.shape[0], element)

@@ -279,19 +279,16 @@ def constant(value: Any) -> Value:
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biufcmM":
         return value
-    if isinstance(value, bool):
-        return np.bool_(value)
-    if isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            return np.int64(value)
-        if value < 2**64:
-            return np.uint64(value)
-        raise TypeError("an integer beyond 64 bits")
-    if isinstance(value, float):
-        return np.float64(value)
-    if isinstance(value, complex):
-        return np.complex128(value)
-    raise TypeError(kind_of(value))
+    if type(value) not in _LITERALS:
+        raise TypeError(kind_of(value))
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        if not 0 <= value < 2**64:
+            raise TypeError("an integer beyond 64 bits")
+        return np.uint64(value)
+    return _LITERALS[type(value)](value)
+
+
+_LITERALS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 
 
 # -------------------------------------------------------------------------------------------------
