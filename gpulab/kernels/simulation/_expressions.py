@@ -52,11 +52,13 @@ if TYPE_CHECKING:
 # it.
 
 
-Fail = Callable[[str], KernelError]
-
-
 def item_of(
-    items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: bool, fail: Fail
+    frame: Frame,
+    items: tuple[Any, ...],
+    places: tuple[Any, ...],
+    mask: Mask,
+    known: bool,
+    line: int,
 ) -> Any:
     """Return the element that each lane asks for; ``known`` where the index is a constant, which
     may have elements of any types.
@@ -78,21 +80,26 @@ def item_of(
         or not isinstance(index, (np.ndarray, np.generic))
         or index.dtype.kind not in "iu"
     ):
-        raise fail("a tuple takes one index, an integer")
+        raise frame.machine.launch.error("a tuple takes one index, an integer", line)
     wanted = np.unique(mask.selected(index) if np.ndim(index) else index).tolist()
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
-        raise fail(f"the tuple has {plural(len(items), 'element')}; expected an index below that")
+        raise frame.machine.launch.error(
+            f"the tuple has {plural(len(items), 'element')}; expected an index below that", line
+        )
     if not known and len({type_of(item) for item in items}) > 1:
-        raise fail(
+        raise frame.machine.launch.error(
             "the elements of the tuple are of several types, and its index is not a constant; "
-            "expected one type, or a constant index"
+            "expected one type, or a constant index",
+            line,
         )
     found = items[wanted[0]]
     for place in wanted[1:]:
         try:
             found = _memory.merge(index == place, items[place], found)
         except TypeError as error:
-            raise fail(f"the elements of the tuple are {error}") from error
+            raise frame.machine.launch.error(
+                f"the elements of the tuple are {error}", line
+            ) from error
     return found
 
 
@@ -648,7 +655,6 @@ class Translator:
             for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
         )
         constant = self.literal(node.slice) is not UNKNOWN
-        fail = lambda message: self.fail(message, node)  # noqa: E731
         compared = node in self._compared
         if compared:
             self.program.notes.append(
@@ -670,7 +676,7 @@ class Translator:
                     )
                 return owner.at(frame, mask, np.where(place < 0, place + owner.count, place))
             if isinstance(owner, tuple):
-                return item_of(owner, places, mask, constant, fail)
+                return item_of(frame, owner, places, mask, constant, line)
             if not isinstance(owner, (_memory.View, _memory.Choice)):
                 raise self.fail(
                     f"`{ast.unparse(node.value)}` is not an array; expected one before the index",

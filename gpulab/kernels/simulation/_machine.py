@@ -16,9 +16,8 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._arguments import MOST_SHARED_BYTES
-from gpulab.kernels.simulation import _hazards, _turns, _types, report, source
+from gpulab.kernels.simulation import _hazards, _memory, _turns, _types, report, source
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, count_warps, place, union
-from gpulab.kernels.simulation._memory import START, Store, View, merge, new_view
 from gpulab.models.requests import (
     ELEMENT_BYTES,
     SECTOR_BYTES,
@@ -62,12 +61,14 @@ class Counters:
     )
     executed: list[tuple[int, Mask]] = field(default_factory=list)
     tested: list[tuple[int, Mask, Mask | None, Mask | None]] = field(default_factory=list)
-    _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    _accessed: dict[
+        tuple[int, _memory.Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]
+    ] = field(default_factory=lambda: defaultdict(list))
     _accessed_words: int = 0
 
-    def access(self, line: int, store: Store, kind: str, elements: _Elements, mask: Mask) -> None:
+    def access(
+        self, line: int, store: _memory.Store, kind: str, elements: _Elements, mask: Mask
+    ) -> None:
         """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
         shared memory.
         """
@@ -82,7 +83,7 @@ class Counters:
             self.settle_accesses()
 
     def requests(
-        self, line: int, store: Store, kind: str, elements: np.ndarray, active: np.ndarray
+        self, line: int, store: _memory.Store, kind: str, elements: np.ndarray, active: np.ndarray
     ) -> None:
         """Count accesses of global memory at once: of each warp the element of each lane and which
         lanes take part, shape (n, 32).
@@ -130,7 +131,7 @@ class Counters:
 def _count(
     found: Counter[str],
     accesses: list[tuple[_Elements, Mask]],
-    store: Store,
+    store: _memory.Store,
     alike: bool,
 ) -> None:
     """Count accesses whose elements and masks have the same shapes; ``alike`` where all lanes of a
@@ -289,9 +290,9 @@ class Machine:
         self.epoch: int | np.ndarray = launch.epoch
         self.exited: Mask | None = None
         self.raised: Mask | None = None  # those of them that ended by an exception
-        self.shared: dict[tuple[Any, ...], View] = {}
+        self.shared: dict[tuple[Any, ...], _memory.View] = {}
         self.shared_bytes = 0
-        self.dynamic: list[View] = []
+        self.dynamic: list[_memory.View] = []
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = (
             _hazards.WarpBarriers(batch.blocks, batch.warps, batch.first)
@@ -365,7 +366,7 @@ class Machine:
                     self.launch.trace.append(report.Step(line, tuple(bits.tolist()), []))
                 self.launch.trace_cut |= not self._recording
 
-    def trace_access(self, store: Store, places: np.ndarray, mask: Mask, kind: str) -> None:
+    def trace_access(self, store: _memory.Store, places: np.ndarray, mask: Mask, kind: str) -> None:
         """Keep what the traced block accesses."""
         row = self._traced_row()
         if row is None or not self._recording:
@@ -484,7 +485,9 @@ class Machine:
 
     # -- memory
 
-    def new_shared(self, key: tuple[int, tuple[int, ...], np.dtype], name: str, line: int) -> View:
+    def new_shared(
+        self, key: tuple[int, tuple[int, ...], np.dtype], name: str, line: int
+    ) -> _memory.View:
         """Return the block's shared array of a place in the source, a shape and a type; the shape
         (0,) is the dynamic one.
         """
@@ -494,7 +497,7 @@ class Machine:
         view = self.shared.get(key)
         if view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
-            view = self.shared[key] = new_view(name, "shared", shape, dtype, self.batch)
+            view = self.shared[key] = _memory.new_view(name, "shared", shape, dtype, self.batch)
             view.store.tracker = self._new_tracker(view.store.all_words)
         return view
 
@@ -514,7 +517,7 @@ class Machine:
                 line,
             )
 
-    def _dynamic(self, name: str, dtype: np.dtype, line: int) -> View:
+    def _dynamic(self, name: str, dtype: np.dtype, line: int) -> _memory.View:
         """Return dynamic shared memory as an array: all such arrays begin at the same byte, and
         share the words that are looked at.
 
@@ -527,15 +530,15 @@ class Machine:
                 return view
         if not self.dynamic:
             self._more_shared(nbytes, line)
-            self._dynamic_bytes = new_view(
+            self._dynamic_bytes = _memory.new_view(
                 name, "shared", (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
             ).store.data
         elements = nbytes // dtype.itemsize
-        store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
+        store = _memory.Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
         store.word_bytes = self.launch.program.dynamic_word
         words = max(nbytes // store.word_bytes, store.words)
         store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
-        view = View(store, START, (np.int64(elements),), (1,))
+        view = _memory.View(store, _memory.START, (np.int64(elements),), (1,))
         self.dynamic.append(view)
         return view
 
@@ -546,7 +549,7 @@ class Machine:
         for view in [*self.shared.values(), *self.dynamic]:
             view.store.tracker.split(self.batch.blocks)
 
-    def lanes_of(self, store: Store, where: Any, mask: Mask) -> _hazards.Lanes:
+    def lanes_of(self, store: _memory.Store, where: Any, mask: Mask) -> _hazards.Lanes:
         """Return the lanes that access places of a tracked store: of one block, while all do alike
         in their shared memory.
         """
@@ -639,20 +642,20 @@ class Frame:
     types: _types.JoinTypes
     loops: list[Leavers] = field(default_factory=list)
     # local ones, by the place in the source that makes them
-    arrays: dict[int, View] = field(default_factory=dict)
+    arrays: dict[int, _memory.View] = field(default_factory=dict)
     returns: int = 0
     result: Any = None
     gave_nothing: bool = False  # whether lanes came to a plain `return`
     # the lanes that gave a variable a value, where that is not sure
     given: dict[str, Mask | None] = field(default_factory=dict)
 
-    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+    def assign(self, name: str, value: Any, mask: Mask, line: int) -> None:
         """Give a variable a value in some lanes; the others keep theirs."""
         old = self.variables.get(name)
         if old is None or mask is self.live or mask.array is None:
             self.variables[name] = value
         else:
-            self.variables[name] = merged(mask, value, old, name, fail)
+            self.variables[name] = self._merged(mask, value, old, name, line)
 
     def look_for(self, name: str, mask: Mask, line: int) -> None:
         """Report a variable that lanes read to which they have given no value: they have what was
@@ -677,27 +680,27 @@ class Frame:
         machine.found("exception", line, "", (), (thread,), mask.lanes, text)
         machine.launch.thrown.append((thread, made))
 
-    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+    def give(self, value: Any, mask: Mask, line: int) -> None:
         """Return from the call in some lanes."""
         self.returns += 1
         if self.is_kernel:
             self.machine.exited = union(self.machine.exited, mask)
             if value is not None:
-                raise fail("a kernel cannot return a value; expected a plain `return`")
+                text = "a kernel cannot return a value; expected a plain `return`"
+                raise self.machine.launch.error(text, line)
         elif value is None:
             self.gave_nothing = True
         elif self.result is None:
             self.result = value
         else:
-            self.result = merged(mask, value, self.result, "the result", fail)
+            self.result = self._merged(mask, value, self.result, "the result", line)
 
-
-def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
-    """Return the new value in the lanes of the mask and the old one elsewhere."""
-    try:
-        return merge(mask.array, value, old)
-    except TypeError as error:
-        raise fail(f"{name} has {error}") from error
+    def _merged(self, mask: Mask, value: Any, old: Any, name: str, line: int) -> Any:
+        """Return the new value in the lanes of the mask and the old one elsewhere."""
+        try:
+            return _memory.merge(mask.array, value, old)
+        except TypeError as error:
+            raise self.machine.launch.error(f"{name} has {error}", line) from error
 
 
 Expression = Callable[[Frame, Mask], Any]  # what computes a value for the lanes of a mask

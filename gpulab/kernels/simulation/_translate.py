@@ -193,10 +193,9 @@ class StatementTranslator(_expressions.Translator):
         line = node.lineno
         if isinstance(node, ast.Name):
             name = node.id
-            fail = lambda message: self.fail(message, node)  # noqa: E731
             is_joined, is_followed = node in self.joins.of, name in self.followed
             if not is_joined and not is_followed:
-                return lambda frame, mask, value: frame.assign(name, value, mask, fail)
+                return lambda frame, mask, value: frame.assign(name, value, mask, line)
 
             def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
                 kind = getattr(value, "dtype", None)
@@ -209,7 +208,7 @@ class StatementTranslator(_expressions.Translator):
                         ) from error
                 if is_followed:
                     frame.given[name] = union(frame.given.get(name), mask)
-                frame.assign(name, value, mask, fail)
+                frame.assign(name, value, mask, line)
 
             return store_noted
         if isinstance(node, (ast.Tuple, ast.List)):
@@ -356,11 +355,10 @@ class StatementTranslator(_expressions.Translator):
         given = None if empty else node.value
         value = None if given is None else self.expression(given)
         number = -1 if given is None else self._returned.index(given)
-        fail = lambda message: self.fail(message, node)  # noqa: E731
 
         def run(frame: Frame, mask: Mask) -> None:
             found = None if value is None else self._result(frame, number, value(frame, mask))
-            frame.give(found, mask, fail)
+            frame.give(found, mask, node.lineno)
 
         return run
 
