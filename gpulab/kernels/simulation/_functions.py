@@ -582,23 +582,6 @@ def _active_lanes(call: Call, frame: Frame, mask: Mask) -> Any:
 _INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)))
 
 
-def _register_warp() -> None:
-    def warp(
-        name: str, act: Callable[..., Any], more: int = 0, takes: tuple[str, ...] = ()
-    ) -> None:
-        FUNCTIONS[f"cuda.{name}"] = functools.partial(_together, act=act, more=more, takes=takes)
-
-    for kind in ("", "_up", "_down", "_xor"):
-        warp(f"shfl{kind}_sync", functools.partial(shuffle, kind=kind), 2, _SHUFFLED)
-    for kind in ("all", "any", "eq", "ballot"):
-        warp(f"{kind}_sync", functools.partial(vote, kind=kind), 1, _INTEGERS)
-    warp("match_any_sync", match_any, 1, _SHUFFLED)
-    warp("match_all_sync", match_all, 1, _SHUFFLED)
-    warp("syncwarp", synchronize)
-    for operation in (*_memory.OPERATIONS, "cas", "compare_and_swap"):
-        FUNCTIONS[f"cuda.atomic.{operation}"] = functools.partial(_atomic, operation=operation)
-
-
 def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, ...]) -> Expression:
     """Return what lanes of a warp do together: ``act(machine, line, mask, members, *values)``."""
     values = call.values(more and 1 + more, 1 + more, ("membermask",), numeric=True)
@@ -678,8 +661,23 @@ def _active(machine: Machine, mask: Mask) -> np.ndarray:
     return by_warp(machine, mask.array)
 
 
+# From which lane each shuffle takes its value; its own beyond the warp.
+_SOURCES: dict[str, Callable[[Any, Any], Any]] = {
+    "": lambda lanes, given: given,
+    "_up": np.subtract,
+    "_down": np.add,
+    "_xor": np.bitwise_xor,
+}
+
+
 def shuffle(
-    machine: Machine, line: int, mask: Mask, members: Any, value: Any, lane: Any, kind: str
+    machine: Machine,
+    line: int,
+    mask: Mask,
+    members: Any,
+    value: Any,
+    lane: Any,
+    source_of: Callable[[Any, Any], Any],
 ) -> Any:
     """Return the value of another lane; a lane that takes no part has none to give, which is a
     finding.
@@ -688,14 +686,8 @@ def shuffle(
     # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
     given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)
     values = by_warp(machine, value)
-    if kind == "":
-        source = given
-    elif kind == "_up":
-        source = np.where(lanes - given < 0, lanes, lanes - given)
-    elif kind == "_down":
-        source = np.where(lanes + given > WARP - 1, lanes, lanes + given)
-    else:
-        source = lanes ^ given
+    source = source_of(lanes, given)
+    source = np.where((source < 0) | (source >= WARP), lanes, source)
     active = _active(machine, mask)
     bits = by_warp(machine, np.asarray(members).astype(np.int64))
     rows = max(array.shape[0] for array in (source, values, active, bits))
@@ -886,4 +878,22 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     return _voted(kind, true, active)[:, None].astype(np.int32)
 
 
-_register_warp()
+# What lanes of a warp do together: the function, how many values it takes beside the mask, and the
+# types that the first of them may have.
+_TOGETHER: dict[str, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
+    **{
+        f"shfl{kind}_sync": (functools.partial(shuffle, source_of=source_of), 2, _SHUFFLED)
+        for kind, source_of in _SOURCES.items()
+    },
+    **{
+        f"{kind}_sync": (functools.partial(vote, kind=kind), 1, _INTEGERS)
+        for kind in ("all", "any", "eq", "ballot")
+    },
+    "match_any_sync": (match_any, 1, _SHUFFLED),
+    "match_all_sync": (match_all, 1, _SHUFFLED),
+    "syncwarp": (synchronize, 0, ()),
+}
+for _name, (_act, _more, _takes) in _TOGETHER.items():
+    FUNCTIONS[f"cuda.{_name}"] = functools.partial(_together, act=_act, more=_more, takes=_takes)
+for _name in (*_memory.OPERATIONS, "cas", "compare_and_swap"):
+    FUNCTIONS[f"cuda.atomic.{_name}"] = functools.partial(_atomic, operation=_name)

@@ -425,7 +425,8 @@ class LaneWriter:
             a, b = (Value(self._within(v, v.dtype), v.dtype) for v in (a, b))
         text = f"({a.text} {symbol} {b.text})"
         if integers and symbol and symbol != "/":
-            is_exact = a.is_exact and b.is_exact and symbol not in ("+", "-", "*", "<<", "//")
+            grows = ("+", "-", "*", "<<") if bits.isdigit() else ("+", "-", "*", "<<", "//")
+            is_exact = a.is_exact and b.is_exact and symbol not in grows
             return Value(text, INT, is_exact)
         # a float64, into which both turn an integer alike
         if symbol not in ("+", "-", "*", "/") or not {a.dtype.kind, b.dtype.kind} <= {"i", "f"}:
