@@ -234,6 +234,9 @@ class Translator:
     def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
         """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
         self._assigned_to = assigned_to
+        is_sum = isinstance(node, (ast.BinOp, ast.UnaryOp))
+        if is_sum and (written := written_number(node)) is not None:
+            return self._literal(written, node)
         made: Expression = self.translated(node)
         return made
 
@@ -377,7 +380,7 @@ class Translator:
         """Return the closure of an object from outside of the kernel."""
         if isinstance(found, Intrinsic) and found.name in INTRINSICS:
             intrinsic = INTRINSICS[found.name]
-            return lambda frame, mask: intrinsic(frame.machine)
+            return lambda frame, mask: intrinsic(frame.machine.batch)
         if isinstance(found, np.ndarray):
             view = _memory.constant_view(ast.unparse(node), found)
             return lambda frame, mask: view
@@ -484,9 +487,6 @@ class Translator:
         return run
 
     def _binop(self, node: ast.BinOp) -> Expression:
-        written = written_number(node)
-        if written is not None:
-            return self._literal(written, node)
         left, right, apply = (
             self.expression(node.left),
             self.expression(node.right),
@@ -495,9 +495,6 @@ class Translator:
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
-        written = written_number(node)
-        if written is not None:
-            return self._literal(written, node)
         value = self.expression(node.operand)
         apply = UNARY[type(node.op)]
 

@@ -102,7 +102,7 @@ class Call:
 
 Maker = Callable[[Call], Expression]
 FUNCTIONS: dict[str, Maker] = {}
-INTRINSICS: dict[str, Callable[[Machine], Any]] = {}
+INTRINSICS: dict[str, Callable[[Batch], Any]] = {}
 
 
 def makes(*names: str) -> Callable[[Maker], Maker]:
@@ -328,17 +328,11 @@ _PLACES: dict[str, Callable[[Batch, int], Any]] = {
     "blockDim": lambda batch, axis: np.int64(batch.block[axis]),
     "gridDim": lambda batch, axis: np.int64(batch.grid[axis]),
 }
-
-
-def _place(machine: Machine, read: Callable[[Batch, int], Any], axis: int) -> Any:
-    return read(machine.batch, axis)
-
-
 for _name, _read in _PLACES.items():
     for _axis, _letter in enumerate("xyz"):
-        INTRINSICS[f"cuda.{_name}.{_letter}"] = functools.partial(_place, read=_read, axis=_axis)
-INTRINSICS["cuda.laneid"] = lambda m: m.batch.linear_thread % 32
-INTRINSICS["cuda.warpsize"] = lambda m: np.int64(32)
+        INTRINSICS[f"cuda.{_name}.{_letter}"] = functools.partial(_read, axis=_axis)
+INTRINSICS["cuda.laneid"] = lambda batch: batch.linear_thread % WARP
+INTRINSICS["cuda.warpsize"] = lambda batch: np.int64(WARP)
 
 
 @makes("cuda.grid", "cuda.gridsize")

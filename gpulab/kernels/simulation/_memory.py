@@ -756,12 +756,10 @@ def store(
 
 def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any]) -> Any:
     """Do what writes to places; note whether memory is another one then, if a loop asks for it."""
-    launch = machine.launch
-    if not launch.watchers:
-        return write()
-    before = store.read(where, machine.batch)
+    watched, launch = machine.launch.watchers > 0, machine.launch
+    before = store.read(where, machine.batch) if watched else None
     found = write()
-    launch.changes += not np.array_equal(before, store.read(where, machine.batch))
+    launch.changes += watched and not np.array_equal(before, store.read(where, machine.batch))
     return found
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from gpulab.kernels.simulation import _types
 from gpulab.kernels.simulation._geometry import WARP, Mask, union
 from gpulab.kernels.simulation._machine import Expression, Frame, Machine
-from gpulab.kernels.simulation._memory import START, Choice, View
+from gpulab.kernels.simulation._memory import START, View
 from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
 # Turns in one go: what is logged of them has to fit into memory, and work without end must be
 # noticed. Turns of a loop within others in one go, and turns of all lanes.
 _FUEL, _MOST_TURNS, _MOST_LOGGED = 1 << 11, 1 << 12, 1 << 17
-_MOST_BLOCKS = 40  # of one loop, as bits
 _ELEMENT_BITS = 40  # the bits in which a logged access keeps its element
 _PROGRAMS_KEPT, _TRIES = 32, 4
 # Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
@@ -205,8 +204,6 @@ class LaneWriter:
         """Begin a block; return the list of its lines."""
         blocks = self._loop.blocks
         self._line(indent, f"p{self._loop.number} {'|' if blocks else ''}= {1 << len(blocks)}")
-        if len(blocks) == _MOST_BLOCKS:
-            raise Refused
         blocks.append([])
         return blocks[-1]
 
@@ -761,6 +758,7 @@ class ScalarLoop:
         values = {
             name: one for name, one in held.items() if isinstance(one, (np.ndarray, np.generic))
         }
+        owners = [frame.variables.get(name) for name in self._owners]
         local = [view.store for view in views.values() if view.store.space == "local"]
         if (
             len(views) + len(values) < sum(one is not None for one in held.values())
@@ -769,7 +767,8 @@ class ScalarLoop:
                 name in values and values[name].dtype != dtype
                 for (name, _), dtype in frame.types.mixed.items()
             )
-            or any(_is_record(frame.variables.get(name)) for name in self._owners)
+            # attributes that may be fields, which are read from memory each time
+            or any(getattr(owner, "dtype", BOOL).names for owner in owners if owner is not None)
         ):
             raise Refused
         fixed: dict[int, Any] = {}
@@ -858,11 +857,6 @@ def _is_of_a_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _is_record(value: Any) -> bool:
-    """Return whether a value's attributes may be fields, which are read from memory each time."""
-    return isinstance(value, (View, Choice)) and value.dtype.names is not None
-
-
 def _lists(view: View, lanes: np.ndarray) -> Any:
     """Return what an array holds, for each lane: its own elements, or those of memory that nobody
     writes.
@@ -875,10 +869,6 @@ def _lists(view: View, lanes: np.ndarray) -> Any:
 
 def _those(mask: Mask, which: list[bool]) -> Mask | None:
     """Return some of the lanes."""
-    if not any(which):
-        return None
-    if all(which):
-        return mask
     array = np.zeros((mask.batch.blocks, mask.batch.width), dtype=bool)
-    array.reshape(-1)[mask.flat[np.array(which)]] = True
-    return Mask(mask.batch, array)
+    array.reshape(-1)[mask.flat] = which
+    return mask.split(array)[0]

@@ -201,8 +201,8 @@ class Program:
         self._outside: list[tuple[Source, str, Any, Any]] = []
         # Known weakly: the translation of a kernel must not keep the kernel itself.
         self._functions: dict[weakref.ref[types.FunctionType], Function] = {}
-        python_function = plain_function(function)
-        self.kernel = self._function(Callee(python_function, signatures_of(function)), self.source)
+        callee = Callee(plain_function(function), signatures_of(function))
+        self.kernel = self._function(callee, self.source)
 
     def _function(self, callee: Callee, source: Source) -> Function:
         defaults = [_value(source.name, one) for one in callee.function.__defaults__ or ()]

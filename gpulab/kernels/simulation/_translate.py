@@ -217,13 +217,8 @@ class StatementTranslator(_expressions.Translator):
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
                 is_array = isinstance(value, (_memory.View, _memory.Choice)) and value.ndim > 0
                 if is_array and np.all(value.shape[0] == len(parts)):
-                    indices = [(np.int64(number),) for number in range(len(parts))]
-                    value = tuple(
-                        _memory.part_of(frame.machine, value, mask, index, (False,), line)
-                        if value.ndim > 1
-                        else _memory.load(frame.machine, value, mask, index, line)
-                        for index in indices
-                    )
+                    items = items_of(value, self.source, line)
+                    value = tuple(items.at(frame, mask, place) for place in range(len(parts)))
                 if not isinstance(value, tuple) or len(value) != len(parts):
                     raise self.fail(f"expected {plural(len(parts), 'value')} to the right", node)
                 for part, item in zip(parts, value, strict=True):
@@ -496,7 +491,7 @@ def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> _
                 line,
             )
         return _types.Items(len(value), lambda frame, mask, turn: value[turn])
-    if not isinstance(value, _memory.View) or not value.ndim:
+    if not isinstance(value, (_memory.View, _memory.Choice)) or not value.ndim:
         raise source.error("expected a range, an array or a tuple to loop over", line)
     view = value
 

@@ -88,7 +88,7 @@ class _Meeting:
     act: Callable[..., Any]
     warp: int | None  # None: all threads of the block come
     named: int  # the lanes of the warp that come, as bits
-    mask: Mask | None = None
+    mask: Any = None  # of those that are here
     values: list[Any] = field(default_factory=list)
     waiting: list[Strand] = field(default_factory=list)
     result: Any = None
@@ -105,7 +105,6 @@ class _Meeting:
     @property
     def is_complete(self) -> bool:
         """Return whether all that have to come are here; those that have returned need not."""
-        assert self.mask is not None
         missing = self.machine.alive.without(self.mask)
         if self.warp is None or missing is None:
             return missing is None
@@ -123,7 +122,7 @@ class Turns:
     def __init__(self, machines: Iterator[Machine], resident: int, waits: list[WaitError]) -> None:
         self._machines, self.by_thread, self._why = machines, len(waits) > 1, waits[-1].why
         self._resident = self._room = resident
-        self.current: Strand | None = None
+        self.current: Any = None  # the strand that runs
         self._ready: deque[Strand] = deque()
         self._spinning: list[_Waiting] = []
         self._last = 0  # where the last one that went on stood there
@@ -142,14 +141,12 @@ class Turns:
 
     def look(self, asks: bool) -> None:
         """End the strand if the simulation was stopped; let the caller ask for that, if it does."""
-        assert self.current is not None
         if asks or self.current.stopping:
             self._ready.appendleft(self.current)
             self._pause(self.current)
 
     def spin(self, line: int, mask: Mask, state: int | None) -> None:
         """Wait in a loop until memory is no longer in this state (None: let others run once)."""
-        assert self.current is not None
         if state is None:
             self._trying.append(self.current)
         else:
@@ -159,7 +156,6 @@ class Turns:
     def meet(self, site: int, act: Callable[..., Any], values: tuple[Any, ...], block: bool) -> Any:
         """Wait for the other lanes that do this together; return what comes out for all."""
         strand = self.current
-        assert strand is not None
         warp, named = None, 0
         if not block:
             lane = int(strand.mask.flat[0])

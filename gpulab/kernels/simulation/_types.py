@@ -146,18 +146,19 @@ def alike(value: Value, other: Value) -> tuple[Value, Value]:
 
 def arithmetic(
     ufunc: Callable[[Value, Value], Value],
-    rule: Callable[[np.dtype, np.dtype], np.dtype] = arithmetic_type,
+    rule: Callable[[np.dtype, np.dtype], np.dtype | None] = arithmetic_type,
 ) -> Callable[[Value, Value], Value]:
-    """Return a ufunc of two values in the type that a rule gives for theirs."""
-    keeps = rule is arithmetic_type  # whether a 64-bit integer and a float stay what they are
+    """Return a ufunc of two values in the type that a rule gives for theirs, if any."""
+    # whether 64-bit integers and floats stay what they are
+    keeps = rule in (arithmetic_type, equal_type, order_type)
 
     def apply(left: Value, right: Value) -> Value:
         a, b = left.dtype, right.dtype
         if keeps and a is b and (a is INT or a is FLOAT or a is SINGLE):
             return ufunc(left, right)
-        if a.kind in "mM" or b.kind in "mM":  # dates and times between them
+        is_date = a.kind in "mM" or b.kind in "mM"  # or a time between two
+        if is_date or (dtype := rule(a, b)) is None:
             return ufunc(left, right)
-        dtype = rule(a, b)
         return ufunc(cast(left, dtype), cast(right, dtype))
 
     return apply
@@ -247,21 +248,24 @@ def inverse(value: Value) -> Value:
     return np.where(value == 0, least, np.where(abs(value) == 1, value, 0))[()]
 
 
+@cache
+def equal_type(left: np.dtype, right: np.dtype) -> np.dtype | None:
+    """Return the type in which two numbers are compared; None where they are as they are."""
+    as_they_are = left == right or {left.kind, right.kind} <= {"i", "u"}
+    return None if as_they_are else arithmetic_type(left, right)
+
+
+@cache
+def order_type(left: np.dtype, right: np.dtype) -> np.dtype | None:
+    """Return the type in which the order of two numbers is found."""
+    if "c" in (left.kind, right.kind):
+        raise TypeError("complex numbers have no order")
+    return equal_type(left, right)
+
+
 def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     """Return a comparison of two values."""
-
-    def apply(left: Value, right: Value) -> Value:
-        a, b = left.dtype, right.dtype
-        if a is b and (a is INT or a is FLOAT or a is SINGLE):
-            return ufunc(left, right)
-        if "c" in (a.kind, b.kind) and ufunc not in (np.equal, np.not_equal):
-            raise TypeError("complex numbers have no order")
-        if a != b and a.kind + b.kind not in ("ii", "iu", "ui", "uu", "mm", "MM"):
-            dtype = arithmetic_type(a, b)
-            left, right = cast(left, dtype), cast(right, dtype)
-        return ufunc(left, right)
-
-    return apply
+    return arithmetic(ufunc, equal_type if ufunc in (np.equal, np.not_equal) else order_type)
 
 
 def truth(value: Value) -> Value:
