@@ -304,6 +304,8 @@ class Machine:
             launch.releases and (launch.releases, _hazards.Releases(batch.blocks * batch.width)),
             batch.first * batch.width,
         )
+        traced = -1 if launch.traced_block is None else launch.traced_block - batch.first
+        self.traced_row = traced if 0 <= traced < batch.blocks else None
         self._recording = False
 
     # -- statements
@@ -315,8 +317,8 @@ class Machine:
         if launch.steps > launch.next_look:
             self._look(line)
         self.counters.executed.append((line, mask))
-        if launch.traced_block is not None:
-            self._trace(line, mask)
+        if self.traced_row is not None:
+            self._trace(line, mask, self.traced_row)
 
     def steps(self, line: int, statements: int) -> None:
         """Note that lanes alone executed so many statements, which are counted elsewhere."""
@@ -356,19 +358,17 @@ class Machine:
         patience = min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)
         launch.next_look = min(launch.max_steps, launch.steps + patience)
 
-    def _trace(self, line: int, mask: Mask) -> None:
-        row = self._traced_row()
-        if row is not None:
-            bits = np.broadcast_to(mask.bits, (self.batch.blocks, self.batch.warps))[row]
-            if bits.any():
-                self._recording = len(self.launch.trace) < _MOST_TRACED
-                if self._recording:
-                    self.launch.trace.append(report.Step(line, tuple(bits.tolist()), []))
-                self.launch.trace_cut |= not self._recording
+    def _trace(self, line: int, mask: Mask, row: int) -> None:
+        bits = np.broadcast_to(mask.bits, (self.batch.blocks, self.batch.warps))[row]
+        if bits.any():
+            self._recording = len(self.launch.trace) < _MOST_TRACED
+            if self._recording:
+                self.launch.trace.append(report.Step(line, tuple(bits.tolist()), []))
+            self.launch.trace_cut |= not self._recording
 
     def trace_access(self, store: _memory.Store, places: np.ndarray, mask: Mask, kind: str) -> None:
         """Keep what the traced block accesses."""
-        row = self._traced_row()
+        row = self.traced_row
         if row is None or not self._recording:
             return
         shape = self.batch.blocks, self.batch.width
@@ -380,18 +380,10 @@ class Machine:
             )
             self.launch.trace[-1].accesses.append(access)
 
-    def _traced_row(self) -> int | None:
-        block = self.launch.traced_block
-        if block is None or not self.batch.first <= block < self.batch.first + self.batch.blocks:
-            return None
-        return block - self.batch.first
-
     @property
     def alive(self) -> Mask:
         """Return the threads that have not returned from the kernel."""
-        everyone = self.batch.everyone
-        rest = everyone if self.exited is None else everyone.without(self.exited)
-        assert rest is not None
+        rest: Any = self.batch.everyone.without(self.exited)
         return rest
 
     def barrier(self, mask: Mask, line: int, of_grid: bool = False) -> None:

@@ -782,8 +782,7 @@ def _touch(
         machine.launch.program.written.add(store.name)
         raise _types.RelaunchError
     machine.counters.access(line, store, kind, where, mask)
-    if machine.launch.traced_block is not None:
-        machine.trace_access(store, where, mask, kind)
+    machine.trace_access(store, where, mask, kind)
     tracker: _hazards.Tracker | None = store.tracker
     if tracker is None:
         return []
