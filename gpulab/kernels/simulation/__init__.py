@@ -7,7 +7,8 @@ The parts, in the order in which a simulation passes through them:
 - ``_translate`` (statements and loops), ``_expressions``, ``_functions`` and ``_arithmetic`` (what
   can be called) turn the syntax tree into closures once, and refuse what cannot run.
 - ``_geometry`` has the lanes and masks, ``_memory`` arrays in any layout, records, indices,
-  accesses and atomics, ``_machine`` the state of the running blocks and the counts by line.
+  accesses and atomics, ``_machine`` the state of the running blocks and calls, and the counts by
+  line.
 - ``_hazards`` keeps who touched which word, by happens-before.
 - ``_turns`` lets blocks, or each thread of a block, run by themselves where they wait for each
   other.
