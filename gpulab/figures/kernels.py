@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from gpulab.figures._style import (
     picture,
     ticks,
 )
+from gpulab.models import AccessPattern, Occupancy, OccupancyTable, occupancy_sweep
 from gpulab.units import format_bytes, plural
-
-if TYPE_CHECKING:
-    from gpulab.models import AccessPattern, Occupancy, OccupancyTable
 
 # places for 32 sectors: one aligned element never touches two, so a warp fills no more
 _COLUMNS, _ROWS = 4, 8
@@ -298,8 +296,6 @@ def occupancy(launch: Occupancy) -> LabFigure:
         Along each curve the other two arguments are constant; the marks show which resource is the
         limit from there on.
     """
-    from gpulab.models import occupancy_sweep
-
     held = (
         f"{plural(launch.blocks_per_sm, 'block')} x {plural(launch.warps_per_block, 'warp')} in "
         f"{launch.sm.warps} slots"

@@ -12,7 +12,7 @@ import html
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
@@ -29,6 +29,8 @@ from gpulab.figures._style import (
     ticks,
     upright,
 )
+from gpulab.lessons.classes import Classroom, Student
+from gpulab.models import InferencePlan, Roofline, RooflinePoint
 from gpulab.units import (
     format_bytes_per_second,
     format_flops_per_second,
@@ -36,11 +38,6 @@ from gpulab.units import (
     format_seconds,
     plural,
 )
-
-if TYPE_CHECKING:
-    from gpulab.lessons import Classroom
-    from gpulab.lessons.classes import Student
-    from gpulab.models import InferencePlan, Roofline, RooflinePoint
 
 _HEIGHT = 500
 _WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels

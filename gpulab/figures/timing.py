@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,12 +34,10 @@ from gpulab.figures._style import (
     ticks,
     upright,
 )
+from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
+from gpulab.timing import Comparison, ComparisonRow, Measurement
+from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
-
-if TYPE_CHECKING:
-    from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
-    from gpulab.timing import Comparison, ComparisonRow, Measurement
-    from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 # A sample this many times the median would press all others into one line on a linear axis.
 _LOG_FROM = 4.0
