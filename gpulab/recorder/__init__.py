@@ -1,7 +1,8 @@
 """Measure a whole machine with one command, on a machine that has only numpy, torch and CuPy.
 
 ``record`` runs the experiments below, the most informative cases first, and writes a recording
-after each one, so that an interrupt loses nothing.
+after each one, so that an interrupt loses nothing. Cases on several ranks also need ipyparallel;
+what a machine lacks is kept as not recorded, with the reason.
 """
 
 import functools
@@ -10,10 +11,9 @@ from collections.abc import Iterable
 
 from gpulab.devices import Device
 from gpulab.recorder._experiments import Case, Experiment, experiments, register
-from gpulab.recorder._model_errors import ModelError, model_errors
 from gpulab.recorder._session import record
 
-__all__ = ["Case", "Experiment", "ModelError", "experiments", "model_errors", "record", "register"]
+__all__ = ["Case", "Experiment", "experiments", "record", "register"]
 
 
 def _planned(where: str, device: Device) -> Iterable[Case]:
