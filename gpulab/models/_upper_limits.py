@@ -37,7 +37,7 @@ from gpulab.units import (
 # The roofline.
 
 Bound = Literal["memory", "arithmetic"]
-# What gl.recorder.model_errors says of the recordings that ship; a test holds both together.
+# What benchmarks/model_errors.py says of the recordings that ship; a test holds both together.
 KNOWN_ERROR = (
     "on amd-epyc-2-cores the recorded time is 1.4 times the model's in the median of 80 cases, "
     "0.61 to 13 times in the middle 80 %; on amd-epyc-avx2-2-cores the recorded time is 1.8 times "

@@ -46,8 +46,8 @@ _RATES: Mapping[str, tuple[float, str]] = {
     "nvlink4": (450e9, f"{_DATASHEET} (H100 and H200: 900 GB/s both directions together)"),
     "nvlink-c2c": (450e9, f"{_DATASHEET} (Grace Hopper: 900 GB/s both directions together)"),
 }
-# (Link, memory) -> what gl.recorder.model_errors says of a recorded machine with that link; a test
-# holds both together.
+# (Link, memory) -> what benchmarks/model_errors.py says of a recorded machine with that link; a
+# test holds both together.
 KNOWN_ERRORS: Mapping[tuple[str, str], str] = {
     ("pcie5-x16", "pinned"): (
         "on nvidia-h200 the recorded time is 0.97 times the model's in the median of 42 cases, "

@@ -145,7 +145,6 @@ CALLS: dict[str, Any] = {
     "precision.spacing": of(X, "float16"),
     "precision.sum_error": of(X),
     "recorder.experiments": of(["transfer"]),
-    "recorder.model_errors": of(H200),
     "recorder.record": of("recording.json", minutes=1e-9, only=["transfer"], device="cpu"),
     "recordings.diff": of(H200, H200),
     "recordings.load": of("nvidia-h200"),

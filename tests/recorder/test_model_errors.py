@@ -1,12 +1,18 @@
 """How wrong the models are on recorded machines: by hand, and as the models' badges say."""
 
 import dataclasses
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gpulab import models, recorder, recordings, transfer
+from gpulab import models, recordings, transfer
 from gpulab.recordings import Entry
 from made_recordings import a_recording, a_timing
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from model_errors import ModelError, model_errors
 
 
 def timed(
@@ -20,11 +26,11 @@ def timed(
     return Entry(experiment, params, timing)
 
 
-def errors_of(*entries: Entry, device: str = "Test Device") -> dict[str, recorder.ModelError]:
+def errors_of(*entries: Entry, device: str = "Test Device") -> dict[str, ModelError]:
     """The models' errors on a made recording, by model."""
     recording = a_recording(entries=entries)
     environment = dataclasses.replace(recording.environment, device=device)
-    found = recorder.model_errors(dataclasses.replace(recording, environment=environment))
+    found = model_errors(dataclasses.replace(recording, environment=environment))
     return {one.model: one for one in found}
 
 
@@ -90,8 +96,11 @@ def test_the_errors_of_the_shipped_recordings_are_on_the_badges(
     """After a new recording the models' constants follow."""
     monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     names = recordings.names()
-    found = [one for name in names for one in recorder.model_errors(recordings.load(name))]
-    rows = [f"{one.model} on {one.recording}: {one.table()[1]}\n    {one!r}\n" for one in found]
+    found = [one for name in names for one in model_errors(recordings.load(name))]
+    rows = [
+        f"{one.model} on {one.recording}: {one.rows()}\n    <{one.model}: {one.sentence}>\n"
+        for one in found
+    ]
     assert "".join(rows) == approved
     said = {one.model: one.sentence for one in found}
     for memory in ("pinned", "pageable"):

@@ -1,18 +1,24 @@
-"""The errors of the models on recorded machines: roofline, transfer line, link, processor."""
+"""The errors of the models on recorded machines: roofline, transfer line, link, processor.
+
+    python benchmarks/model_errors.py [NAME ...]      of these recordings; without names, of all
+
+The badges of the models quote the sentences that this prints (``known_error``); a test holds both
+together.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from gpulab import models, transfer, workloads
-from gpulab.errors import GpulabError, InputError, shown
+from gpulab import models, recordings, transfer, workloads
+from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
-from gpulab.results import Result
 from gpulab.units import plural
 
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
@@ -23,8 +29,7 @@ _FEWEST_POINTS = 8  # of a series, so that half of it makes a line
 _MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 
-@dataclass(frozen=True)
-class ModelError(Result):
+class ModelError(NamedTuple):
     """The ratios of recorded times to those of a model.
 
     Attributes
@@ -63,23 +68,14 @@ class ModelError(Result):
             "middle 80 %"
         )
 
-    def __repr__(self) -> str:
-        return f"<{self.model}: {self.sentence}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def rows(self) -> Sequence[Sequence[str]]:
         """Return the ratios and the cases at both ends."""
-        rows = [
+        ends = (("smallest", self.smallest), ("largest", self.largest))
+        return [
             ("median", f"{self.median_ratio:.3g}"),
             ("10th to 90th percentile", f"{self.middle[0]:.3g} to {self.middle[1]:.3g}"),
+            *((f"{end}: {key}", f"{ratio:.3g}") for end, (key, ratio) in ends),
         ]
-        rows += [
-            (f"{end}: {key}", f"{ratio:.3g}")
-            for end, (key, ratio) in (("smallest", self.smallest), ("largest", self.largest))
-        ]
-        return (
-            f"{self.model} on {self.recording}, {plural(self.cases, 'case')}",
-            "recorded / modelled",
-        ), rows
 
 
 def model_errors(recording: Recording) -> tuple[ModelError, ...]:
@@ -89,17 +85,7 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
     The roofline is evaluated for each float32 workload of the catalogue for which it predicts at
     least 0.1 ms; the line of a transfer is fitted to every second size and evaluated at the others.
     A GPU for which ``gl.transfer.link`` or ``processor`` has a formula is compared with that.
-
-    Raises
-    ------
-    InputError
-        If it is not a recording.
     """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"model_errors: {shown(recording)} is not a recording; expected the result of "
-            "gl.recordings.load(name)."
-        )
     ratios_of_models = [
         ("roofline", _roofline_ratios(recording)),
         ("transfer", _transfer_ratios(recording)),
@@ -204,3 +190,16 @@ def _summed(model: str, recording: Recording, ratios: list[tuple[str, float]]) -
         ratios[int(values.argmax())],
         recording.evidence(experiment="catalogue"),
     )
+
+
+def main(names: Sequence[str]) -> None:
+    """Print the errors of the models on recorded machines."""
+    for name in names or recordings.names():
+        for one in model_errors(recordings.load(name)):
+            print(f"{one.model}: {one.sentence}")
+            for what, ratio in one.rows():
+                print(f"    {what}: {ratio}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
