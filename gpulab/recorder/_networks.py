@@ -14,7 +14,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -486,26 +486,38 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
     return timed(device, params, prepare, rank, _SHARES)
 
 
+class _Tip(NamedTuple):
+    """What is run without a tip and with it, and what must hold while each is timed."""
+
+    without: Callable[[Device], Callable[[], Any]]
+    with_it: Callable[[Device], Callable[[], Any]]
+    settings: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
+        contextlib.nullcontext,
+        contextlib.nullcontext,
+    )
+
+
 def tips(device: Device) -> Iterable[Case]:
     """Small tips from tuning guides, each without and with it, for the ledger of claims."""
-    for name, prepare in _TIPS.items():
+    for name, tip in _TIPS.items():
         if (name == "create_on_device" and device.is_cpu) or (
             name == "cudnn_autotune" and device.kind != "cuda"
         ):
             continue
-        for form in ("without", "with"):
+        forms = zip(("without", "with"), (tip.without, tip.with_it), tip.settings, strict=True)
+        for form, make, setting in forms:
             rank = SECOND if name in ("no_grad", "one_call") else THIRD
-            ready = functools.partial(_tip, name, form, prepare, device)
-            yield timed(device, {"tip": name, "form": form}, ready, rank)
+            prepare = functools.partial(_tip, f"{name}: {form}", make, setting, device)
+            yield timed(device, {"tip": name, "form": form}, prepare, rank)
 
 
-# What a tip runs on a device, without or with it, and what must hold while it is timed.
-_Tip = tuple[Callable[[], Any], contextlib.AbstractContextManager[Any]]
-
-
-def _tip(name: str, form: str, prepare: Callable[[Device, bool], _Tip], device: Device) -> Work:
-    run, setting = prepare(device, form == "with")
-    return Work(run, f"{name}: {form}", setting=setting)
+def _tip(
+    label: str,
+    make: Callable[[Device], Callable[[], Any]],
+    setting: Callable[[], contextlib.AbstractContextManager[Any]],
+    device: Device,
+) -> Work:
+    return Work(make(device), label, setting=setting())
 
 
 def _deep(device: Device) -> tuple[Any, Any]:
@@ -522,14 +534,9 @@ def _deep(device: Device) -> tuple[Any, Any]:
     return torch.nn.Sequential(*parts).to(str(device)), x
 
 
-def _no_grad(device: Device, on: bool) -> _Tip:
+def _forward(device: Device) -> Callable[[], Any]:
     model, x = _deep(device)
-    return (lambda: model(x)), torch.no_grad() if on else torch.enable_grad()
-
-
-def _inference_mode(device: Device, on: bool) -> _Tip:
-    model, x = _deep(device)
-    return (lambda: model(x)), torch.inference_mode() if on else torch.no_grad()
+    return functools.partial(model, x)
 
 
 def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Callable[[], None]:
@@ -549,20 +556,7 @@ def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Cal
     return run
 
 
-def _set_to_none(device: Device, on: bool) -> _Tip:
-    return _step(device, none=on), contextlib.nullcontext()
-
-
-def _no_anomaly_detection(device: Device, on: bool) -> _Tip:
-    run = _step(device)
-    return run, contextlib.nullcontext() if on else torch.autograd.set_detect_anomaly(True)
-
-
-def _foreach(device: Device, on: bool) -> _Tip:
-    return _step(device, foreach=on), contextlib.nullcontext()
-
-
-def _normalized(device: Device, bias: bool) -> Callable[[], Any]:
+def _normalized(device: Device, bias: bool = False) -> Callable[[], Any]:
     """Return a convolution and a batch norm, forward and backward."""
     torch.manual_seed(0)
     batch = _TIP_CPU_BATCH if device.is_cpu else _TIP_BATCH
@@ -572,10 +566,6 @@ def _normalized(device: Device, bias: bool) -> Callable[[], Any]:
     ).to(str(device))
     x = torch.randn(batch, _TIP_CHANNELS, _TIP_SIDE, _TIP_SIDE).to(str(device))
     return lambda: model(x).square().mean().backward()
-
-
-def _no_bias_before_norm(device: Device, on: bool) -> _Tip:
-    return _normalized(device, bias=not on), contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -589,40 +579,56 @@ def _cudnn(switch: str, on: bool) -> Iterator[None]:
         setattr(torch.backends.cudnn, switch, before)
 
 
-def _cudnn_autotune(device: Device, on: bool) -> _Tip:
-    return _normalized(device, bias=False), _cudnn("benchmark", on)
+def _converted(convert: Callable[[Any], Any], device: Device) -> Callable[[], Any]:
+    return functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32))
 
 
-def _as_tensor(device: Device, on: bool) -> _Tip:
-    data = np.ones(_ELEMENTS, dtype=np.float32)
-    return (lambda: (torch.as_tensor if on else torch.tensor)(data)), contextlib.nullcontext()
+def _zeros(device: Device) -> Callable[[], Any]:
+    return functools.partial(torch.zeros, _ELEMENTS, device=str(device))
 
 
-def _create_on_device(device: Device, on: bool) -> _Tip:
-    where = str(device)
-    if on:
-        return (lambda: torch.zeros(_ELEMENTS, device=where)), contextlib.nullcontext()
-    return (lambda: torch.zeros(_ELEMENTS).to(where)), contextlib.nullcontext()
+def _zeros_by_the_host(device: Device) -> Callable[[], Any]:
+    return lambda: torch.zeros(_ELEMENTS).to(str(device))
 
 
-def _one_call(device: Device, on: bool) -> _Tip:
-    """A thousand small products in a loop, or as one batch."""
+def _products(multiply: Callable[[Any, Any], Any], device: Device) -> Callable[[], Any]:
+    """Return a thousand small products."""
     a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
-    run = (lambda: torch.bmm(a, b)) if on else (lambda: [x @ y for x, y in zip(a, b, strict=True)])
-    return run, contextlib.nullcontext()
+    return functools.partial(multiply, a, b)
 
 
-_TIPS: Mapping[str, Callable[[Device, bool], _Tip]] = {
-    "no_grad": _no_grad,
-    "inference_mode": _inference_mode,
-    "set_to_none": _set_to_none,
-    "no_anomaly_detection": _no_anomaly_detection,
-    "foreach": _foreach,
-    "no_bias_before_norm": _no_bias_before_norm,
-    "as_tensor": _as_tensor,
-    "one_call": _one_call,
-    "cudnn_autotune": _cudnn_autotune,
-    "create_on_device": _create_on_device,
+def _one_by_one(a: Any, b: Any) -> list[Any]:
+    return [x @ y for x, y in zip(a, b, strict=True)]
+
+
+_TIPS: Mapping[str, _Tip] = {
+    "no_grad": _Tip(_forward, _forward, (torch.enable_grad, torch.no_grad)),
+    "inference_mode": _Tip(_forward, _forward, (torch.no_grad, torch.inference_mode)),
+    "set_to_none": _Tip(functools.partial(_step, none=False), _step),
+    "no_anomaly_detection": _Tip(
+        _step,
+        _step,
+        (functools.partial(torch.autograd.set_detect_anomaly, True), contextlib.nullcontext),
+    ),
+    "foreach": _Tip(
+        functools.partial(_step, foreach=False), functools.partial(_step, foreach=True)
+    ),
+    "no_bias_before_norm": _Tip(functools.partial(_normalized, bias=True), _normalized),
+    "as_tensor": _Tip(
+        functools.partial(_converted, torch.tensor), functools.partial(_converted, torch.as_tensor)
+    ),
+    "one_call": _Tip(
+        functools.partial(_products, _one_by_one), functools.partial(_products, torch.bmm)
+    ),
+    "cudnn_autotune": _Tip(
+        _normalized,
+        _normalized,
+        (
+            functools.partial(_cudnn, "benchmark", False),
+            functools.partial(_cudnn, "benchmark", True),
+        ),
+    ),
+    "create_on_device": _Tip(_zeros_by_the_host, _zeros),
 }
 
 
