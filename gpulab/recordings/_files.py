@@ -117,7 +117,10 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
     asked for is decoded.
     """
     if not checked:
-        return _partly_read(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        recording = Recording.from_dict({**content, "entries": []})
+        entries = tuple(map(Entry.unread, content["entries"]))
+        return dataclasses.replace(recording, entries=entries)
     content = json.loads(
         read_regular(file).decode("utf-8"),
         parse_constant=_refuse_constant,
@@ -134,19 +137,6 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
     recording = Recording.from_dict(content)
     refuse_unusable(recording.entries)
     return recording
-
-
-def _partly_read(text: str) -> Recording:
-    """Return a recording whose timings are decoded when they are asked for.
-
-    The text is cut at the lines between entries, as ``write`` indents them; a text inside JSON has
-    no line ends.
-    """
-    head, _, rest = text.partition(' "entries": [\n  {\n')
-    entries, _, tail = rest.rpartition("\n ],\n")
-    recording = Recording.from_dict(json.loads(f'{head} "entries": [],\n{tail}'))
-    each = tuple(map(Entry.unread, entries.split(",\n  {\n")))
-    return dataclasses.replace(recording, entries=each)
 
 
 def readable() -> dict[str, Recording]:

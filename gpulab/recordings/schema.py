@@ -7,7 +7,6 @@ only with its version.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,43 +234,24 @@ class Entry(Result):
             )
 
     @classmethod
-    def unread(cls, text: str) -> Entry:
-        """Return the entry that one of ``write``'s files holds, from the line under its "{" to its
-        "}"; its timing stays text until it is asked for, which saves most of the time of loading.
+    def unread(cls, content: Mapping[str, Any]) -> Entry:
+        """Return the entry of a file that ships with gpulab, from its JSON; its timing stays JSON
+        until it is asked for, which saves most of the time of loading.
         """
-        start, _, rest = text.partition('\n   "timing": ')
-        timing, _, end = rest.rpartition(',\n   "reason": ')
-        content = json.loads(f'{{{start} "reason": {end}')
-        if not (
-            isinstance(content.get("experiment"), str) and isinstance(content.get("params"), dict)
-        ):
-            raise RecordingError(
-                f"recordings.load: an entry has the experiment {shown(content.get('experiment'))} "
-                f"and the parameters {shown(content.get('params'))}; expected a name and a "
-                "mapping. The file is damaged: install gpulab again."
-            )
         entry = object.__new__(cls)
         for name in ("experiment", "params", "reason", "date"):
             entry.__dict__[name] = content.get(name)
-        entry.__dict__["_timing_text"] = timing
+        entry.__dict__["_unread_timing"] = content["timing"]
         return entry
 
     if not TYPE_CHECKING:  # or every misspelled attribute would pass
 
         def __getattr__(self, name):
             """Decode the timing of an ``unread`` entry: Python asks here for what is not there."""
-            if name != "timing" or "_timing_text" not in self.__dict__:
+            if name != "timing" or "_unread_timing" not in self.__dict__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            try:
-                content = json.loads(self.__dict__["_timing_text"])
-            except ValueError as error:
-                raise RecordingError(
-                    f"recordings.load: the timing of {self.key} is not JSON ({error}); expected "
-                    "what `gpulab record` wrote. The file is damaged: install gpulab again."
-                ) from error
-            timing = (
-                None if content is None else Timing.from_dict(content, f"Entry {self.key}.timing")
-            )
+            content = self.__dict__["_unread_timing"]
+            timing = content and Timing.from_dict(content, f"Entry {self.key}.timing")
             self.__dict__["timing"] = timing
             return timing
 
