@@ -32,7 +32,6 @@ from gpulab.lessons._answers import MOST_CHARACTERS
 from gpulab.lessons._material import Listing
 from gpulab.lessons._predictions import ratio_of, verdict_of
 from gpulab.lessons._report import ReportedMachine, ReportedPrediction, StudentReport
-from gpulab.models import Roofline
 from gpulab.results import Result, text_table
 from gpulab.units import format_bytes, plural
 
@@ -186,12 +185,6 @@ class Classroom(Result):
             (*self.refused, *(("remark", remark) for remark in self.remarks)),
             ("(none)", "every file could be read"),
         )
-
-    def rooflines(self) -> tuple[Roofline, ...]:
-        """Return the roofs of every student's best device, RECORDED as reported by their
-        machines.
-        """
-        return tuple(found[0] for each in self.students if (found := each.report.rooflines()))
 
     def questions(self) -> Listing:
         """Return predictions compared with results, for each question."""
@@ -595,10 +588,8 @@ def _fault(report: StudentReport) -> str:
 
 
 def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...], list[str]]:
-    """Put the files of one student together; the later file of the same notebooks counts.
-
-    One in which nothing was predicted or tried, as before class, tells of the machine and takes no
-    other's place.
+    """Return the students by name, and remarks: on files put together or left out, and on names
+    that are disputed.
     """
     groups: dict[str, list[_Read]] = {}
     for number, one in enumerate(read):
@@ -611,8 +602,7 @@ def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...
     students, remarks = [], []
     for group in groups.values():
         group.sort(key=lambda one: one.date, reverse=True)
-        latest = group[0]
-        name = line(latest.report.name) or f"(no name) {latest.file}"
+        name = line(group[0].report.name) or f"(no name) {group[0].file}"
         worked = [one for one in group if _has_work(one.report)]
         if same_name != "later" and _is_disputed(worked, names):
             remark, undecided = _dispute(name, group, same_name)
@@ -620,33 +610,44 @@ def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...
                 Student(f"{name} ({one.file})", (one.file,), one.report, undecided) for one in group
             ]
             remarks.append(remark)
-            continue
-        used: list[_Read] = []
-        for one in worked or group:
-            same = next((u for u in used if u.report.notebook == one.report.notebook), None)
-            if same is None:
-                used.append(one)
-            else:
-                remarks.append(
-                    f"{name} handed in twice: {same.file} is later and counts, {one.file} does "
-                    f"not.{_two(same, one)}"
-                )
-        files = ", ".join(one.file for one in used)
-        if len(used) > 1:
-            remarks.append(
-                f"{name} handed in {len(used)} files for different notebooks: {files} are "
-                f"combined.{_two(*used)}"
-            )
-        report = _together([one.report for one in used], latest.report.machine)
-        if latest not in used:
-            remarks.append(
-                f"{name}: {latest.file} has no predictions and no exercises, so only its machine "
-                "is used."
-            )
-            used.insert(0, latest)
-        students.append(Student(name, tuple(one.file for one in used), report))
+        else:
+            student, more = _one_student(name, worked or group, group[0])
+            students.append(student)
+            remarks += more
     students.sort(key=lambda each: each.name.casefold())
     return tuple(students), [*remarks, *_versions(students)]
+
+
+def _one_student(name: str, read: Sequence[_Read], latest: _Read) -> tuple[Student, list[str]]:
+    """Put a student's files together, the latest first; of those for the same notebooks the later
+    one counts. One in which nothing was predicted or tried, as before class, tells only of the
+    machine.
+    """
+    used: list[_Read] = []
+    remarks = []
+    for one in read:
+        same = next((u for u in used if u.report.notebook == one.report.notebook), None)
+        if same is None:
+            used.append(one)
+        else:
+            remarks.append(
+                f"{name} handed in twice: {same.file} is later and counts, {one.file} does "
+                f"not.{_two(same, one)}"
+            )
+    if len(used) > 1:
+        files = ", ".join(one.file for one in used)
+        remarks.append(
+            f"{name} handed in {len(used)} files for different notebooks: {files} are "
+            f"combined.{_two(*used)}"
+        )
+    report = _together([one.report for one in used], latest.report.machine)
+    if latest not in used:
+        remarks.append(
+            f"{name}: {latest.file} has no predictions and no exercises, so only its machine is "
+            "used."
+        )
+        used.insert(0, latest)
+    return Student(name, tuple(one.file for one in used), report), remarks
 
 
 def _dispute(name: str, group: Sequence[_Read], same_name: str) -> tuple[str, str]:

@@ -289,7 +289,8 @@ def test_what_a_class_shows(tmp_path: Path, approved: Any) -> None:
     text = "\n".join(f"{table!r}\n{table_text(table._repr_html_())}" for table in tables)
     roofs = [
         f"{roof.device} {roof.device_kind} {roof.ridge_flops_per_byte('float32'):g}"
-        for roof in room.rooflines()
+        for student in room.students
+        for roof in student.report.rooflines()[:1]
     ]
     assert "\n".join([text, *roofs, room.caption(), ""]) == approved
     one = next(each for each in room.students if each.name == "Student 03").report
