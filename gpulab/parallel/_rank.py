@@ -33,7 +33,6 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
-import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
@@ -187,6 +186,8 @@ def where_in(frame: FrameType | None) -> str:
 
 def _connections() -> list[Any]:
     # its name before psutil 6
+    import psutil
+
     listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
     return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
 
@@ -264,6 +265,8 @@ def open_group(
     """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
     namespace. The place is torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
     """
+    import psutil
+
     rank, size = place["RANK"], place["WORLD_SIZE"]
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if rank != 0:

@@ -34,7 +34,6 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
 
 import gpulab
 from gpulab._files import TemporaryFolder
@@ -242,6 +241,8 @@ class _SupervisorProcess:
 
     def load(self) -> None:
         """Load once what every engine needs, where engines are forked."""
+        import psutil
+
         if _LINUX:
             for module in _PRELOADED:
                 importlib.import_module(module)
@@ -302,6 +303,8 @@ class _SupervisorProcess:
         """Report which processes have ended, and end what they left behind: the rest of their
         session, and what has a session of its own and became a child of this process.
         """
+        import psutil
+
         for name, process in list(self._processes.items()):
             code = process.poll()
             if code is None:
@@ -320,6 +323,8 @@ class _SupervisorProcess:
         """Interrupt those that want to stop by themselves, kill everything below this process,
         again and again since one may be starting another meanwhile, and leave.
         """
+        import psutil
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stopping = self._asked_to_stop.keys() & self._processes.keys()
         self.interrupt(list(stopping))
@@ -375,6 +380,8 @@ def _kill(pid: int) -> None:
     """Kill a process, all below it, and all of its session where it leads one (DataLoader workers
     and the like).
     """
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in [*process.children(recursive=True), process]:

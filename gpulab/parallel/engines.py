@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 
 from gpulab.errors import InputError, RankError, advice, message_of
 from gpulab.parallel import _rank
@@ -184,6 +183,8 @@ class LocalEngines(Engines):
 
     def start(self, progress: Progress) -> None:
         """Start the supervisor, the controller and the engines, and connect."""
+        import psutil
+
         progress(0.0, "starting the controller")
         ended = weakref.WeakMethod(self._engine_ended)
         self._supervisor = supervisor = Supervisor(self.threads, ended)
@@ -433,6 +434,8 @@ def _find_profile(name: str) -> Path:
 
 
 def _has_ended(process: Any) -> bool:
+    import psutil
+
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
