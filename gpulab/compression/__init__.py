@@ -4,9 +4,8 @@ Everything here takes any ``torch.nn.Module`` and returns a changed copy. A fine
 its constraint while it trains; ``finish`` makes the model that is shipped.
 """
 
+from gpulab.compression._compress import prune, quantize, quantize_aware, share_weights, to_sparse
 from gpulab.compression._diet import Recipe, Support, cook, diet, support
-from gpulab.compression._prune import prune, to_sparse
-from gpulab.compression._quantize import quantize, quantize_aware, share_weights
 from gpulab.compression._storage import load, save, size_on_disk
 from gpulab.compression._weigh import count, weigh
 from gpulab.compression.compressed_layers import finish

@@ -19,8 +19,7 @@ import torch
 
 from gpulab import _validate, devices, networks, training
 from gpulab.compression import compressed_layers
-from gpulab.compression._prune import prune, to_sparse
-from gpulab.compression._quantize import quantize, quantize_aware, share_weights
+from gpulab.compression._compress import prune, quantize, quantize_aware, share_weights, to_sparse
 from gpulab.compression._weigh import Progress, part, weigh
 from gpulab.compression.weighed_models import Weighing
 from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown

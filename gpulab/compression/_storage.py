@@ -30,7 +30,7 @@ import torch
 
 from gpulab import _files
 from gpulab.compression import compressed_layers
-from gpulab.compression._quantize import quiet_torchao
+from gpulab.compression._compress import quiet_torchao
 from gpulab.compression.compressed_layers import finish
 from gpulab.errors import (
     CheckpointError,

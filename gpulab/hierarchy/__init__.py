@@ -10,13 +10,14 @@ is installed. On a CUDA device the same chase and the streams are kernels of CuP
 [8192, 65536]
 """
 
-from gpulab.hierarchy._chains import HOPS_PER_CALL, methods
 from gpulab.hierarchy._measure import (
+    HOPS_PER_CALL,
     bandwidth,
     chase_method,
     latency,
     measure_chase,
     measure_stream,
+    methods,
     parallel,
     recorded_bandwidth,
     recorded_latency,

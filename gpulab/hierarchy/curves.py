@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.hierarchy._chains import METHOD_WORDS
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
@@ -124,6 +123,13 @@ _NEAR_FLOOR = 0.8
 def _between(text: Callable[[float], str], pair: tuple[float, float] | None) -> str:
     """Return two values as tables show them."""
     return "" if pair is None else " to ".join(map(text, pair))
+
+
+METHOD_WORDS = {
+    "python": "a cycle of Python objects",
+    "numba": "numba over an array",
+    "cupy": "a CUDA kernel",
+}
 
 
 class Reported(NamedTuple):

@@ -4,10 +4,9 @@
 of CUDA C++; ``launch`` runs it; ``simulated`` sends the launches of a whole program to the
 microscope. Nothing is imported before it is used.
 
-``_simulate`` is the microscope, ``_compile`` the compilers, ``_launch`` with ``_launch_numba`` and
-``_launch_cuda`` the way to a GPU, ``_arguments`` the checks that all of them share; ``_language``
-has the names that a kernel is written with, ``_generated`` what ``torch.compile`` writes, and
-``ladder`` the course's kernels.
+``simulation`` is the microscope, ``_compile`` the compilers, ``_launch`` the way to a GPU,
+``_arguments`` the checks that all of them share; ``_language`` has the names that a kernel is
+written with, ``_generated`` what ``torch.compile`` writes, and ``ladder`` the course's kernels.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _PUBLIC: dict[str, str] = {
     "launch": "gpulab.kernels._launch",
     "launcher": "gpulab.kernels._launch",
     "Launcher": "gpulab.kernels._launch",
-    "launch_cuda": "gpulab.kernels._launch_cuda",
-    "cuda_launcher": "gpulab.kernels._launch_cuda",
+    "launch_cuda": "gpulab.kernels._launch",
+    "cuda_launcher": "gpulab.kernels._launch",
     "generated": "gpulab.kernels._generated",
     "GeneratedCode": "gpulab.kernels._generated",
     "cuda": "gpulab.kernels._language",

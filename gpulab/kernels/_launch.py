@@ -2,11 +2,14 @@
 
 Host arrays are copied there and back, so that the same call works with ``simulate`` and with
 ``launch``; a time that includes those copies is not the kernel's. ``launcher`` copies once and can
-be measured.
+be measured. ``launch_cuda`` and ``cuda_launcher`` do the same for CUDA C++ through CuPy.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,8 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import arrays, devices
-from gpulab.errors import DeviceError, InputError, KernelError, kind_of, shown
+from gpulab import _backends, arrays, devices
+from gpulab.devices import nvml
+from gpulab.errors import (
+    DeviceError,
+    InputError,
+    KernelError,
+    MissingLibraryError,
+    install_extra,
+    kind_of,
+    message_of,
+    pip_command,
+    shown,
+)
 from gpulab.kernels._arguments import (
     MOST_SHARED_BYTES,
     Extent,
@@ -26,7 +40,9 @@ from gpulab.kernels._arguments import (
     checked_extents,
     same_memory,
 )
-from gpulab.kernels._compile import _python
+from gpulab.kernels._compile import _nvidia, _python
+from gpulab.kernels._compile._cuda import checked_source, checked_texts, compile_cuda
+from gpulab.kernels._language import load_beside_new_numpy
 from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
@@ -268,8 +284,6 @@ def _python_launcher(
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
     arguments = sorted_arguments(who, function.__name__, parameters, args, written)
-    from gpulab.kernels._launch_numba import numba_backend
-
     backend = numba_backend(who, kernel, the_device(who, arguments))
     return Launcher(backend, extents, dynamic_shared_bytes, arguments)
 
@@ -361,3 +375,487 @@ def _index(array: Any) -> int:
         if isinstance(number, int):
             return number
     return 0
+
+
+# -------------------------------------------------------------------------------------------------
+# Python kernels: numba-cuda compiles one once, and launches it on any library's arrays.
+
+
+# Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
+# may change: they go when it goes.
+_FORMS = "_gpulab_compiled"
+_FOREIGN = ("numba", "numba_cuda", "numpy")
+# Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for
+# older drivers.
+_CUDA = 13
+
+
+def numba_backend(who: str, kernel: Any, index: int) -> Backend:
+    """Return one kernel on one CUDA device.
+
+    Parameters
+    ----------
+    who : str
+        The public function, for messages.
+    kernel : function
+        Plain, or wrapped by ``cuda.jit``.
+    index : int
+        Of the CUDA device.
+
+    Raises
+    ------
+    MissingLibraryError
+        If numba-cuda is not installed.
+    DeviceError
+        If it sees no GPU, or is Numba's simulator.
+    """
+    function, cuda = _python.function_of(kernel, who), _numba_cuda(who)
+    dispatcher = kernel if hasattr(kernel, "configure") else jitted(cuda, function, who)
+
+    def ready(
+        grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
+        seen = [
+            cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
+            for a in arguments
+        ]
+        # A form for just these types is compiled now and not at the first launch, and a launch need
+        # not look at the types again.
+        form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
+        configured = form[grid, block, 0, shared_bytes]
+        return lambda: configured(*seen)
+
+    def refusal(error: Exception) -> KernelError | None:
+        """Return what is reported of numba's errors: the compiler's at its line, the driver's with
+        what to do.
+        """
+        home, name = type(error).__module__, function.__name__
+        if not home.startswith("numba"):
+            return None
+        if "cudadrv" in home or "Cuda" in type(error).__name__:
+            return KernelError(
+                f"{who}: the GPU stopped {name} ({message_of(error)}); expected it to run to its "
+                "end. Run gpulab.kernels.simulate with the same arguments, which names the line, "
+                "and restart this Python kernel first if other GPU calls fail now."
+            )
+        line = getattr(getattr(error, "loc", None), "line", None)
+        where = f", line {line}" if line else ""
+        return KernelError(
+            f"{who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run "
+            "gpulab.kernels.compile_python(kernel, ...), which shows the line.",
+            line,
+        )
+
+    return Backend(
+        who,
+        function.__name__,
+        index,
+        lambda: cuda.gpus[index],
+        ready,
+        cuda.synchronize,
+        refusal,
+    )
+
+
+def _numba_cuda(who: str) -> Any:
+    try:
+        from numba import config, cuda
+    except ImportError as error:
+        if old := _too_old():
+            raise MissingLibraryError(f"{who}: {old}") from error
+        raise MissingLibraryError(
+            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported "
+            f"({message_of(error)}); expected it to be installed. {install_extra('kernels')}"
+        ) from error
+    if config.ENABLE_CUDASIM:
+        raise DeviceError(
+            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
+            "GPU; expected the GPU. Unset it and restart Python."
+        )
+    load_beside_new_numpy()
+    if not cuda.is_available():
+        if old := _too_old():
+            raise DeviceError(f"{who}: {old}")
+        raise DeviceError(
+            f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, "
+            "which checks the driver."
+        )
+    return cuda
+
+
+def _too_old() -> str:
+    """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is
+    installed; "" of any other.
+    """
+    driver = nvml.probe()
+    if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:
+        return ""
+    return (
+        f"the driver {driver.version} runs CUDA {driver.cuda}, and numba-cuda compiles a Python "
+        f"kernel for CUDA {_CUDA}; expected a driver for that, 580 or newer. Run the kernel under "
+        "the microscope with gpulab.kernels.simulate, write it in CUDA C++ for launch_cuda, or "
+        "update the driver."
+    )
+
+
+def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
+    """Return the compiled form of a kernel, made once for the present values of all names that it
+    and its device functions use.
+
+    Raises
+    ------
+    KernelError
+        If a device function calls itself, directly or through others.
+    """
+    kept: list[Any] = []
+    _refuse_recursion(who, function, ())
+    key = _present(function, kept)
+    forms = function.__dict__.setdefault(_FORMS, {})
+    if key not in forms:
+        # What is known by its number is kept beside the form, so that no other object can get that
+        # number.
+        forms[key] = cuda.jit(with_device_functions(cuda, function, {})), kept
+    return forms[key][0]
+
+
+def _refuse_recursion(
+    who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]
+) -> None:
+    for name, value in _named(function).items():
+        if not _is_device_function(value):
+            continue
+        if value in (*callers, function):
+            said, line = _python.recursion(name, value, function)
+            raise KernelError(f"{who}: {said}", line)
+        _refuse_recursion(who, value, (*callers, function))
+
+
+def _present(value: Any, kept: list[Any]) -> Any:
+    """Return what a value is to the compiler at this moment, to be compared: of a function, its
+    code, defaults and all that it names.
+    """
+    if isinstance(value, (bool, int, float, complex, str, np.generic)):
+        return type(value), repr(value)  # 2, 2.0 and True are equal, and so are both zeros
+    if isinstance(value, tuple):
+        return type(value), tuple(_present(part, kept) for part in value)
+    if isinstance(value, np.ndarray):  # a constant of the compiled form
+        return value.dtype.str, value.shape, value.tobytes()
+    if _is_device_function(value):
+        defaults = _present(value.__defaults__ or (), kept)
+        return (
+            value.__code__,
+            defaults,
+            tuple((name, _present(found, kept)) for name, found in _named(value).items()),
+        )
+    kept.append(value)
+    return id(value)
+
+
+def _is_device_function(value: Any) -> bool:
+    return (
+        isinstance(value, types.FunctionType)
+        and str(value.__module__).partition(".")[0] not in _FOREIGN
+    )
+
+
+def _named(function: types.FunctionType) -> dict[str, Any]:
+    """Return the objects from outside that a function names: globals that there are, and variables
+    of the functions around it.
+    """
+    found = {
+        name: function.__globals__[name]
+        for name in _python._global_names(function.__code__)
+        if name in function.__globals__
+    }
+    for name, cell in _cells(function).items():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Return the variables of the functions around a function that it names."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def with_device_functions(
+    cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]
+) -> types.FunctionType:
+    """Return the function with the plain functions that it calls turned into device functions, as
+    ``simulate`` takes them.
+
+    numba sees the globals of that moment; a function that calls none comes back as it is.
+    """
+
+    def device(value: Any) -> Any:
+        if not _is_device_function(value):
+            return value
+        if value not in made:
+            made[value] = cuda.jit(device=True)(with_device_functions(cuda, value, made))
+        return made[value]
+
+    changed = {
+        name: new for name, value in _named(function).items() if (new := device(value)) is not value
+    }
+    if not changed:
+        return function
+    cells = [
+        types.CellType(changed[name]) if name in changed else cell
+        for name, cell in _cells(function).items()
+    ]
+    names = {**function.__globals__, **changed}
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None
+    )
+    copy.__module__ = function.__module__
+    return copy
+
+
+# -------------------------------------------------------------------------------------------------
+# CUDA C++ through CuPy's RawModule, with checked arguments.
+
+
+_POINTER_BYTES = 8
+_EXTERN_C = re.compile(r'\bextern\s+"C"')
+
+
+def launch_cuda(
+    source: str,
+    name: str,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    dynamic_shared_bytes: int = 0,
+    options: Sequence[str] = (),
+) -> None:
+    """Run a kernel of CUDA C++ on the GPU; the arrays change in place.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    name : str
+        The kernel's, as the source has it; an instance of a template such as "tile<16>".
+    grid, block : int or tuple of up to 3 int
+        Blocks of the grid and threads of a block, x first.
+    *args : array or NumPy number
+        NumPy arrays and CPU tensors are copied to the GPU and back; CuPy arrays and CUDA tensors,
+        contiguous in C order, are used in place. Numbers must be of the parameter's size, so
+        ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
+    dynamic_shared_bytes : int
+        Bytes of dynamic shared memory for each block; above 48 KiB with its other ones the kernel's
+        limit is raised.
+    options : sequence of str
+        For the compiler, as for ``compile_cuda``.
+
+    Raises
+    ------
+    DeviceError
+        If there is no CUDA device, or the arrays are on two of them.
+    MissingLibraryError
+        If CuPy is not installed.
+    InputError
+        If an argument cannot be used, or the arguments together do not have the size that the
+        kernel takes. No array has changed.
+    CompileError
+        If the compiler refuses the source; the message shows the line.
+    KernelError
+        If there is no such kernel, or the GPU stopped it. Host arrays have not changed.
+    """
+    ready = _cuda_launcher(
+        "launch_cuda", source, name, (grid, block), args, dynamic_shared_bytes, options
+    )
+    ready()
+    ready.fetch()
+
+
+def cuda_launcher(
+    source: str,
+    name: str,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    dynamic_shared_bytes: int = 0,
+    options: Sequence[str] = (),
+) -> Launcher:
+    """Return a kernel of CUDA C++ ready on the GPU, its arrays copied there once: what
+    ``gl.measure`` should time.
+
+    Parameters
+    ----------
+    source, name, grid, block, *args, dynamic_shared_bytes, options
+        As for ``launch_cuda``.
+
+    Returns
+    -------
+    Launcher
+
+    Raises
+    ------
+    DeviceError, MissingLibraryError, InputError, CompileError, KernelError
+        As for ``launch_cuda``.
+    """
+    return _cuda_launcher(
+        "cuda_launcher", source, name, (grid, block), args, dynamic_shared_bytes, options
+    )
+
+
+def _cuda_launcher(
+    who: str,
+    source: str,
+    name: str,
+    extents: tuple[Any, Any],
+    args: Sequence[Any],
+    shared_bytes: int,
+    options: Sequence[str],
+) -> Launcher:
+    text, given = checked_source(source), checked_texts("options", options)
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(
+            f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' "
+            "or 'tile<16>'. Pass it."
+        )
+    checked = checked_extents(who, *extents)
+    check_whole(who, "dynamic_shared_bytes", shared_bytes, 0, MOST_SHARED_BYTES)
+    arguments = sorted_arguments(
+        who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args
+    )
+    for argument in arguments:
+        _check_for_pointers(who, argument)
+    symbol = _symbol(who, text, name, arguments, given)
+    # a kernel under extern "C" is found by its name, any other by an expression
+    by_name = symbol == name or (symbol is None and _EXTERN_C.search(text) is not None)
+    backend = _cupy_backend(who, text, name, given, by_name, the_device(who, arguments))
+    return Launcher(backend, checked, shared_bytes, arguments)
+
+
+def _check_for_pointers(who: str, argument: Argument) -> None:
+    """Refuse what C++ would read wrongly: numbers without a size, arrays with gaps."""
+    value = argument.value
+    if argument.kind == NUMBER and not isinstance(value, (np.generic, bool)):
+        kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
+        raise InputError(
+            f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected "
+            f"one of the parameter's type. Pass {kind} of it."
+        )
+    if argument.kind == DEVICE:
+        interface = value.__cuda_array_interface__
+        strides, step = interface.get("strides"), np.dtype(interface["typestr"]).itemsize
+        for size, stride in zip(
+            reversed(interface["shape"]), reversed(strides or ()), strict=False
+        ):
+            if size > 1 and stride != step:
+                raise InputError(
+                    f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array "
+                    "in C order without gaps, since C++ sees only its first element's address. "
+                    "Pass a contiguous copy."
+                )
+            step *= size
+
+
+def packed_bytes(arguments: Sequence[Argument]) -> int:
+    """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size,
+    float2 and double2 as well.
+    """
+    end = 0
+    for argument in arguments:
+        number = argument.kind == NUMBER  # else an array, which may be on the device
+        size = np.dtype(type(argument.value)).itemsize if number else _POINTER_BYTES
+        end = -(-end // size) * size + size
+    return end
+
+
+def _symbol(
+    who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]
+) -> str | None:
+    """Return the kernel's name in the machine code; None where there is no compiler here to ask.
+
+    Raises
+    ------
+    InputError
+        If the arguments are not of the size that the compiled kernel reads: CUDA itself would read
+        past them.
+    KernelError
+        If the source has no such kernel.
+    """
+    try:
+        facts = compile_cuda(source, options=options, names=(name,) if "<" in name else ()).kernels
+    except MissingLibraryError:  # CuPy has a compiler of its own; only this check is lost
+        return None
+    if name not in facts:
+        raise KernelError(
+            f"{who}: the source has no kernel {name!r}; expected one of "
+            f"{', '.join(facts) or 'none'}. Pass one of these."
+        )
+    takes, given = facts[name].parameter_bytes, packed_bytes(arguments)
+    if takes != given:
+        raise InputError(
+            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the "
+            "same. An array is 8 bytes, an int or float 4, a double or long long 8: pass one "
+            "argument for each parameter, of its type."
+        )
+    return facts[name].symbol
+
+
+def _cupy_backend(
+    who: str, source: str, name: str, options: tuple[str, ...], by_name: bool, index: int
+) -> Backend:
+    """Return one kernel of a source on one CUDA device.
+
+    Raises
+    ------
+    MissingLibraryError
+        If CuPy is not installed.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{who}: CUDA C++ is launched by CuPy, which cannot be imported "
+            f"({message_of(error)}); expected it to be installed. Run "
+            f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
+        ) from error
+
+    def seen(value: Any) -> Any:
+        """Return an argument as CuPy's own array, without a copy; a number as it is."""
+        if isinstance(value, (np.generic, bool)):
+            return value
+        # Numba's own arrays, and others with the CUDA array interface
+        if _backends.backend_of(value) is None:
+            return cupy.asarray(value)
+        return _backends.share(value, "cupy")
+
+    def ready(
+        grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
+    ) -> Callable[[], None]:
+        values = tuple(map(seen, arguments))
+        folders = _nvidia.include_folders() if "#include" in source else []
+        module = cupy.RawModule(
+            code=source,
+            options=("--std=c++17", *options, *(f"-I{folder}" for folder in folders)),
+            name_expressions=None if by_name else [name],
+        )
+        kernel = module.get_function(name)
+        # a kernel may take no more unless it is told
+        if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
+            kernel.max_dynamic_shared_size_bytes = shared_bytes
+
+        def run() -> None:
+            with cupy.cuda.Stream.null:
+                kernel(grid, block, values, shared_mem=shared_bytes)
+
+        return run
+
+    def refusal(error: Exception) -> KernelError | None:
+        if not type(error).__module__.startswith("cupy"):
+            return None
+        return KernelError(
+            f"{who}: CuPy or the GPU refused {name} ({message_of(error)}); expected it to run to "
+            "its end. Look at the source with gpulab.kernels.compile_cuda, and restart this Python "
+            "kernel if other GPU calls fail now."
+        )
+
+    device = cupy.cuda.Device(index)
+    return Backend(
+        who, name, index, lambda: cupy.cuda.Device(index), ready, device.synchronize, refusal
+    )

@@ -1,13 +1,5 @@
 """Models of processors, computed and not measured: occupancy, accesses, rooflines, scaling."""
 
-from gpulab.models._access import (
-    ACCESS_KINDS,
-    AccessKind,
-    AccessPattern,
-    access_at,
-    access_pattern,
-    named_access,
-)
 from gpulab.models._occupancy import (
     LIMITERS,
     Occupancy,
@@ -18,14 +10,6 @@ from gpulab.models._occupancy import (
     occupancy_sweep,
     occupancy_table,
     sm_limits,
-)
-from gpulab.models._pipeline_schedule import (
-    PIPELINE_SCHEDULES,
-    PassKind,
-    StagePass,
-    StageSchedule,
-    most_held,
-    pipeline_schedule,
 )
 from gpulab.models._upper_limits import (
     CACHE_BITS,
@@ -42,18 +26,33 @@ from gpulab.models._upper_limits import (
 )
 from gpulab.models.parallelism import (
     GLOO_ALGORITHMS,
+    PIPELINE_SCHEDULES,
     CollectiveCost,
+    PassKind,
     ScalingCurve,
     ScalingPoint,
+    StagePass,
+    StageSchedule,
     amdahl,
     bus_bandwidth,
     collective_algorithms,
     collective_cost,
     collective_message,
     gustafson,
+    most_held,
+    pipeline_schedule,
     scaling,
 )
-from gpulab.models.requests import sectors_per_request, shared_wavefronts
+from gpulab.models.requests import (
+    ACCESS_KINDS,
+    AccessKind,
+    AccessPattern,
+    access_at,
+    access_pattern,
+    named_access,
+    sectors_per_request,
+    shared_wavefronts,
+)
 
 __all__ = [
     "ACCESS_KINDS",

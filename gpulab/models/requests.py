@@ -1,18 +1,30 @@
-"""Sectors and wavefronts of many warps at once, for the simulator and the access patterns.
+"""Sectors and wavefronts of warps: of many at once, for the simulator, and of one, lane by lane.
 
 A *request* is one access executed by one warp. From device memory it moves whole sectors of 32
 bytes; in shared memory it takes one pass (wavefront) for every different word that the busiest bank
 must deliver. Caches are not modelled: a sector that was fetched for an earlier request is counted
 again, as ``l1tex__t_sectors`` does.
+
+The addresses of one warp are analyzed both ways, so that a stride can be seen as a load from a
+device array and as a load from a shared array; the common patterns have names.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._validate import is_whole
+from gpulab._validate import is_whole, items, whole, word
 from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.results import Result
+from gpulab.units import format_bytes, plural
 
 WARP_LANES = 32
 SECTOR_BYTES = 32
@@ -234,3 +246,410 @@ def _longest_run(keys: Keys) -> Counts:
     )
     longest: Counts = (seen[:, 1:] - began).max(axis=1).astype(np.int64) + 1
     return longest
+
+
+_ROW_BYTES = BANKS * WORD_BYTES
+_MOST_ELEMENTS = 2**20  # strides and offsets: the lanes then lie within 512 MiB
+_LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
+# A test holds this against the comparison that is committed; the microscope's counts of kernels are
+# made by the same rules.
+KNOWN_ERROR = (
+    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; its "
+    "compiler changed the other accesses"
+)
+_EVIDENCE = Evidence.modelled(
+    "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by "
+    "half-warps and quarter-warps; no caches",
+    "CUDA C++ Programming Guide 13.0, sections on device memory accesses and shared memory of "
+    "compute capability 5.x and later",
+    KNOWN_ERROR,
+)
+
+_TABLE = 1024  # elements of the table that the scattered lanes look into
+
+
+@dataclass(frozen=True, repr=False)
+class AccessPattern(Result):
+    """What one request of one warp touches.
+
+    Attributes
+    ----------
+    addresses : tuple of int
+        The byte address of each lane's element.
+    active : tuple of bool
+        The lanes that take part.
+    element_bytes : int
+    sectors : int
+        Sectors of 32 bytes that the request moves from or to device memory: its sectors per
+        request.
+    wavefronts : int
+        Passes that the request takes in shared memory.
+    conflict_ways : int
+        The most different words that one bank must deliver within one pass; 1 means no conflict.
+    evidence : Evidence
+        MODELLED.
+    """
+
+    addresses: tuple[int, ...]
+    active: tuple[bool, ...]
+    element_bytes: int
+    sectors: int
+    wavefronts: int
+    conflict_ways: int
+    evidence: Evidence
+
+    def _asked(self) -> list[int]:
+        return [
+            address for address, active in zip(self.addresses, self.active, strict=True) if active
+        ]
+
+    @property
+    def bytes_asked(self) -> int:
+        """Bytes that the lanes request together; a byte that two lanes request counts twice."""
+        return len(self._asked()) * self.element_bytes
+
+    @property
+    def bytes_needed(self) -> int:
+        """Different bytes among those: less than ``bytes_asked`` where lanes share an element."""
+        return len(set(self._asked())) * self.element_bytes
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of the sectors touched."""
+        return self.sectors * SECTOR_BYTES
+
+    @property
+    def ideal_sectors(self) -> int:
+        """The fewest sectors that hold ``bytes_needed``."""
+        return math.ceil(self.bytes_needed / SECTOR_BYTES)
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes needed over bytes moved, 0 to 1; 0 where no lane is active."""
+        return self.bytes_needed / self.bytes_moved if self.bytes_moved else 0.0
+
+    @property
+    def ideal_wavefronts(self) -> int:
+        """The passes that the same lanes would take without conflicts: 1, 2 by half-warps, 4 by
+        quarter-warps.
+        """
+        return len({self._pass_of(lane) for lane, active in enumerate(self.active) if active})
+
+    def _pass_of(self, lane: int) -> int:
+        return lane * max(1, self.element_bytes // WORD_BYTES) // WARP_LANES
+
+    def sector_lanes(self) -> dict[int, tuple[int, ...]]:
+        """Return the lanes that touch each sector, by the sector's number (address // 32),
+        ascending: the rows of a picture.
+        """
+        found: dict[int, list[int]] = {}
+        for lane, (address, active) in enumerate(zip(self.addresses, self.active, strict=True)):
+            if active:
+                found.setdefault(address // SECTOR_BYTES, []).append(lane)
+        return {sector: tuple(found[sector]) for sector in sorted(found)}
+
+    def bank_lanes(self, part: int = 0) -> dict[int, dict[int, tuple[int, ...]]]:
+        """Return bank -> word (address // 4) -> the lanes that ask for it, within one pass.
+
+        Parameters
+        ----------
+        part : int
+            The pass: 0, or up to 1 for elements of 8 bytes and 3 for those of 16.
+        """
+        found: dict[int, dict[int, list[int]]] = {}
+        for lane, (address, active) in enumerate(zip(self.addresses, self.active, strict=True)):
+            if active and self._pass_of(lane) == part:
+                for word in range(
+                    address // WORD_BYTES, (address + self.element_bytes - 1) // WORD_BYTES + 1
+                ):
+                    found.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
+        return {
+            bank: {word: tuple(lanes) for word, lanes in sorted(found[bank].items())}
+            for bank in sorted(found)
+        }
+
+    @property
+    def explanation(self) -> str:
+        """Two sentences: device memory, then shared memory."""
+        if not any(self.active):
+            return "No lane is active: no request is made."
+        lanes = "1 lane needs" if sum(self.active) == 1 else f"{sum(self.active)} lanes need"
+        device = (
+            f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves "
+            f"{plural(self.sectors, 'sector')} ({format_bytes(self.bytes_moved)}), of which "
+            f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would suffice."
+        )
+        passes = plural(self.wavefronts, "wavefront")
+        if self.conflict_ways <= 1:
+            return f"{device} In shared memory there is no bank conflict: {passes}."
+        return (
+            f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes} "
+            f"for {self.ideal_wavefronts}."
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<access of {sum(self.active)} lanes x {self.element_bytes} B: {self.sectors} sectors "
+            f"(ideal {self.ideal_sectors}), {self.wavefronts} wavefronts (ideal "
+            f"{self.ideal_wavefronts})>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the counts of device memory and of shared memory beside their ideals."""
+        rows = [
+            ("sectors of a request", str(self.sectors), str(self.ideal_sectors)),
+            ("bytes moved", f"{self.bytes_moved:,}", f"{self.bytes_needed:,} needed"),
+            ("share of them used", f"{self.efficiency:.1%}", "100.0%"),
+            ("wavefronts in shared memory", str(self.wavefronts), str(self.ideal_wavefronts)),
+            ("words in the busiest bank", str(self.conflict_ways), "1"),
+        ]
+        return ("one warp", "touched", "ideal"), rows
+
+
+def access_pattern(
+    stride_elements: int = 1,
+    offset_elements: int = 0,
+    element_bytes: int = 4,
+    *,
+    active_lanes: int = 32,
+) -> AccessPattern:
+    """Return what a warp touches when lane i takes element ``offset + i * stride`` of an array.
+
+    Parameters
+    ----------
+    stride_elements, offset_elements : int
+        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts
+        a sector and a row of banks.
+    element_bytes : int
+        1, 2, 4, 8 or 16.
+    active_lanes : int
+        How many lanes, from lane 0, take part: 0 to 32.
+
+    Returns
+    -------
+    AccessPattern
+
+    Raises
+    ------
+    InputError
+        If an argument is not a whole number in its range.
+
+    Examples
+    --------
+    >>> access_pattern(stride_elements=8)
+    <access of 32 lanes x 4 B: 32 sectors (ideal 4), 8 wavefronts (ideal 1)>
+    >>> access_pattern(offset_elements=1).sectors
+    5
+    """
+    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
+    return _of_kind("access_pattern", ACCESS_KINDS["strided"], *lanes)
+
+
+def _of_kind(
+    function: str, kind: AccessKind, stride: Any, offset: Any, size: Any, active_lanes: Any
+) -> AccessPattern:
+    stride = whole(function, "stride_elements", stride, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    offset = whole(function, "offset_elements", offset, -_MOST_ELEMENTS, _MOST_ELEMENTS)
+    size = _size(function, size)
+    active = whole(function, "active_lanes", active_lanes, 0, WARP_LANES)
+    addresses = [kind.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
+    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
+    # nothing else changes.
+    start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
+    return _pattern(
+        [start + address for address in addresses],
+        [lane < active for lane in range(WARP_LANES)],
+        size,
+    )
+
+
+def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> AccessPattern:
+    """Return what a warp touches at 32 addresses.
+
+    Parameters
+    ----------
+    addresses : array_like of int, shape (32,)
+        In bytes, from 0, each a multiple of ``element_bytes``; within 8 GiB of each other.
+    element_bytes : int
+        1, 2, 4, 8 or 16.
+    active : array_like of bool, shape (32,), optional
+        The lanes that take part; None means all. The addresses of the others are ignored.
+
+    Returns
+    -------
+    AccessPattern
+
+    Raises
+    ------
+    InputError
+        If there are not 32 whole numbers in range, one of an active lane is misaligned (hardware
+        faults there), or the sizes do not fit.
+
+    Examples
+    --------
+    >>> column = [4 * 32 * row for row in range(32)]
+    >>> padded = [4 * 33 * row for row in range(32)]
+    >>> access_at(column).conflict_ways, access_at(padded).conflict_ways
+    (32, 1)
+    """
+    size = _size("access_at", element_bytes)
+    given = items("access_at", "addresses", addresses)
+    flags = [True] * WARP_LANES if active is None else items("access_at", "active", active)
+    if len(given) != WARP_LANES or len(flags) != WARP_LANES:
+        raise InputError(
+            f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass "
+            "one per lane."
+        )
+    if not all(isinstance(flag, (bool, np.bool_)) for flag in flags):
+        raise InputError(
+            f"access_at: active={shown(active)}; expected 32 values True or False. Pass one flag "
+            "per lane."
+        )
+    lanes = [bool(flag) for flag in flags]
+    numbers = [
+        whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
+        for i, a in enumerate(given)
+    ]
+    live = [address for address, flag in zip(numbers, lanes, strict=True) if flag]
+    wrong = next((address for address in live if address % size), None)
+    if wrong is not None:
+        raise InputError(
+            f"access_at: address {wrong} is not a multiple of the {size} bytes of an element; "
+            "expected aligned addresses, as on a GPU."
+        )
+    if live and max(live) - min(live) >= _LARGEST_SPAN:
+        raise InputError(
+            f"access_at: addresses from {min(live)} to {max(live)}; expected addresses within 8 "
+            "GiB of each other. Move them closer."
+        )
+    low = min(live, default=0)
+    return _pattern(
+        [a if flag else low for a, flag in zip(numbers, lanes, strict=True)], lanes, size
+    )
+
+
+def _size(function: str, value: Any) -> int:
+    if not is_whole(value) or value not in ELEMENT_BYTES:
+        raise InputError(
+            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that "
+            "one instruction can load. Pass one of these."
+        )
+    return int(value)
+
+
+def _pattern(addresses: list[int], active: list[bool], size: int) -> AccessPattern:
+    lanes, mask = np.array([addresses]), np.array([active])
+    near = lanes - lanes.min() // _ROW_BYTES * _ROW_BYTES
+    passes = max(1, size // WORD_BYTES)
+    parts = np.arange(WARP_LANES) * passes // WARP_LANES == np.arange(passes)[:, None]
+    by_pass = shared_wavefronts(np.repeat(near, passes, axis=0), parts & mask, size)
+    return AccessPattern(
+        tuple(addresses), tuple(active), size,
+        sectors=int(sectors_per_request(lanes, mask, size)[0]),
+        wavefronts=int(shared_wavefronts(near, mask, size)[0]),
+        conflict_ways=int(by_pass.max()),
+        evidence=_EVIDENCE,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AccessKind:
+    """One access pattern.
+
+    Attributes
+    ----------
+    label : str
+        For lists.
+    formula : str
+        The element of lane ``i``, as a kernel would write it.
+    element : callable
+        ``element(lane, stride, offset)`` -> the element's number.
+    """
+
+    label: str
+    formula: str
+    element: Callable[[int, int, int], int]
+
+
+def _scattered(lane: int) -> int:
+    """Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4): spread, and the same
+    everywhere.
+    """
+    return (lane + 1) * 2654435761 % 2**32 * _TABLE >> 32
+
+
+ACCESS_KINDS: Mapping[str, AccessKind] = MappingProxyType(
+    {
+        "strided": AccessKind("a stride", "offset + i * stride", lambda i, s, o: o + i * s),
+        "reversed": AccessKind(
+            "backwards", "offset + (31 - i) * stride", lambda i, s, o: o + (WARP_LANES - 1 - i) * s
+        ),
+        "pairs": AccessKind(
+            "two lanes an element", "offset + i // 2 * stride", lambda i, s, o: o + i // 2 * s
+        ),
+        "rows of 16": AccessKind(
+            "a block 16 wide",
+            "offset + i // 16 * stride + i % 16",
+            lambda i, s, o: o + i // 16 * s + i % 16,
+        ),
+        "rows of 8": AccessKind(
+            "a block 8 wide",
+            "offset + i // 8 * stride + i % 8",
+            lambda i, s, o: o + i // 8 * s + i % 8,
+        ),
+        "swizzled": AccessKind(
+            "a swizzled column", "i * stride + (offset ^ i)", lambda i, s, o: i * s + (o ^ i)
+        ),
+        "scattered": AccessKind(
+            "scattered",
+            f"offset + hash(i) % {_TABLE} * stride",
+            lambda i, s, o: o + _scattered(i) * s,
+        ),
+    }
+)
+
+
+def named_access(
+    kind: str,
+    stride_elements: int = 1,
+    offset_elements: int = 0,
+    element_bytes: int = 4,
+    *,
+    active_lanes: int = 32,
+) -> AccessPattern:
+    """Return what a warp accesses when it reads an array in a common pattern.
+
+    Parameters
+    ----------
+    kind : str
+        "strided" (lane i takes ``offset + i * stride``), "reversed" (the last lane first), "pairs"
+        (two lanes an element), "rows of 16" and "rows of 8" (a two-dimensional block so wide, in an
+        array whose rows are ``stride`` long), "swizzled" (column ``offset`` of a tile whose rows
+        are ``stride`` long and whose columns are exchanged by XOR), "scattered" (a table of 1,024
+        entries, hashed).
+    stride_elements, offset_elements : int
+        At most 2**20 either way.
+    element_bytes : int
+        1, 2, 4, 8 or 16.
+    active_lanes : int
+        How many lanes, from lane 0, take part: 0 to 32.
+
+    Returns
+    -------
+    AccessPattern
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or an argument is not a whole number in its range.
+
+    Examples
+    --------
+    >>> named_access("strided", 32).conflict_ways, named_access("swizzled", 32, 5).conflict_ways
+    (32, 1)
+    >>> named_access("rows of 8", 1024).sectors
+    4
+    """
+    chosen = ACCESS_KINDS[word("named_access", "kind", kind, ACCESS_KINDS)]
+    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
+    return _of_kind("named_access", chosen, *lanes)
