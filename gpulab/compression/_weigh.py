@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
@@ -62,7 +61,9 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     done = finish(compressed_layers.module("count", model))
     counter = _Counter(done)
     try:
-        with torch.no_grad(), _products(counter), _operators(counter):
+        # any function mode keeps PyTorch's attention layer off its fused path, whose products
+        # nobody sees
+        with torch.no_grad(), BaseTorchFunctionMode(), counter.products, _operators(counter):
             done(*inputs)
     except Exception as error:
         raise InputError(
@@ -88,7 +89,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         label=label if label is not None else type(model).__name__,
         batch=batch,
         layers=counter.rows,
-        other_flops=counter.other,
+        other_flops=counter.products.get_total_flops() - counter.within,
         parameters=stored_weights(done),
         notes=(Note("skipped", sentence),) if counter.unknown else (),
         evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
@@ -104,13 +105,24 @@ def stored_weights(model: Any) -> int:
 
 
 class _Counter:
-    """Hooks on the layers, and a function mode for the matrix products outside of them."""
+    """PyTorch's counter of matrix products, and hooks on the layers that count for themselves.
+
+    Attributes
+    ----------
+    rows : dict
+        As ``Cost.layers``.
+    within : int
+        FLOP that PyTorch's counter saw inside of those layers.
+    unknown : dict of str
+        Operators whose products nobody sees.
+    """
 
     def __init__(self, model: Any) -> None:
         self.rows: dict[str, tuple[str, int, int]] = {}
-        self.other = 0
+        self.within = 0
         self.unknown: dict[str, None] = {}
-        self.inside = 0  # layers at work, which count for themselves
+        self.products = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+        self.begun: list[int] = []  # FLOP seen before each layer that is at work
         self._hooks = []
         for name, each in model.named_modules():
             if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, Shipped)):
@@ -122,17 +134,12 @@ class _Counter:
         for hook in self._hooks:
             hook.remove()
 
-    def add(self, flops: int) -> None:
-        """Count a product that belongs to no layer."""
-        if not self.inside:
-            self.other += flops
-
     def _enter(self, *_: Any) -> None:
-        self.inside += 1
+        self.begun.append(self.products.get_total_flops())
 
     def _leave(self, name: str) -> Any:
         def leave(layer: Any, _: Any, output: Any) -> None:
-            self.inside -= 1
+            self.within += self.products.get_total_flops() - self.begun.pop()
             if output is None:  # the layer raised
                 return
             kind, parameters, flops = _cost(layer, output)
@@ -184,51 +191,26 @@ _NAMESPACES = (
     "quantized",
     "onednn",
 )
-_PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm")
-
-
-def _products(counter: _Counter) -> Any:
-    aten = torch.ops.aten
-    # What FlopCounterMode has no formula for, from the shapes of the arguments.
-    formulas = {
-        **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda left, *_, **__: 2 * math.prod(left)),
-        aten.addmv: lambda _, left, *__, **___: 2 * math.prod(left),
-        aten.addbmm: lambda _, left, right, **__: 2 * math.prod(left) * right[-1],
-        aten._trilinear: lambda left, weight, *_, **__: (
-            2 * math.prod(left[:-1]) * math.prod(weight)
+_ATEN = torch.ops.aten
+# What FlopCounterMode has no formula for, or none for fewer heads of keys than of queries, from the
+# shapes of the arguments.
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys((_ATEN.mv, _ATEN.dot, _ATEN.vdot), lambda left, *_, **__: 2 * math.prod(left)),
+    _ATEN.addmv: lambda _, left, *__, **___: 2 * math.prod(left),
+    _ATEN.addbmm: lambda _, left, right, **__: 2 * math.prod(left) * right[-1],
+    _ATEN._trilinear: lambda left, weight, *_, **__: 2 * math.prod(left[:-1]) * math.prod(weight),
+    **dict.fromkeys(
+        (
+            _ATEN._scaled_dot_product_flash_attention_for_cpu,
+            _ATEN._scaled_dot_product_flash_attention,
+            _ATEN._scaled_dot_product_efficient_attention,
+            _ATEN._scaled_dot_product_cudnn_attention,
+            _ATEN._scaled_dot_product_fused_attention_overrideable,
+            _ATEN._scaled_dot_product_attention_math_for_mps,
         ),
-    }
-
-    class Products(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            name = getattr(func, "__name__", "")
-            if not (counter.inside or name in _PRODUCTS or name.startswith("__")):
-                # Products within: of F.linear, einsum, a one-dimensional convolution, PyTorch's own
-                # attention layer.
-                with (
-                    sdpa_kernel(SDPBackend.MATH),
-                    FlopCounterMode(display=False, custom_mapping=formulas) as seen,
-                ):
-                    result = func(*args, **(kwargs or {}))
-                counter.add(seen.get_total_flops())
-                return result
-            result = func(*args, **(kwargs or {}))
-            if name == "scaled_dot_product_attention":
-                q, k, v = (
-                    list(args)
-                    + [(kwargs or {}).get(n) for n in ("query", "key", "value")[len(args) :]]
-                )[:3]
-                counter.add(
-                    2 * q.numel() * k.shape[-2]
-                    + 2 * (q.numel() // q.shape[-1]) * k.shape[-2] * v.shape[-1]
-                )
-            elif name in _PRODUCTS and hasattr(result, "numel"):
-                counter.add(2 * int(result.numel()) * int(args[0].shape[-1]))
-            return result
-
-    return Products()
+        lambda q, k, v, *_, **__: 2 * k[-2] * (math.prod(q) + math.prod(q[:-1]) * v[-1]),
+    ),
+}
 
 
 def _operators(counter: _Counter) -> Any:
@@ -236,7 +218,7 @@ def _operators(counter: _Counter) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            known = _NAMESPACES if counter.inside else _NAMESPACES[:-3]
+            known = _NAMESPACES if counter.begun else _NAMESPACES[:-3]
             if func.namespace not in known and func.overloadpacket not in flop_registry:
                 counter.unknown[func._schema.name] = None
             return func(*args, **(kwargs or {}))
