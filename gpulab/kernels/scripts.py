@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import math
 import numbers
@@ -24,7 +23,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -52,8 +51,7 @@ kernel_function[blockspergrid, threadsperblock](arg0, arg1, ..., argn)
 # The report
 
 
-@dataclass(frozen=True)
-class SimulatedKernel(Result):
+class SimulatedKernel(NamedTuple):
     """All launches of one kernel in a program.
 
     Attributes
@@ -94,8 +92,7 @@ class SimulatedKernel(Result):
             findings[key] = known.again(finding.count) if known else finding
         # counts by line are not shown here
         notes = [note for note in simulation.notes if not note.startswith(OF_OTHER_FILES)]
-        return dataclasses.replace(
-            self,
+        return self._replace(
             launches=self.launches + 1,
             totals=self.totals + simulation.totals,
             findings=tuple(findings.values()),

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from gpulab import devices, recordings
 from gpulab._validate import callback, flag, is_whole, items, whole, within, word
@@ -53,8 +53,7 @@ _POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", 
 CEILINGS = ("measured", "datasheet", "recorded")
 
 
-@dataclass(frozen=True)
-class ArithmeticRoof(Result):
+class ArithmeticRoof(NamedTuple):
     """The highest arithmetic rate of one number format.
 
     Attributes
@@ -72,8 +71,7 @@ class ArithmeticRoof(Result):
     evidence: Evidence
 
 
-@dataclass(frozen=True)
-class MemoryRoof(Result):
+class MemoryRoof(NamedTuple):
     """The highest bandwidth of one level of memory.
 
     Attributes

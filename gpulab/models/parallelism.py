@@ -554,8 +554,7 @@ BACKWARD_SHARE = 2 / 3
 _MOST_NAMED = 20  # points that a message lists
 
 
-@dataclass(frozen=True)
-class ScalingPoint(Result):
+class ScalingPoint(NamedTuple):
     """A step at one number of ranks.
 
     Attributes

@@ -20,7 +20,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -53,8 +53,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class AutocastRow(Result):
+class AutocastRow(NamedTuple):
     """One operator under autocast.
 
     Attributes

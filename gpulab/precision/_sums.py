@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -43,8 +43,7 @@ _MOST_VALUES = 1_000_000
 _MOST_PRODUCTS = 2**26
 
 
-@dataclass(frozen=True)
-class SumRow(Result):
+class SumRow(NamedTuple):
     """One way to add the same values.
 
     Attributes
@@ -229,8 +228,7 @@ def _by_chance(exact: float, one: Format, draw: float) -> float:
     return _formats.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
 
 
-@dataclass(frozen=True)
-class ProductRow(Result):
+class ProductRow(NamedTuple):
     """One way to multiply the same two matrices.
 
     Attributes

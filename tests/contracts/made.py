@@ -8,7 +8,7 @@ import itertools
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gpulab
@@ -77,16 +77,16 @@ def instance(cls: type[Result], silent: bool = False, bare: bool = False) -> Res
 
 
 def _instance(cls: type[Result], numbers: Iterator[int]) -> Result:
-    hints = typing.get_type_hints(cls)
-    fitting = _FITTING.get(name_of(cls), {})
-    values = {
-        field.name: fitting[field.name]
-        if field.name in fitting
-        else _value(hints[field.name], field.name, numbers)
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if field.init
+    fields = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    return cls(**_fields(cls, fields, numbers))
+
+
+def _fields(cls: type, names: Iterable[str], numbers: Iterator[int]) -> dict[str, Any]:
+    hints, fitting = typing.get_type_hints(cls), _FITTING.get(name_of(cls), {})
+    return {
+        name: fitting[name] if name in fitting else _value(hints[name], name, numbers)
+        for name in names
     }
-    return cls(**values)
 
 
 def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
@@ -102,8 +102,7 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
     if np.ndarray in (hint, origin):
         return np.array([next(numbers) + 0.5, next(numbers) + 0.5])
     if hasattr(hint, "_fields"):  # a named tuple: a row
-        hints = typing.get_type_hints(hint)
-        return hint(*(_value(hints[field], field, numbers) for field in hint._fields))
+        return hint(**_fields(hint, hint._fields, numbers))
     if origin is tuple:
         kinds = inner[:1] * 2 if inner[-1] is Ellipsis else inner
         return tuple(_value(kind, name, numbers) for kind in kinds)
