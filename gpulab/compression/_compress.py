@@ -54,6 +54,10 @@ from gpulab.compression.compressed_layers import (
 )
 from gpulab.errors import DeviceError, InputError, MissingLibraryError, message_of, pip_command
 
+# -------------------------------------------------------------------------------------------------
+# Pruning and sparse formats.
+
+
 # Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor
 # Cores take (Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section
 # 3).
@@ -434,7 +438,7 @@ def to_sparse(
             )
         if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
             continue  # a grouped convolution stays dense
-        with _quiet():
+        with quiet():
             done = compressed_layers.replace(done, name, Sparse(layer).eval())
     return done
 
@@ -465,21 +469,15 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
                 f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
                 "with pattern='2:4' first."
             )
-        with _quiet():
+        with quiet():
             layer.weight = torch.nn.Parameter(
                 torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
             )
     return model
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out PyTorch's note that its sparse formats are in beta: it would stand once a process,
-    in the middle of a lesson.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is in (beta|prototype).*")
-        yield
+# -------------------------------------------------------------------------------------------------
+# Quantization.
 
 
 WEIGHTS = ("per-channel", "per-tensor")
@@ -690,6 +688,78 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
     return found_ranges
 
 
+def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
+    """Quantize the linear layers in place with torchao and return the model.
+
+    Raises
+    ------
+    InputError
+        If the scheme is not supported here, or there is no linear layer.
+    MissingLibraryError
+        If torchao is not installed.
+    DeviceError
+        If torchao refuses this device.
+    """
+    if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
+        raise InputError(
+            f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "
+            f"activations={scheme.activations!r}; expected per-channel, 8 bits, and None or "
+            "'dynamic'. Use arithmetic='float' for other schemes."
+        )
+    linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
+    if not linear:
+        raise InputError(
+            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
+            "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
+            "'float'."
+        )
+    with quiet():
+        try:
+            from torchao import quantization
+        except ImportError as error:
+            raise MissingLibraryError(
+                "quantize: torchao is not installed; expected it to be. Run "
+                f"{pip_command('install torchao')}."
+            ) from error
+        make = (
+            quantization.Int8DynamicActivationInt8WeightConfig
+            if scheme.activations
+            else quantization.Int8WeightOnlyConfig
+        )
+        try:
+            quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
+        except Exception as error:
+            raise DeviceError(
+                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. "
+                "Use arithmetic='float'."
+            ) from error
+    return model.eval()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings of PyTorch and torchao; errors pass.
+
+    They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
+    none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
+    """
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+# -------------------------------------------------------------------------------------------------
+# Weight sharing.
+
+
 def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -> Any:
     """Return a copy whose layers each have only ``clusters`` different weights, ready to be
     fine-tuned: the codebooks are what is trained.
@@ -770,72 +840,3 @@ def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
             break
         nearest = now
     return book, torch.bucketize(values, (book[1:] + book[:-1]) / 2)
-
-
-def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
-    """Quantize the linear layers in place with torchao and return the model.
-
-    Raises
-    ------
-    InputError
-        If the scheme is not supported here, or there is no linear layer.
-    MissingLibraryError
-        If torchao is not installed.
-    DeviceError
-        If torchao refuses this device.
-    """
-    if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
-        raise InputError(
-            f"quantize: arithmetic='torchao' with weights={scheme.weights!r}, bits={scheme.bits}, "
-            f"activations={scheme.activations!r}; expected per-channel, 8 bits, and None or "
-            "'dynamic'. Use arithmetic='float' for other schemes."
-        )
-    linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
-    if not linear:
-        raise InputError(
-            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
-            "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
-            "'float'."
-        )
-    with quiet_torchao():
-        try:
-            from torchao import quantization
-        except ImportError as error:
-            raise MissingLibraryError(
-                "quantize: torchao is not installed; expected it to be. Run "
-                f"{pip_command('install torchao')}."
-            ) from error
-        make = (
-            quantization.Int8DynamicActivationInt8WeightConfig
-            if scheme.activations
-            else quantization.Int8WeightOnlyConfig
-        )
-        try:
-            quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
-        except Exception as error:
-            raise DeviceError(
-                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. "
-                "Use arithmetic='float'."
-            ) from error
-    return model.eval()
-
-
-@contextlib.contextmanager
-def quiet_torchao() -> Iterator[None]:
-    """Silence warnings about libraries that this machine cannot load while torchao is imported;
-    errors pass.
-
-    The messages are warnings of its loggers and of Python's warnings module: none concerns the CPU,
-    and a learner can do nothing about them.
-    """
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

@@ -30,7 +30,7 @@ import torch
 
 from gpulab import _files
 from gpulab.compression import compressed_layers
-from gpulab.compression._compress import quiet_torchao
+from gpulab.compression._compress import quiet
 from gpulab.compression.compressed_layers import finish
 from gpulab.errors import (
     CheckpointError,
@@ -281,7 +281,7 @@ def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: i
 def _load_foreign(content: bytes) -> Any:
     if b"torchao" in content:
         try:
-            with quiet_torchao():
+            with quiet():
                 import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
         except ImportError as error:
             raise MissingLibraryError(

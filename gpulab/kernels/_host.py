@@ -61,6 +61,13 @@ _MEMORY_BYTES = 16 * 2**30
 # Arrays
 
 
+# Attributes of an array on the device, as NumPy calls them.
+_OF_THE_ELEMENTS = {
+    **{name: name for name in ("shape", "strides", "dtype", "ndim", "size", "nbytes")},
+    "alloc_size": "nbytes",
+}
+
+
 class DeviceArray:
     """An array on the simulated device: the program sees its content only through copies and
     indices, as with Numba's ``DeviceNDArray``.
@@ -76,37 +83,11 @@ class DeviceArray:
     def __init__(self, array: np.ndarray, stream: Any = 0) -> None:
         self.array, self.stream = array, stream
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape."""
-        return self.array.shape
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Return the bytes from one element to the next, by axis."""
-        return self.array.strides
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Return the type of an element."""
-        return self.array.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of axes."""
-        return self.array.ndim
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return self.array.size
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all elements."""
-        return self.array.nbytes
-
-    alloc_size = nbytes
+    def __getattr__(self, name: str) -> Any:
+        """Return what is true of the elements as well: shape, strides, dtype and sizes."""
+        if name not in _OF_THE_ELEMENTS:
+            raise AttributeError(f"a device array of gpulab.kernels has no attribute {name!r}")
+        return getattr(self.array, _OF_THE_ELEMENTS[name])
 
     @property
     def flags(self) -> dict[str, bool]:

@@ -1,5 +1,5 @@
 """The process that compiles Python kernels with numba-cuda; started by ``_python.py``, run as a
-file, and free of gpulab. How messages travel is used by ``_nvidia.py`` as well.
+file, and free of gpulab. ``serve`` is used by ``_nvidia.py`` as well.
 
 A process of its own, because numba-cuda decides at import whether it is the simulator, asks for a
 GPU where a device function is typed, and takes seconds to start; so the learner's process neither
@@ -15,29 +15,13 @@ import operator
 import os
 import pickle
 import re
-import struct
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def read(stream: BinaryIO) -> Any:
-    """Return the next pickled message of a stream; None at its end."""
-    head = stream.read(8)
-    if len(head) < 8:
-        return None
-    return pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
-
-
-def write(stream: BinaryIO, answer: Any) -> None:
-    """Write a message to a stream, pickled."""
-    data = pickle.dumps(answer)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
 
 
 class Builder:
@@ -174,11 +158,13 @@ def _place(message: str, folder: Path) -> tuple[int | None, str]:
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
-    """Answer requests on the standard input until there are no more."""
-    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    """Answer pickled requests on the standard input until there are no more."""
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not mix with the answers
-    while (request := read(asked)) is not None:
-        write(answers, answer(request))
+    with contextlib.suppress(EOFError):
+        while True:
+            pickle.dump(answer(pickle.load(sys.stdin.buffer)), answers)
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import inspect
 import os
 import pickle
 import re
@@ -19,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ParamSpec, TypeVar, cast
+from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import gpulab
 from gpulab.errors import CompileError, GpulabError, MissingLibraryError, message_of, pip_command
@@ -252,18 +253,16 @@ class Worker:
         """
         with self._lock:
             try:
-                process = self._started()
-                _numba_worker.write(cast(BinaryIO, process.stdin), request)
-                answer = _numba_worker.read(cast(BinaryIO, process.stdout))
+                process: Any = self._started()
+                pickle.dump(request, process.stdin)
+                process.stdin.flush()
+                return pickle.load(process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError):
-                answer = None  # it died; what it said last is told below
+                said = self._last_words()
+                self._stop()
             except BaseException:
                 self._stop()
                 raise
-            if answer is not None:
-                return answer
-            said = self._last_words()
-            self._stop()
         raise CompileError(
             f"{self.who}: the compiler's process ended ({said}); expected code or an error. Nest "
             "the source less deeply or make it smaller, and run it again."
@@ -338,7 +337,6 @@ _worker = Worker(
         "serve()",
     ],
 )
-_SERVED: dict[str, Callable[..., Any]] = {}
 
 
 def _in_helper(library: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -347,8 +345,6 @@ def _in_helper(library: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
-        _SERVED[function.__name__] = function
-
         @functools.wraps(function)
         def ask(*arguments: P.args, **_: P.kwargs) -> T:
             if find_library(library) is None:
@@ -371,7 +367,7 @@ def serve() -> None:
     def answer(request: tuple[str, tuple[Any, ...]]) -> Any:
         function, arguments = request
         try:
-            return _SERVED[function](*arguments)
+            return inspect.unwrap(globals()[function])(*arguments)
         except GpulabError as error:
             return error
 
