@@ -5,9 +5,8 @@ its constraint while it trains; ``finish`` makes the model that is shipped.
 """
 
 from gpulab.compression._compress import prune, quantize, quantize_aware, share_weights, to_sparse
-from gpulab.compression._diet import Recipe, Support, cook, diet, support
 from gpulab.compression._storage import load, save, size_on_disk
-from gpulab.compression._weigh import count, weigh
+from gpulab.compression._weigh import Recipe, Support, cook, count, diet, support, weigh
 from gpulab.compression.compressed_layers import finish
 from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 

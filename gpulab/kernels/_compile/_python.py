@@ -33,8 +33,12 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.kernels._compile import _cuda, _nvidia
-from gpulab.kernels._compile._compiled import CompiledModule, compiled_module
-from gpulab.kernels._compile._cuda import checked_arch, facts_of
+from gpulab.kernels._compile._cuda import (
+    CompiledModule,
+    checked_arch,
+    compiled_module,
+    facts_of,
+)
 from gpulab.kernels._compile._nvidia import Worker
 from gpulab.units import plural
 
