@@ -135,18 +135,6 @@ class RooflinePoint(Result):
         return self.flops / self.nbytes if self.nbytes else math.inf
 
     @property
-    def attainable_flops_per_second(self) -> float:
-        """The roof at this intensity; 0 for work without arithmetic, whose roof is
-        ``attainable_bytes_per_second``.
-        """
-        return self.flops / self.attainable_seconds
-
-    @property
-    def attainable_bytes_per_second(self) -> float:
-        """The traffic at that rate."""
-        return self.nbytes / self.attainable_seconds
-
-    @property
     def flops_per_second(self) -> float | None:
         """The rate that was reached; None for a predicted point."""
         return None if self.seconds is None else self.flops / self.seconds
