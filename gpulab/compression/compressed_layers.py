@@ -327,66 +327,6 @@ def two_four_refusal(device: Any) -> str:
     return ""
 
 
-class Packed:
-    """One layer's weight as the library wants it, and the call that multiplies with it."""
-
-    def __init__(self, layer: Any) -> None:
-        self.layer = layer
-        self.bits = layer.scheme.activation_bits
-        channels = layer.codes.shape[0]
-        # a layer's one scale is repeated for its channels
-        self.scales = layer.scale.detach().flatten().expand(channels).contiguous()
-        self.weight = self._convolution() if layer.convolution else self._linear()
-
-    def _linear(self) -> Any:
-        zeros = torch.zeros(len(self.scales), dtype=torch.int64)
-        bias = self.layer.bias
-        # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
-        # tells
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            codes = torch._make_per_channel_quantized_tensor(
-                self.layer.codes, self.scales.double(), zeros, 0
-            )
-            return torch.ops.quantized.linear_prepack(
-                codes, None if bias is None else bias.detach()
-            )
-
-    def _convolution(self) -> Any:
-        self.zeros = torch.zeros(len(self.scales), dtype=torch.int64)
-        self.shape = [
-            list(self.layer.stride),
-            list(self.layer.padding),
-            list(self.layer.dilation),
-            self.layer.groups,
-        ]
-        return torch.ops.onednn.qconv_prepack(self.layer.codes, self.scales, 1.0, 1, *self.shape)
-
-    def __call__(self, x: Any) -> Any:
-        """Return the layer's output in float32."""
-        x = x.detach()
-        if not self.layer.convolution:
-            return torch.ops.quantized.linear_dynamic(x.contiguous(), self.weight, self.bits < 8)
-        step, zero = input_grid(*torch.aminmax(x), self.bits)
-        codes = (x / step).round_().add_(zero).clamp_(0, 2**self.bits - 1).to(torch.uint8)
-        return torch.ops.onednn.qconv_pointwise(
-            codes,
-            float(step),
-            int(zero),
-            self.weight,
-            self.scales,
-            self.zeros,
-            self.layer.bias,
-            *self.shape,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )
-
-
 class Mask(nn.Module):
     """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays
     zero whatever the optimizer does.
@@ -614,10 +554,51 @@ class Integer(Quantized):
     form = "int8"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output; the inputs' range is taken from this batch."""
+        """Return the layer's output in float32; the inputs' range is taken from this batch."""
         if self._made is None:
-            self._made = Packed(self)
-        return self._made(x)  # type: ignore[no-any-return]
+            # a layer's one scale is repeated for its channels
+            scales = self.scale.detach().flatten().expand(len(self.codes)).contiguous()
+            zeros = torch.zeros(len(scales), dtype=torch.int64)
+            self._made = self._packed(scales, zeros), scales, zeros
+        x, bits = x.detach(), self.scheme.activation_bits
+        weight, scales, zeros = self._made
+        output: torch.Tensor
+        if not self.convolution:
+            output = torch.ops.quantized.linear_dynamic(x.contiguous(), weight, bits < 8)
+            return output
+        step, zero = input_grid(*torch.aminmax(x), bits)
+        output = torch.ops.onednn.qconv_pointwise(
+            (x / step).round_().add_(zero).clamp_(0, 2**bits - 1).to(torch.uint8),
+            float(step),
+            int(zero),
+            weight,
+            scales,
+            zeros,
+            self.bias,
+            *self._shape(),
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        return output
+
+    def _packed(self, scales: torch.Tensor, zeros: torch.Tensor) -> Any:
+        """Return the weight as the library wants it."""
+        if self.convolution:
+            return torch.ops.onednn.qconv_prepack(self.codes, scales, 1.0, 1, *self._shape())
+        # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
+        # reports where they are missing
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            codes = torch._make_per_channel_quantized_tensor(self.codes, scales.double(), zeros, 0)
+            bias = None if self.bias is None else self.bias.detach()
+            return torch.ops.quantized.linear_prepack(codes, bias)
+
+    def _shape(self) -> tuple[Any, ...]:
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
 
 
 class Sparse(Shipped):

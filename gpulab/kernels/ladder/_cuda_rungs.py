@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError, shown
+from gpulab._validate import word
 from gpulab.kernels.ladder._rungs import checked_size
 
 _REGISTERS = r"""
@@ -412,10 +412,5 @@ def cuda_rung(name: str) -> CudaRung:
     InputError
         If there is none.
     """
-    for each in CUDA_RUNGS:
-        if each.name == name:
-            return each
-    raise InputError(
-        f"ladder: {shown(name)} is not a rung in CUDA C++; expected one of "
-        f"{', '.join(r.name for r in CUDA_RUNGS)}."
-    )
+    by_name = {each.name: each for each in CUDA_RUNGS}
+    return by_name[word("ladder", "rung in CUDA C++", name, by_name)]

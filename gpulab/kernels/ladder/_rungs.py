@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab._validate import is_whole
+from gpulab._validate import is_whole, word
 from gpulab.errors import InputError, shown
 from gpulab.kernels.ladder import _kernels as kernels
 from gpulab.kernels.simulation._simulate import simulate
@@ -343,13 +343,8 @@ def family(name: str) -> tuple[Rung, ...]:
     InputError
         If there is no such ladder.
     """
-    found = tuple(each for each in RUNGS if each.family == name)
-    if not found:
-        raise InputError(
-            f"ladder: {shown(name)} is not a ladder; expected one of {', '.join(families())}. Pass "
-            "one of these."
-        )
-    return found
+    word("ladder", "family", name, families())
+    return tuple(each for each in RUNGS if each.family == name)
 
 
 def rung(name: str) -> Rung:
@@ -360,10 +355,5 @@ def rung(name: str) -> Rung:
     InputError
         If there is none.
     """
-    for each in RUNGS:
-        if each.name == name:
-            return each
-    raise InputError(
-        f"ladder: {shown(name)} is not a rung; expected one of {', '.join(r.name for r in RUNGS)}. "
-        "Pass one of these."
-    )
+    by_name = {each.name: each for each in RUNGS}
+    return by_name[word("ladder", "rung", name, by_name)]
