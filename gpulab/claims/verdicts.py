@@ -6,7 +6,7 @@ import enum
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
@@ -26,8 +26,7 @@ class Verdict(str, enum.Enum):
         return self.value
 
 
-@dataclass(frozen=True)
-class Source(Result):
+class Source(NamedTuple):
     """Where claims were published.
 
     Attributes
@@ -44,8 +43,7 @@ class Source(Result):
     url: str
 
 
-@dataclass(frozen=True)
-class Claim(Result):
+class Claim(NamedTuple):
     """One published sentence, read as a ratio of two times.
 
     Attributes
@@ -92,8 +90,7 @@ class Claim(Result):
         return f"{format_ratio(self.low)} to {format_ratio(self.high)}"
 
 
-@dataclass(frozen=True)
-class Comparison(Result):
+class Comparison(NamedTuple):
     """The ratio of two recorded times.
 
     Attributes

@@ -611,7 +611,7 @@ def _with_larger_product(found: Roofline) -> Roofline:
                 f"the best product of {n} x {n} matrices, just now",
             )
     tops = tuple(
-        dataclasses.replace(top, flops_per_second=best, source=source)
+        top._replace(flops_per_second=best, source=source)
         if top.name == "float32" and best > top.flops_per_second
         else top
         for top in found.arithmetic

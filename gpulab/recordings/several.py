@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +37,7 @@ _NO_INTERVAL = "no-interval"
 _MOST_APART = 1e4
 
 
-@dataclass(frozen=True)
-class Difference(Result):
+class Difference(NamedTuple):
     """One case in both recordings.
 
     Attributes

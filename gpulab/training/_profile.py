@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -50,8 +50,7 @@ _ROWS = 12
 _WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
 
 
-@dataclass(frozen=True)
-class ProfileSpan(Result):
+class ProfileSpan(NamedTuple):
     """One piece of work that the profiler saw.
 
     Attributes

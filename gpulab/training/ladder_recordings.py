@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab import claims, networks, recordings
 from gpulab.devices import Device
@@ -179,8 +179,7 @@ _CLAIMS = {
 Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 
-@dataclass(frozen=True)
-class RecordedStep(Result):
+class RecordedStep(NamedTuple):
     """Two ways to train one recorded model.
 
     Attributes

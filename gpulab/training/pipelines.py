@@ -265,8 +265,7 @@ KNOWN_ERROR = (
 )
 
 
-@dataclass(frozen=True)
-class StepSpan(Result):
+class StepSpan(NamedTuple):
     """One piece of work.
 
     Attributes

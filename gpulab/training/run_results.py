@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -355,8 +355,7 @@ def _span(interval: Interval | None) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Gain(Result):
+class Gain(NamedTuple):
     """The speed-up of one form over another.
 
     Attributes
@@ -390,8 +389,7 @@ class Gain(Result):
         return format_speedup(self.ratio, self.interval)
 
 
-@dataclass(frozen=True)
-class LadderForm(Result):
+class LadderForm(NamedTuple):
     """One form of the script: with some of the techniques.
 
     Attributes
@@ -421,8 +419,7 @@ class LadderForm(Result):
     peak_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Learned(Result):
+class Learned(NamedTuple):
     """The accuracy of a form after the same number of samples, compared with the beginner's script.
 
     Attributes
@@ -457,8 +454,7 @@ class Learned(Result):
         )
 
 
-@dataclass(frozen=True)
-class Rung(Result):
+class Rung(NamedTuple):
     """One technique of the ladder.
 
     Attributes
@@ -486,8 +482,7 @@ class Rung(Result):
     learned: Learned | None
 
 
-@dataclass(frozen=True)
-class LeftOut(Result):
+class LeftOut(NamedTuple):
     """A technique that is not in the ladder on this device.
 
     Attributes

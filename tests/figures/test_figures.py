@@ -319,7 +319,7 @@ def test_narrow_bars_are_not_covered_by_their_edges() -> None:
     profile = made.profile()
     begin, end = profile.steps[0]
     spans = [
-        replace(profile.spans[-1], start_seconds=begin + at, end_seconds=begin + at + length)
+        profile.spans[-1]._replace(start_seconds=begin + at, end_seconds=begin + at + length)
         for at, length in [(0.0, 0.5 * (end - begin)), *((0.6 + k / 1e3, 1e-3) for k in range(99))]
     ]
     figure = figures.profile(replace(profile, spans=tuple(spans)))

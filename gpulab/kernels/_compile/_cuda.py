@@ -36,8 +36,7 @@ from gpulab.units import format_bytes
 # What a compiler made of a source: its kernels' figures, and the code itself in each of its forms.
 
 
-@dataclass(frozen=True)
-class KernelFacts(Result):
+class KernelFacts(NamedTuple):
     """The resources that one thread, or one block, of a kernel needs.
 
     Attributes

@@ -6,7 +6,6 @@ The kernel is made into plain data; numba-cuda turns that into LTO-IR in a proce
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import functools
 import importlib.util
@@ -374,7 +373,7 @@ def _made(code: types.CodeType, pickled: bytes, arch: str) -> CompiledModule:
     ]
     cubin, ptx, log = _nvidia.link(answer["ltoir"], arch, flags)
     (facts,) = facts_of(cubin, arch, log, "").values()  # Numba compiles one kernel at a time
-    named = dataclasses.replace(facts, name=kernel["name"], line=code.co_firstlineno)
+    named = facts._replace(name=kernel["name"], line=code.co_firstlineno)
     return compiled_module(
         cubin,
         {named.name: named},
