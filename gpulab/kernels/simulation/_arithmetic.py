@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels.simulation import _memory, _types
+from gpulab.kernels.simulation import _memory, _types, source
 from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
     FUNCTIONS,
@@ -22,7 +22,6 @@ from gpulab.kernels.simulation._functions import (
 )
 from gpulab.kernels.simulation._geometry import Mask
 from gpulab.kernels.simulation._machine import Expression, Frame
-from gpulab.kernels.simulation.source import Intrinsic, dtype_of
 from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ def _isinstance(call: Call, frame: Frame, mask: Mask, found: Any, asked: Any) ->
     asked = asked if isinstance(asked, tuple) else (asked,)
     own: list[Any] = [] if not_numeric(found) else [found.dtype]
     if isinstance(found, tuple) or own == [np.complex128]:
-        own.append(Intrinsic("complex" if own else "tuple"))
+        own.append(source.Intrinsic("complex" if own else "tuple"))
     return np.bool_(any(kind in asked for kind in own))
 
 
@@ -451,7 +450,7 @@ def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> 
             _memory.fill(frame.machine, copy, mask, view, call.line)
             return copy
         if kind == "view":
-            dtype = dtype_of(given[0]) if given else None
+            dtype = source.dtype_of(given[0]) if given else None
             return _memory.viewed(view, view.dtype if dtype is None else dtype)
         if kind == "item":
             return _memory.load(frame.machine, _memory.reshaped(view, ()), mask, (), call.line)
@@ -481,9 +480,7 @@ _ALIASES = {
 }
 
 
-def _vector(
-    dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *values: Any
-) -> tuple[Any, ...]:
+def _vector(dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *values: Any) -> Any:
     """Return a vector of numbers, or of other vectors' parts."""
     parts: list[Any] = []
     for value in values:

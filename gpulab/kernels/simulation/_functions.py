@@ -322,7 +322,7 @@ _SHUFFLED = ("int32", "int64", "float32", "float64")
 # -- where a thread is
 
 
-_PLACES: dict[str, Callable[[Batch, int], Any]] = {
+_PLACES: dict[str, Callable[..., Any]] = {
     "threadIdx": lambda batch, axis: batch.thread_index[axis],
     "blockIdx": lambda batch, axis: batch.block_index[axis],
     "blockDim": lambda batch, axis: np.int64(batch.block[axis]),

@@ -504,10 +504,11 @@ class Tracker:
             if which is not None:
                 unordered &= apart == 1
             found = found[unordered[found]]
-            for orders, ordered in (
+            rules: list[tuple[Any, Callable[..., Flat]]] = [
                 (self.orders.warps, self._by_warp_barrier),
                 (self.orders.releases, self._by_release),
-            ):
+            ]
+            for orders, ordered in rules:
                 if orders is not None and len(found):
                     found = found[~ordered(orders, fields[found], at[found], asked[found])]
             lanes = found if which is None else which[found]

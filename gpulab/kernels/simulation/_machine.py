@@ -155,7 +155,7 @@ def _count(
 
     if shared:
         # Without any conflict there is one for each part of a warp that takes part.
-        parts = np.full((len(addresses), passes), True)
+        parts: np.ndarray = np.full((len(addresses), passes), True)
         if active is not None:
             parts = active.reshape(len(addresses) * passes, -1).any(axis=1)
         found["wavefronts"] += _total(shared_wavefronts(addresses, active, element_bytes), times)
@@ -301,7 +301,9 @@ class Machine:
         )
         self.orders = _hazards.Orders(
             self.barriers,
-            launch.releases and (launch.releases, _hazards.Releases(batch.blocks * batch.width)),
+            None
+            if launch.releases is None
+            else (launch.releases, _hazards.Releases(batch.blocks * batch.width)),
             batch.first * batch.width,
         )
         traced = -1 if launch.traced_block is None else launch.traced_block - batch.first
@@ -383,8 +385,7 @@ class Machine:
     @property
     def alive(self) -> Mask:
         """Return the threads that have not returned from the kernel."""
-        rest: Any = self.batch.everyone.without(self.exited)
-        return rest
+        return self.batch.everyone.without(self.exited)  # type: ignore[return-value]
 
     def barrier(self, mask: Mask, line: int, of_grid: bool = False) -> None:
         """Let the lanes arrive at ``syncthreads``: all threads of a block that have not exited
@@ -634,7 +635,7 @@ class Frame:
     types: _types.JoinTypes
     loops: list[Leavers] = field(default_factory=list)
     # local ones, by the place in the source that makes them
-    arrays: dict[int, _memory.View] = field(default_factory=dict)
+    arrays: dict[Any, _memory.View] = field(default_factory=dict)
     returns: int = 0
     result: Any = None
     gave_nothing: bool = False  # whether lanes came to a plain `return`

@@ -757,7 +757,7 @@ def store(
 def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any]) -> Any:
     """Do what writes to places; note whether memory is another one then, if a loop asks for it."""
     watched, launch = machine.launch.watchers > 0, machine.launch
-    before = store.read(where, machine.batch) if watched else None
+    before: Any = store.read(where, machine.batch) if watched else None
     found = write()
     launch.changes += watched and not np.array_equal(before, store.read(where, machine.batch))
     return found

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.kernels.simulation import _types
+from gpulab.kernels.simulation import _memory, _types, source
 from gpulab.kernels.simulation._geometry import WARP, Mask, union
 from gpulab.kernels.simulation._machine import Expression, Frame, Machine
-from gpulab.kernels.simulation._memory import START, View
-from gpulab.kernels.simulation.source import Intrinsic
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._expressions import Translator
@@ -50,7 +48,7 @@ _SIMPLE = (
     ast.Continue,
     ast.Pass,
 )
-_CALLS = [Intrinsic(name) for name in ("min", "max", "abs", "range")]
+_CALLS = [source.Intrinsic(name) for name in ("min", "max", "abs", "range")]
 _SYMBOLS: dict[type, str] = {
     **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
     **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"},
@@ -111,7 +109,7 @@ class LaneWriter:
     """
 
     def __init__(
-        self, types: dict[str, np.dtype], views: dict[str, View], fixed: dict[int, Any]
+        self, types: dict[str, np.dtype], views: dict[str, _memory.View], fixed: dict[int, Any]
     ) -> None:
         self.parameters, self.types = list(types), dict(types)
         self._views, self._fixed_values = views, fixed
@@ -202,7 +200,7 @@ class LaneWriter:
 
     def _begin(self, indent: int) -> list[int]:
         """Begin a block; return the list of its lines."""
-        blocks = self._loop.blocks
+        blocks: list[list[int]] = self._loop.blocks
         self._line(indent, f"p{self._loop.number} {'|' if blocks else ''}= {1 << len(blocks)}")
         blocks.append([])
         return blocks[-1]
@@ -313,11 +311,11 @@ class LaneWriter:
 
     # -- arrays
 
-    def _view(self, name: str) -> View:
+    def _view(self, name: str) -> _memory.View:
         view = self._views.get(name)
         if (
             view is None
-            or view.offset is not START
+            or view.offset is not _memory.START
             or not view.store.is_even
             or not all(isinstance(extent, np.integer) for extent in view.shape)
             or view.dtype.kind not in "ifb"
@@ -329,7 +327,7 @@ class LaneWriter:
             self.arrays.append(name)
         return view
 
-    def _place(self, view: View, node: ast.Subscript) -> str:
+    def _place(self, view: _memory.View, node: ast.Subscript) -> str:
         """Return the text of the element that an index means; out of bounds is a finding, which
         lockstep makes.
         """
@@ -754,7 +752,7 @@ class ScalarLoop:
         values of its parameters in each lane.
         """
         held = {name: frame.variables.get(name) for name in self._names}
-        views = {name: one for name, one in held.items() if isinstance(one, View)}
+        views = {name: one for name, one in held.items() if isinstance(one, _memory.View)}
         values = {
             name: one for name, one in held.items() if isinstance(one, (np.ndarray, np.generic))
         }
@@ -786,7 +784,7 @@ class ScalarLoop:
         key = (
             *types.items(),
             *arrays,
-            *((view.strides, view.offset is START) for view in views.values()),
+            *((view.strides, view.offset is _memory.START) for view in views.values()),
             *(one if isinstance(one, str) else (one.dtype, one.item()) for one in fixed.values()),
         )
         if key not in self._texts:
@@ -857,7 +855,7 @@ def _is_of_a_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _lists(view: View, lanes: np.ndarray) -> Any:
+def _lists(view: _memory.View, lanes: np.ndarray) -> Any:
     """Return what an array holds, for each lane: its own elements, or those of memory that nobody
     writes.
     """

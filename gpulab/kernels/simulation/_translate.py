@@ -15,7 +15,7 @@ import numpy as np
 from gpulab.kernels.simulation import _expressions, _memory, _scalar_lanes, _types
 from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
-from gpulab.kernels.simulation._machine import Expression, Frame, Leavers
+from gpulab.kernels.simulation._machine import Expression, Frame, Leavers, Machine
 from gpulab.kernels.simulation.source import Source
 from gpulab.units import plural
 
@@ -166,7 +166,7 @@ class StatementTranslator(_expressions.Translator):
 
     _annassign = _assign
 
-    def _augassign(self, node: ast.AugAssign) -> Statement:
+    def _augassign(self, node: ast.AugAssign) -> Statement | None:
         line = node.lineno
         if isinstance(node.target, ast.Name):  # which is read here as well
             both = ast.BinOp(node.target, node.op, node.value)
@@ -217,7 +217,7 @@ class StatementTranslator(_expressions.Translator):
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
                 is_array = isinstance(value, (_memory.View, _memory.Choice)) and value.ndim > 0
                 if is_array and np.all(value.shape[0] == len(parts)):
-                    items = items_of(value, self.source, line)
+                    items = items_of(frame.machine, value, line)
                     value = tuple(items.at(frame, mask, place) for place in range(len(parts)))
                 if not isinstance(value, tuple) or len(value) != len(parts):
                     raise self.fail(f"expected {plural(len(parts), 'value')} to the right", node)
@@ -321,7 +321,7 @@ class StatementTranslator(_expressions.Translator):
         loop = self._loop(node, node.lineno, self.target(node.target))
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            return loop.run(frame, mask, items_of(values(frame, mask), self.source, node.lineno))
+            return loop.run(frame, mask, items_of(frame.machine, values(frame, mask), node.lineno))
 
         return run
 
@@ -473,7 +473,7 @@ class Loop:
 # What a ``for`` goes through: ranges, tuples, arrays, and these numbered or side by side.
 
 
-def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> _types.Items:
+def items_of(machine: Machine, value: Any, line: int, unrolled: bool = False) -> _types.Items:
     """Return what a ``for`` goes through; ``unrolled`` where its arrays may be of several types.
 
     Raises
@@ -486,13 +486,13 @@ def items_of(value: Any, source: Source, line: int, unrolled: bool = False) -> _
     if isinstance(value, tuple):
         alike = [item for item in value if not (unrolled and isinstance(item, _memory.View))]
         if len(set(map(_expressions.type_of, alike))) > 1:
-            raise source.error(
+            raise machine.launch.error(
                 "the elements of the tuple are of several types; expected one type to loop over",
                 line,
             )
         return _types.Items(len(value), lambda frame, mask, turn: value[turn])
     if not isinstance(value, (_memory.View, _memory.Choice)) or not value.ndim:
-        raise source.error("expected a range, an array or a tuple to loop over", line)
+        raise machine.launch.error("expected a range, an array or a tuple to loop over", line)
     view = value
 
     def element(frame: Frame, mask: Mask, turn: Any) -> Any:
@@ -540,7 +540,7 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
 
 @computes("literal_unroll")
 def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> _types.Items:
-    return items_of(value, call.translator.source, call.line, unrolled=True)
+    return items_of(frame.machine, value, call.line, unrolled=True)
 
 
 @computes("enumerate", most=2, keywords=("iterable", "start"))
@@ -549,7 +549,7 @@ def _enumerate(
 ) -> _types.Items:
     if not_numeric(start):
         raise call.fail("enumerate takes numbers")
-    items = items_of(value, call.translator.source, call.line)
+    items = items_of(frame.machine, value, call.line)
     return _types.Items(
         items.count,
         lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
@@ -558,7 +558,7 @@ def _enumerate(
 
 @computes("zip", most=64)
 def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> _types.Items:
-    several = [items_of(value, call.translator.source, call.line) for value in values]
+    several = [items_of(frame.machine, value, call.line) for value in values]
     return _types.Items(
         functools.reduce(np.minimum, [items.count for items in several]),
         lambda frame, mask, turn: tuple(items.at(frame, mask, turn) for items in several),

@@ -625,8 +625,9 @@ def dtype_of(found: Any) -> np.dtype | None:
     if isinstance(found, type) and issubclass(found, np.generic):
         return np.dtype(found)
     module, name = type(found).__module__, found if isinstance(found, str) else None
-    if module.startswith("numba") and isinstance(getattr(found, "dtype", None), np.dtype):
-        return found.dtype
+    of_record = getattr(found, "dtype", None) if module.startswith("numba") else None
+    if isinstance(of_record, np.dtype):
+        return of_record
     if module.startswith(_OURS):
         name = getattr(found, "name", None)
     if isinstance(name, str) and _NUMBA_TYPES.get(name):
