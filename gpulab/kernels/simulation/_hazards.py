@@ -495,15 +495,8 @@ class Tracker:
             if which is not None:  # those that are no witnesses, of the same warp alone
                 asked, at = threads[which], words[which]
                 epoch = epoch[which] if isinstance(epoch, np.ndarray) else epoch
-            others = fields[:, 0]
-            found = np.flatnonzero((others >= 0) & (others != asked))
-            if not len(found):
-                continue
-            apart = self._apart(others, asked)
-            unordered = (fields[:, 1] == epoch) | (apart == _OTHER_BLOCK)
-            if which is not None:
-                unordered &= apart == 1
-            found = found[unordered[found]]
+            rank = self._rank(fields, asked, epoch)
+            found = np.flatnonzero(rank if which is None else rank == 1)
             rules: list[tuple[Any, Callable[..., Flat]]] = [
                 (self.orders.warps, self._by_warp_barrier),
                 (self.orders.releases, self._by_release),
@@ -553,7 +546,7 @@ class Tracker:
         )
         return found
 
-    def _rank(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
+    def _rank(self, fields: Flat, threads: Flat, epoch: Flat | int) -> Flat:
         """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another
         lane, 0 none, itself, or long ordered.
         """
@@ -562,7 +555,7 @@ class Tracker:
         if not others_are_there.any():
             return others_are_there
         apart = self._apart(others, threads)
-        unordered = (fields[:, 1] == moment.epoch) | (apart == _OTHER_BLOCK)
+        unordered = (fields[:, 1] == epoch) | (apart == _OTHER_BLOCK)
         return np.where(others_are_there & unordered, apart, 0)
 
     def _apart(self, others: Flat, threads: Flat) -> Flat:
@@ -577,11 +570,11 @@ class Tracker:
             witnesses.make()
         else:
             last = witnesses.of(0, words)
-            rank = self._rank(last, threads, moment)
+            rank = self._rank(last, threads, moment.epoch)
             if rank.any():
                 move = rank > 0
                 if witnesses.kept > 1:
-                    move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
+                    move &= rank >= self._rank(witnesses.of(1, words), threads, moment.epoch)
                 if witnesses.forgotten is not None:
                     witnesses.forgotten.add(
                         words, np.where(move[:, None], witnesses.of(1, words), last)
@@ -617,9 +610,7 @@ class Tracker:
         other = witnesses.packed[1]
         apart = self._apart(winner[lost], threads[lost])
         epoch = moment.epoch[lost] if isinstance(moment.epoch, np.ndarray) else moment.epoch
-        before = self._rank(
-            witnesses.of(1, words[lost]), winner[lost], moment._replace(epoch=epoch)
-        )
+        before = self._rank(witnesses.of(1, words[lost]), winner[lost], epoch)
         stays = before > apart
         if witnesses.forgotten is not None:
             witnesses.forgotten.add(words[lost[~stays]], witnesses.of(1, words[lost[~stays]]))

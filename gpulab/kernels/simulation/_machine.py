@@ -155,7 +155,7 @@ def _count(
 
     if shared:
         # Without any conflict there is one for each part of a warp that takes part.
-        parts: np.ndarray = np.full((len(addresses), passes), True)
+        parts: Any = np.full((len(addresses), passes), True)
         if active is not None:
             parts = active.reshape(len(addresses) * passes, -1).any(axis=1)
         found["wavefronts"] += _total(shared_wavefronts(addresses, active, element_bytes), times)

@@ -413,16 +413,15 @@ class LaneWriter:
 
     def _operation(self, op: ast.operator, a: Value, b: Value) -> Value:
         symbol, integers = _SYMBOLS.get(type(op), ""), a.dtype.kind == "i" and b.dtype.kind == "i"
-        bits = b.text.strip("()")
-        if symbol in (">>", "<<") and not (bits.isdigit() and int(bits) < 63):
+        written = b.text.strip("()")
+        if symbol in (">>", "<<") and not (written.isdigit() and int(written) < 63):
             raise Refused
         if not integers or symbol in ("/", "//", "%", ">>"):
             a, b = (Value(self._within(v, v.dtype), v.dtype) for v in (a, b))
         text = f"({a.text} {symbol} {b.text})"
         if integers and symbol and symbol != "/":
-            grows = ("+", "-", "*", "<<") if bits.isdigit() else ("+", "-", "*", "<<", "//")
-            is_exact = a.is_exact and b.is_exact and symbol not in grows
-            return Value(text, INT, is_exact)
+            grows = symbol in ("+", "-", "*", "<<") or (symbol == "//" and not written.isdigit())
+            return Value(text, INT, a.is_exact and b.is_exact and not grows)
         # a float64, into which both turn an integer alike
         if symbol not in ("+", "-", "*", "/") or not {a.dtype.kind, b.dtype.kind} <= {"i", "f"}:
             raise Refused

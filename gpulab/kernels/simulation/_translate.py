@@ -499,9 +499,7 @@ def items_of(machine: Machine, value: Any, line: int, unrolled: bool = False) ->
         place = (np.int64(turn),)
         if view.ndim > 1:
             return _memory.part_of(frame.machine, view, mask, place, (False,), line)
-        return _memory.load(
-            frame.machine, view, mask, _memory.index_of(frame.machine, view, place, line), line
-        )
+        return _memory.load(frame.machine, view, mask, place, line)
 
     return _types.Items(view.shape[0], element)
 
