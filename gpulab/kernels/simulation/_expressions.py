@@ -177,8 +177,6 @@ class Translator:
                 return meaning_of(self.program.outside(self.source, node.id))
             except KeyError:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
-            except AttributeError as error:
-                raise self.fail(str(error), node) from error
         if isinstance(node, ast.Attribute):
             owner = self.static(node.value)
             if owner is UNKNOWN:

@@ -710,8 +710,8 @@ class ScalarLoop:
     def _turns(self, frame: Frame, mask: Mask, each: list[Any]) -> list[bool]:
         """Run so many turns; return which lanes go on."""
         lanes, variables = mask.flat, frame.variables
-        new = self._followed - variables.keys()
-        if any(mask.without(frame.given.get(name)) is not None for name in self._followed - new):
+        known = self._followed & variables.keys()
+        if any(mask.without(frame.given.get(name)) is not None for name in known):
             # some of the lanes have a value of others: what they give themselves would not be told
             # from it
             raise Refused
@@ -729,7 +729,7 @@ class ScalarLoop:
         more, *values = map(list, zip(*left, strict=True))
         for name, held in zip(text.assigned, values, strict=True):
             _keep(frame, mask, name, text.types[name], held)
-            if name in new:
+            if name in self._followed:
                 there = _those(mask, [value is not None for value in held])
                 frame.given[name] = union(frame.given.get(name), there)
         for name, lists in zip(text.arrays, arrays, strict=True):

@@ -394,7 +394,7 @@ class Watch:
             return
         lanes, changes, vain, variables = before
         self.next = 2 * turn
-        if changes == launch.changes and _same_lanes(lanes, mask):
+        if changes == launch.changes and np.array_equal(lanes.flat, mask.flat):
             settled = _scalar_lanes.is_unchanged(variables, frame.variables)
             if settled or (turn > self._long and launch.vain_atomics > vain):
                 frame.machine.wait(line, mask, settled)
@@ -404,14 +404,6 @@ class Watch:
         """Look no longer."""
         frame.machine.launch.watchers -= self._before is not None
         self._before = None
-
-
-def _same_lanes(before: Mask, now: Mask) -> bool:
-    return before is now or (
-        before.array is not None
-        and now.array is not None
-        and np.array_equal(np.atleast_2d(before.array), np.atleast_2d(now.array))
-    )
 
 
 @dataclass(frozen=True, eq=False)
