@@ -26,6 +26,7 @@ from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
 from gpulab.lessons._grader import CODE, LOST, NO_BOX, Outcome, grading, is_code
 from gpulab.lessons._material import Listing
+from gpulab.lessons._report import ReportedCheck
 from gpulab.lessons.classes import Classroom, Student, line
 from gpulab.results import Result
 from gpulab.units import plural
@@ -362,23 +363,12 @@ def grade(
     keys: list[dict[str, str]] = [{} for _ in room.students]
     for number, student in enumerate(room.students):
         for check in () if student.undecided else student.report.checks:
-            known, kept = exercises.get(check.id), check.kept
-            if known is None or known.unkept or not isinstance(kept, dict):
-                continue
-            if kept.get("kind") == "nothing":
-                continue
-            job = {
-                "id": check.id,
-                "kept": kept,
-                "seen": check.seen if known.seen else None,
-                "seconds": min(float(seconds or math.inf), known.limit_seconds),
-                "memory_bytes": int(memory_bytes),
-                "code": is_code(known, kept),
-                "trust": trust_code,
-            }
-            key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
-            jobs.setdefault(key, {**job, "students": []})["students"].append(number)
-            keys[number][check.id] = key
+            job = _job(check, exercises.get(check.id), float(seconds or math.inf))
+            if job is not None:
+                job |= {"memory_bytes": int(memory_bytes), "trust": trust_code}
+                key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+                jobs.setdefault(key, {**job, "students": []})["students"].append(number)
+                keys[number][check.id] = key
     left = dict.fromkeys(range(len(room.students)), float(student_seconds))
     outcomes = _outcomes(jobs, run_code, left, progress)
     students = tuple(
@@ -388,6 +378,26 @@ def grade(
     ran = run_code and all(outcome["message"] != NO_BOX for outcome in outcomes.values())
     numbers = tuple(lesson.notebook[:2] for lesson in lessons)
     return Grades(students, rules, ran, sum(map(len, keys)), len(jobs), numbers)
+
+
+def _job(
+    check: ReportedCheck, exercise: content.Exercise | None, seconds: float
+) -> dict[str, Any] | None:
+    """Return what is needed to check an answer again, at most so long; None where no answer was
+    kept, or there is no such exercise.
+    """
+    kept = check.kept
+    if exercise is None or exercise.unkept or not isinstance(kept, dict):
+        return None
+    if kept.get("kind") == "nothing":
+        return None
+    return {
+        "id": check.id,
+        "kept": kept,
+        "seen": check.seen if exercise.seen else None,
+        "seconds": min(seconds, exercise.limit_seconds),
+        "code": is_code(exercise, kept),
+    }
 
 
 def _outcomes(

@@ -656,23 +656,33 @@ def reveal(
         sides,
     )
 
+    _remember(asked, found)
+    return found
+
+
+def _remember(asked: Prediction, found: Reveal) -> None:
+    """Keep the first answer that was shown, or why there was none."""
+
     def edit(content: dict[str, Any]) -> None:
-        entry = content["predictions"].setdefault(id, {})
+        entry = content["predictions"].setdefault(asked.id, {})
         entry["question"] = asked.question or entry.get("question") or ""
         before = entry.get("revealed")
-        if value is None:
+        if found.measured is None:
             if before is None:
-                entry["unmeasured"] = text
+                entry["unmeasured"] = found.measured_text
             return
         entry.pop("unmeasured", None)
         if before is None or before.get("verdict") == "no prediction":
-            date, badges = _progress.now(), found.badges
-            entry["revealed"] = {"value": value, "text": text, "date": date}
-            entry["revealed"] |= {"verdict": verdict, "badge": badges}
+            entry["revealed"] = {
+                "value": found.measured,
+                "text": found.measured_text,
+                "date": _progress.now(),
+                "verdict": found.verdict,
+                "badge": found.badges,
+            }
 
     _progress.change(edit)
     _notify(asked)
-    return found
 
 
 def _with_doubt(
