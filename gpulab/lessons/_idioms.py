@@ -206,23 +206,33 @@ class Rosetta(Result):
             it is Python, "agrees", "differs" or is "not run here"; how far the line here is off, as
             max|result - expected| / max|expected|; and why it differs or was not run.
         """
-        rows = [_execute(row) for row in self.rows if slow or not row.seconds]
-        left_out = ", ".join(row.name for row in self.rows if row.seconds and not slow)
-        reasons = Counter(row[-1] for row in rows)
-        sentences = [f"{left_out}: left out, as they take seconds."] if left_out else []
-        # what many rows give as their reason stands once below the table
-        sentences += [reason for reason, count in reasons.items() if reason and count > 1]
-        rows = [(*row[:-1], "" if row[-1] in sentences else row[-1]) for row in rows]
-        headers = self.language, "result on", "the line here", "their own line", "off by", ""
-        two = any(row[3] for row in rows)
-        agreeing = sum(row[2] == AGREES for row in rows)
+        found = {row.name: _execute(row) for row in self.rows if slow or not row.seconds}
+        left_out = ", ".join(row.name for row in self.rows if row.name not in found)
+        notes = [f"{left_out}: left out, as they take seconds."] if left_out else []
+        # what several rows give as their reason stands once below the table
+        reasons = Counter(one["reason"] for one in found.values())
+        notes += [reason for reason, count in reasons.items() if reason and count > 1]
+        columns = {
+            "result on": "device",
+            "the line here": "state",
+            "their own line": "theirs",
+            "off by": "difference",
+            "": "reason",
+        }
+        if not any(one["theirs"] for one in found.values()):
+            del columns["their own line"]
+        rows = [
+            (name, *("" if one[part] in notes else one[part] for part in columns.values()))
+            for name, one in found.items()
+        ]
+        agreeing = sum(one["state"] == AGREES for one in found.values())
         return Listing(
             f"{self.language}: {agreeing} of {len(rows)} rows agree with NumPy",
-            headers if two else (*headers[:3], *headers[4:]),
-            tuple(row if two else (*row[:3], *row[4:]) for row in rows),
+            (self.language, *columns),
+            tuple(rows),
             (),
             (("", Evidence.measured(devices.default().name)),),
-            tuple(Note("skipped", sentence) for sentence in sentences),
+            tuple(Note("skipped", sentence) for sentence in notes),
         )
 
 
@@ -299,9 +309,9 @@ def _inputs() -> Names:
     return {"np": np, "torch": torch, "gl": gpulab, "device": device, **host, **on_device}
 
 
-def _execute(idiom: Idiom) -> tuple[str, ...]:
+def _execute(idiom: Idiom) -> dict[str, str]:
     """Run one row here and, where it is Python and its library is there, in its own language;
-    return its row of the table.
+    return the parts of its row in the table.
     """
     state, result, difference, reason = _outcome(idiom, idiom.here)
     owner = _backends.backend_of(result)
@@ -316,8 +326,13 @@ def _execute(idiom: Idiom) -> tuple[str, ...]:
         if not why_not:
             theirs, _, _, why_not = _outcome(idiom, idiom.theirs, idiom.library)
     reason = reason or ("" if theirs == DIFFERS else why_not)
-    off_by = "" if difference is None else f"{difference:.1e}"
-    return idiom.name, where, state, theirs, off_by, reason
+    return {
+        "device": where,
+        "state": state,
+        "theirs": theirs,
+        "difference": "" if difference is None else f"{difference:.1e}",
+        "reason": reason,
+    }
 
 
 def _outcome(idiom: Idiom, source: str, library: str = "") -> tuple[str, Any, float | None, str]:
