@@ -34,7 +34,6 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
-
 import gpulab
 from gpulab._files import TemporaryFolder
 from gpulab.errors import RankError

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from gpulab.errors import InputError, RankError, advice, message_of
 from gpulab.parallel import _rank
 from gpulab.parallel._supervisor import LIBRARIES, Supervisor
