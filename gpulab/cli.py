@@ -37,7 +37,7 @@ _COMMANDS = {
         "list the common wrong predictions and wrong answers of the course",
     ),
     "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),
-    "claims": ("gpulab.claims._claims_command", "compare published claims with recorded machines"),
+    "claims": ("gpulab.claims.verdicts", "compare published claims with recorded machines"),
     "recordings": (
         "gpulab.recordings._recordings_command",
         "list, show, compare and merge recordings",

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+import gpulab
+from gpulab import _backends
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.units import parse_bytes, parse_seconds
 
@@ -34,11 +36,8 @@ def register(shell: Any) -> None:
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
     # where a class shares a GPU, keep to the share of this kernel
-    if os.environ.get("GPULAB_GPU_MEMORY"):
-        from gpulab.memory.shares import apply_share
-
-        if sentence := apply_share():
-            print(sentence)
+    if os.environ.get("GPULAB_GPU_MEMORY") and (sentence := gpulab.memory.shares.apply_share()):
+        print(sentence)
 
 
 def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -117,8 +116,6 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
     """Return what runs the code, and the device that its variables are on (None where none are
     arrays).
     """
-    from gpulab.timing import device_of
-
     source, namespace = shell.transform_cell(code), shell.user_ns
     try:
         statements = len(ast.parse(source).body)
@@ -145,12 +142,10 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
         ) from error
     # what its statements assign stays in the namespace, as in any cell
     run = functools.partial(exec, compiled, namespace)
-    return run, device_of(types.FunctionType(compiled, namespace))
+    return run, gpulab.timing.device_of(types.FunctionType(compiled, namespace))
 
 
 def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:
-    from gpulab.timing import measure
-
     options, rest = _time_options(line)
     output = bool(options.pop("output", False))
     code = rest if cell is None else cell
@@ -175,7 +170,7 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     arguments.setdefault("device", device if device is not None and not device.is_cpu else None)
     text = " ".join(code.split())
     label = text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 3] + "..."
-    return measure(fn, label=label, **arguments), output
+    return gpulab.measure(fn, label=label, **arguments), output
 
 
 def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
@@ -223,16 +218,9 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from gpulab.memory import Watch
-
-    if line.strip():
-        print(
-            f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing after the magic. "
-            "Put code below it.",
-            file=sys.stderr,
-        )
+    if not _is_bare("%%gpu_memory", line):
         return None
-    run, watch = _as_cell(shell, cell), Watch(shell.user_ns)
+    run, watch = _as_cell(shell, cell), gpulab.memory.Watch(shell.user_ns)
 
     def show() -> None:
         display(watch.result())  # type: ignore[no-untyped-call]
@@ -260,21 +248,25 @@ def simulate(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from gpulab.kernels import simulated
-
-    if line.strip():
-        print(
-            f"%%simulate: {line.strip()!r} is not an option; expected nothing after the magic. "
-            "Put code below it.",
-            file=sys.stderr,
-        )
+    if not _is_bare("%%simulate", line):
         return None
     run = _as_cell(shell, cell)
-    with simulated() as session:
+    with gpulab.kernels.simulated() as session:
         try:
             return run()
         finally:
             display(session.report())  # type: ignore[no-untyped-call]
+
+
+def _is_bare(magic: str, line: str) -> bool:
+    """Return whether nothing follows a magic that has no options; else show what is expected."""
+    if line.strip():
+        print(
+            f"{magic}: {line.strip()!r} is not an option; expected nothing after the magic. Put "
+            "code below it.",
+            file=sys.stderr,
+        )
+    return not line.strip()
 
 
 def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
@@ -318,8 +310,6 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         The value of the cell's last expression, as without the magic. An error passes through with
         its traceback.
     """
-    from gpulab import _backends
-
     wanted = line.split()
     unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
     if unknown or not wanted:
@@ -355,11 +345,9 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     None
         An error is shown in the cell, with its line.
     """
-    from gpulab.kernels import compile_cuda
-
     try:
         options = _compile_options(line)
-        result = compile_cuda(
+        result = gpulab.kernels.compile_cuda(
             cell,
             options["--arch"][-1] if options["--arch"] else "sm_90",
             options[""],

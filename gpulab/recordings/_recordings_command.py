@@ -7,6 +7,10 @@ import os
 import pathlib
 from typing import Any
 
+from gpulab import recordings
+from gpulab.errors import InputError, RecordingError, message_of, printable
+from gpulab.results import text_table
+
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand to the command line's parser."""
@@ -35,10 +39,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab recordings``; return the exit code."""
-    from gpulab import recordings
-    from gpulab.errors import InputError, RecordingError, message_of, printable
-    from gpulab.results import text_table
-
     chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(chosen) > 1 or (arguments.out and chosen != ["merge"]):
         raise InputError(
@@ -84,7 +84,5 @@ def _get(name: str) -> Any:
     """Return a recording by its file where there is one of that name, else by its machine's
     name.
     """
-    from gpulab import recordings
-
     is_file = name.endswith(".json") or os.sep in name or pathlib.Path(name).is_file()
     return recordings.read(name) if is_file else recordings.load(name)
