@@ -147,11 +147,17 @@ class Backend(abc.ABC):
             )
         return None
 
-    @abc.abstractmethod
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        """Return what this library alone has against a view of ``x``, which has data; None where
+        nothing is.
+        """
+        return None
+
     def obstacle(self, x: Any, library: str) -> Problem | None:
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one;
         None if it can.
         """
+        return self.no_data(x) or self.unshared(x, library) or self.out_of_reach(x, library)
 
     def hazard(self, x: Any, library: str) -> Problem | None:
         """Return the obstacle that the libraries themselves would not report: the few checks that

@@ -15,6 +15,7 @@ tensor of text is exported. gpulab refuses both before it calls TensorFlow.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 import math
@@ -33,7 +34,6 @@ from gpulab.errors import DeviceError, InputError, install_extra, pip_command
 # What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64
 # bytes".
 _ALIGNMENT = 64
-_HOW_TO_GET = install_extra("rosetta")
 # What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
 _NARROWED = {"float64", "int64", "uint64", "complex128"}
 # JAX's platform -> PyTorch's name of the same devices.
@@ -49,36 +49,58 @@ _KNOWN = _NUMBERS | _NOT_IN_NUMPY
 _BYTE_OFFSET = 40
 
 
-def _not_aligned(address: int, library: str) -> tuple[str, str] | None:
-    """Return why ``library`` cannot use memory that begins at an address without a copy; None where
-    it can.
+class _UnchangingBackend(Backend):
+    """What both libraries have in common: arrays that never change, in memory that begins on a
+    64-byte boundary, on a CPU or on the GPUs that the library was built for.
     """
-    off = address % _ALIGNMENT
-    if not off:
-        return None
-    return (
-        f"it begins {off} bytes after a {_ALIGNMENT}-byte boundary, and {library} always copies "
-        "such memory",
-        f"gl.to_device(x, library={library!r})",
-    )
 
-
-def _refuse_pinned(library: str, pinned: bool) -> None:
-    if pinned:
-        raise DeviceError(
-            f"to_device: {library} does not accept page-locked memory from outside; expected "
-            "pinned=False. Leave it out."
-        )
-
-
-class JaxBackend(Backend):
-    """CPU, CUDA, ROCm and TPU arrays."""
-
-    name = "jax"
-    how_to_get = _HOW_TO_GET
-    expected, as_float32 = "an array with data", 'x.astype("float32")'
+    how_to_get = install_extra("rosetta")
     immutable = True
     may_copy = True
+    title = ""
+
+    @abc.abstractmethod
+    def has_gpu(self) -> bool:
+        """Return whether the library can use a GPU now."""
+
+    def refuse_pinned(self, pinned: bool) -> None:
+        """Refuse page-locked memory.
+
+        Raises
+        ------
+        DeviceError
+            If it was asked for.
+        """
+        if pinned:
+            raise DeviceError(
+                f"to_device: {self.title} does not accept page-locked memory from outside; "
+                "expected pinned=False. Leave it out."
+            )
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        where = owner.device_of(x)
+        if where == "cpu":
+            off = owner.pointer(x) % _ALIGNMENT
+            if not off:
+                return None
+            return (
+                f"it begins {off} bytes after a {_ALIGNMENT}-byte boundary, and {self.name} "
+                "always copies such memory",
+                f"gl.to_device(x, library={self.name!r})",
+            )
+        if not where.startswith("cuda") or not self.has_gpu():
+            return (
+                f"it is on {where}, which this {self.title} cannot use",
+                f'gl.to_device(x, "cpu", library="{self.name}")',
+            )
+        return None
+
+
+class JaxBackend(_UnchangingBackend):
+    """CPU, CUDA, ROCm and TPU arrays."""
+
+    name, title = "jax", "JAX"
+    expected, as_float32 = "an array with data", 'x.astype("float32")'
     # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the
     # same kernel. Source: JAX, "GPU memory allocation".
     settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
@@ -144,7 +166,7 @@ class JaxBackend(Backend):
             raise InputError(
                 f"to_device: {lost[0]}; expected a dtype that JAX has. Call {lost[1]}."
             )
-        _refuse_pinned("JAX", pinned)
+        self.refuse_pinned(pinned)
         there = self._device(device)
         with self.module.default_device(there):
             # A copy in any case: device_put would lie over an aligned array's own memory, and see
@@ -153,7 +175,7 @@ class JaxBackend(Backend):
         return self.module.device_put(made, there).block_until_ready()
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
-        _refuse_pinned("JAX", pinned)
+        self.refuse_pinned(pinned)
         return self.module.device_put(x, self._device(device)).block_until_ready()
 
     def copy(self, x: Any) -> Any:
@@ -195,13 +217,13 @@ class JaxBackend(Backend):
             f"jax.config.update('jax_enable_x64', True) first, or convert the array to {kept}",
         )
 
-    def obstacle(self, x: Any, library: str) -> Problem | None:
-        problem = self.no_data(x)
-        if problem is not None:
-            return problem
+    def has_gpu(self) -> bool:
+        return bool(self._devices("gpu"))
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
         if len(x.devices()) > 1:
             return f"it is spread over {len(x.devices())} devices", "gl.to_host(x)"
-        return self.out_of_reach(x, library)
+        return None
 
     def hazard(self, x: Any, library: str) -> Problem | None:
         found = self.obstacle(x, library)
@@ -210,18 +232,9 @@ class JaxBackend(Backend):
         return found
 
     def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        is_empty = owner.device_of(x) == "cpu" and not owner.nbytes(x)
         lost = self._would_lose(owner.dtype_name(x))
-        if lost is not None:
-            return lost
-        where = owner.device_of(x)
-        if where == "cpu":
-            return _not_aligned(owner.pointer(x), "jax") if owner.nbytes(x) else None
-        if not where.startswith("cuda") or not self._devices("gpu"):
-            return (
-                f"it is on {where}, which this JAX cannot use",
-                'gl.to_device(x, "cpu", library="jax")',
-            )
-        return None
+        return lost if lost or is_empty else super().refuses(x, owner)
 
     def from_dlpack(self, x: Any) -> Any:
         # of nothing, a copy is none
@@ -264,14 +277,11 @@ def _without_chatter() -> Iterator[None]:
 _CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog\(\)")
 
 
-class TensorFlowBackend(Backend):
+class TensorFlowBackend(_UnchangingBackend):
     """CPU and GPU tensors, and Variables, whose value is used."""
 
-    name = "tensorflow"
-    how_to_get = _HOW_TO_GET
+    name, title = "tensorflow", "TensorFlow"
     expected, as_float32 = "a tensor with numbers in it", "tf.cast(x, 'float32')"
-    immutable = True
-    may_copy = True
     settings = MappingProxyType(
         {
             # Only errors are printed: else TensorFlow tells at its import which instructions its
@@ -356,7 +366,7 @@ class TensorFlowBackend(Backend):
         return self.module.raw_ops.DeepCopy(x=x)
 
     def _placed(self, make: Callable[[], Any], device: str, pinned: bool) -> Any:
-        _refuse_pinned("TensorFlow", pinned)
+        self.refuse_pinned(pinned)
         there = self._device(device)
         # outside of any graph that is being built
         with self.module.init_scope(), self.module.device(there):
@@ -384,20 +394,20 @@ class TensorFlowBackend(Backend):
             )
         return wanted
 
+    def has_gpu(self) -> bool:
+        return bool(self.module.config.list_logical_devices("GPU"))
+
     def best_device(self) -> str:
         gpus = self.module.config.list_logical_devices("GPU")
         return self._name(gpus[0].name) if gpus else "cpu"
 
-    def obstacle(self, x: Any, library: str) -> Problem | None:
-        problem = self.no_data(x)
-        if problem is not None:
-            return problem
+    def unshared(self, x: Any, library: str) -> Problem | None:
         if isinstance(x, self.module.Variable):
             return (
                 "a Variable moves to other memory when it is assigned to",
                 f"gl.share(x.value(), {library!r})",
             )
-        return self.out_of_reach(x, library)
+        return None
 
     def refuses(self, x: Any, owner: Backend) -> Problem | None:
         if not owner.is_contiguous(x):
@@ -405,23 +415,15 @@ class TensorFlowBackend(Backend):
                 "its elements are not contiguous in row-major order",
                 "gl.to_device(x, library='tensorflow')",
             )
-        where = owner.device_of(x)
-        if where == "cpu":
-            return _not_aligned(owner.pointer(x), "tensorflow")
-        if not where.startswith("cuda") or not self.module.config.list_logical_devices("GPU"):
-            return (
-                f"it is on {where}, which this TensorFlow cannot use",
-                'gl.to_device(x, "cpu", library="tensorflow")',
-            )
-        return None
+        return super().refuses(x, owner)
 
     def from_dlpack(self, x: Any) -> Any:
         return self.module.experimental.dlpack.from_dlpack(x.__dlpack__())
 
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
-        if not any(
+        if not self.has_gpu() or not any(
             self.owns(leaf) for leaf in self.module.nest.flatten(result)
-        ) or not self.module.config.list_logical_devices("GPU"):
+        ):
             return None  # on a CPU its calls return when the work is done
         sync = self.module.test.experimental.sync_devices
         return lambda _: sync()

@@ -121,10 +121,7 @@ class TorchBackend(Backend):
             return None
         return self.obstacle(x, library)
 
-    def obstacle(self, x: Any, library: str) -> Problem | None:
-        problem = self.no_data(x)
-        if problem is not None:
-            return problem
+    def unshared(self, x: Any, library: str) -> Problem | None:
         if x.requires_grad:
             return (
                 "it takes part in autograd",
@@ -134,7 +131,7 @@ class TorchBackend(Backend):
             return "its conjugation is pending", "x.resolve_conj()"
         if x.is_neg():
             return "its negation is pending", "x.resolve_neg()"
-        return self.out_of_reach(x, library)
+        return None
 
 
 class CupyBackend(Backend):
