@@ -21,7 +21,7 @@ from gpulab._validate import items as given_items
 from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
 from gpulab.errors import InputError, shown
 from gpulab.recordings import Entry, Recording, Timing
-from gpulab.recordings.schema import Parameter
+from gpulab.recordings.schema import Parameter, require_recordings
 from gpulab.units import format_bytes, plural
 
 Rule = Mapping[str, Any]
@@ -90,12 +90,7 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
             f"claims: there is no claim {shown(key)}; expected the key of one of "
             f"gl.claims.claims(), such as {', '.join(map(repr, near or list(_listed())[:3]))}."
         )
-    for one in (recording, *([] if cpu is None else [cpu])):
-        if not isinstance(one, Recording):
-            raise InputError(
-                f"claims.judge: {shown(one)} is not a recording; expected the result of "
-                "gl.recordings.load(name)."
-            )
+    require_recordings("claims.judge", recording, *([] if cpu is None else [cpu]))
     if cpu is not None and cpu.environment.device_kind != "cpu":
         raise InputError(
             f"claims.judge: cpu={cpu!r} is of a device of kind "
@@ -124,12 +119,7 @@ def ledger(given: Iterable[Recording] | None = None) -> Ledger:
         if given is None
         else given_items("claims.ledger", "given", given)
     )
-    wrong = [one for one in many if not isinstance(one, Recording)]
-    if wrong:
-        raise InputError(
-            f"claims.ledger: {shown(wrong[0])} is not a recording; expected results of "
-            "gl.recordings.load(name)."
-        )
+    require_recordings("claims.ledger", *many)
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
     for claim in claims():

@@ -23,7 +23,6 @@ from gpulab.errors import (
     InputError,
     MissingLibraryError,
     OutOfMemoryError,
-    kind_of,
     message_of,
     pip_command,
     shown,
@@ -39,7 +38,7 @@ from gpulab.hierarchy.curves import (
     Reported,
 )
 from gpulab.recordings import Recording
-from gpulab.recordings.schema import Timing, accelerator_told
+from gpulab.recordings.schema import Timing, accelerator_told, require_recordings
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Clock, Progress, Stop
 from gpulab.timing.series import Series
@@ -1046,11 +1045,7 @@ def _recorded_timings(
     function: str, recording: Recording, experiment: str
 ) -> list[tuple[int, Timing, Mapping[str, Any]]]:
     """Return working set, timing and parameters of an experiment's entries, by working set."""
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"{function}: got {kind_of(recording)}; expected a Recording. Pass "
-            "gl.recordings.load(name)."
-        )
+    require_recordings(function, recording)
     found = [
         (int(entry.params["nbytes"]), entry.timing, entry.params)
         for entry in recording.select(experiment)

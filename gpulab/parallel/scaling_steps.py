@@ -23,11 +23,11 @@ import torch.distributed as dist
 
 from gpulab import _validate, models, networks
 from gpulab.devices import Device, conditions, environment
-from gpulab.errors import InputError, shown
 from gpulab.models.parallelism import MODES
 from gpulab.parallel._observe import machine, unobserved
 from gpulab.parallel.rank_results import COMPUTED, ScalingMeasurement, ScalingResult
 from gpulab.recordings import Recording, Timing
+from gpulab.recordings.schema import require_recordings
 from gpulab.transfer import AlphaBeta, fit
 
 _EXPERIMENT = "data-parallel scaling"
@@ -441,11 +441,7 @@ def recorded_scaling(
     InputError
         If this is not a recording, or there is no such model or mode.
     """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"recorded_scaling: {shown(recording)} is not a recording; expected one. Pass "
-            "gl.recordings.load(name)."
-        )
+    require_recordings("recorded_scaling", recording)
     _validate.word("recorded_scaling", "mode", mode, MODES)
     if model is not None:
         _validate.word("recorded_scaling", "model", model, MODELS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpulab.errors import RecordingError, shown
+from gpulab.errors import InputError, RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
@@ -390,6 +390,22 @@ class Recording(Result):
         return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [
             _row(entry) for entry in self.entries
         ]
+
+
+def require_recordings(function: str, *given: Any) -> None:
+    """Refuse what is not a recording.
+
+    Raises
+    ------
+    InputError
+        If one of them is not.
+    """
+    for one in given:
+        if not isinstance(one, Recording):
+            raise InputError(
+                f"{function}: {shown(one)} is not a recording; expected the result of "
+                "gl.recordings.load(name) or gl.recordings.read(path). Pass one."
+            )
 
 
 def refuse_unusable(entries: Iterable[Entry]) -> None:

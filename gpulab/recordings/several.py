@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulab.errors import InputError, RecordingError, shown
+from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, thin
+from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, require_recordings, thin
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
@@ -136,7 +136,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     InputError
         If one of them is not a recording.
     """
-    _both("diff", first, second)
+    require_recordings("recordings.diff", first, second)
     one, other = (
         {entry.key: entry.timing for entry in of.entries if entry.timing is not None}
         for of in (first, second)
@@ -180,7 +180,7 @@ def merge(first: Recording, second: Recording) -> Recording:
     RecordingError
         If they are of different machines or of different software.
     """
-    _both("merge", first, second)
+    require_recordings("recordings.merge", first, second)
     name = foreign_part(first.environment, second.environment)
     if name is not None:
         before, after = getattr(first.environment, name), getattr(second.environment, name)
@@ -257,15 +257,6 @@ def dated(recording: Recording) -> Recording:
         for entry in recording.entries
     )
     return replace(recording, entries=tuple(entries))
-
-
-def _both(function: str, *given: Recording) -> None:
-    for one in given:
-        if not isinstance(one, Recording):
-            raise InputError(
-                f"recordings.{function}: {shown(one)} is not a recording; expected the result of "
-                "gl.recordings.load or .read."
-            )
 
 
 def visits_of(timing: Timing) -> tuple[float, ...]:

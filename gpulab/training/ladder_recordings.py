@@ -17,6 +17,7 @@ from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
+from gpulab.recordings.schema import require_recordings
 from gpulab.results import Result
 from gpulab.training.run_results import Gain
 from gpulab.units import format_ratio, format_seconds
@@ -272,7 +273,7 @@ def recorded_steps(
     >>> recorded_steps(recordings.load("amd-epyc-2-cores"), {}, {"precision": "float8"})
     <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
     """
-    _check("recorded_steps", recording)
+    require_recordings("recorded_steps", recording)
     ways: list[dict[str, str]] = []
     for name, way in (("first", first), ("second", second)):
         wrong = [key for key in way if key not in _USUAL] if isinstance(way, Mapping) else [way]
@@ -303,14 +304,6 @@ def recorded_steps(
     words = [f"{way['precision']}, {way['means']}" for way in ways]
     evidence = recording.evidence(experiment=_EXPERIMENT)
     return RecordedSteps(recording.name, words[0], words[1], tuple(rows), evidence)
-
-
-def _check(function: str, recording: Any) -> None:
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"{function}: {shown(recording)} is not a recording; expected one of "
-            "gl.recordings.load(name)."
-        )
 
 
 def recorded_gains(name: str) -> list[Found]:
@@ -424,7 +417,7 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     >>> recorded_ladder(recordings.load("amd-epyc-2-cores"))
     <ladder on amd-epyc-2-cores: not recorded yet>
     """
-    _check("recorded_ladder", recording)
+    require_recordings("recorded_ladder", recording)
     script = next(iter(recording.select(EXPERIMENT, form=SCRIPT)), None)
     if script is None:
         return RecordedLadder(recording.name, "", {}, None, None, recording.evidence())

@@ -15,11 +15,11 @@ from gpulab.errors import (
     GpulabError,
     InputError,
     OutOfMemoryError,
-    kind_of,
     shown,
 )
 from gpulab.evidence import Note
 from gpulab.recordings import Recording
+from gpulab.recordings.schema import require_recordings
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.series import Series
@@ -365,11 +365,7 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
     InputError
         If it is not a recording.
     """
-    if not isinstance(recording, Recording):
-        raise InputError(
-            f"recorded_sweep: got {kind_of(recording)}; expected a Recording. Pass "
-            "gl.recordings.load(name)."
-        )
+    require_recordings("recorded_sweep", recording)
     points = tuple(
         SweepPoint(
             str(entry.params["direction"]),
