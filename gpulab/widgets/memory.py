@@ -800,30 +800,27 @@ def _row(one: RankMemory | RankStates, capacity: int) -> list[str]:
     return [one.strategy, verdict, *map(format_bytes, (needed, *named, needed - sum(named)))]
 
 
+def _fate(one: RankMemory | RankStates, capacity: int) -> str:
+    if isinstance(one, RankMemory):
+        return "fits" if one.needed_bytes() <= capacity else "does not fit"
+    return "does not fit" if one.total_bytes > capacity else "not predicted yet"
+
+
 def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
     """Return what fits, what does not, and what is not known yet."""
-    verdicts: dict[str, list[str]] = {"fits": [], "does not fit": [], "not predicted yet": []}
-    predicted = []
-    for one in results:
-        if isinstance(one, RankMemory):
-            predicted.append(one)
-            verdict = "fits" if one.needed_bytes() <= capacity else "does not fit"
-        else:
-            verdict = "does not fit" if one.total_bytes > capacity else "not predicted yet"
-        verdicts[verdict].append(one.strategy)
-    words = [f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names]
-    sentences = [f"On {gpu}: {'; '.join(words)}."]
-    for one in predicted[:2]:
-        whose = one.strategy
-        if whose.startswith("pipeline"):
-            whose += f", whose stage {one.rank} needs most,"
-        sentences.append(
-            f"The peak of {whose} is in its {one.peak_phase} phase, at {one.peak_operator}."
-        )
-    if predicted:
-        sentences.append(
-            "The parts show what is alive at that moment: activations that are no longer needed "
-            "are freed. The rest is temporary tensors, the scratch memory of operators, and a "
-            "margin."
-        )
-    return " ".join(sentences)
+    words = []
+    for fate in ("fits", "does not fit", "not predicted yet"):
+        names = [one.strategy for one in results if _fate(one, capacity) == fate]
+        words += [f"{fate}: {', '.join(names)}"] if names else []
+    predicted = [one for one in results if isinstance(one, RankMemory)]
+    peaks = [
+        f"The peak of {one.strategy}"
+        f"{f', whose stage {one.rank} needs most,' if one.strategy.startswith('pipeline') else ''} "
+        f"is in its {one.peak_phase} phase, at {one.peak_operator}."
+        for one in predicted[:2]
+    ]
+    parts = (
+        "The parts show what is alive at that moment: activations that are no longer needed are "
+        "freed. The rest is temporary tensors, the scratch memory of operators, and a margin."
+    )
+    return " ".join([f"On {gpu}: {'; '.join(words)}.", *peaks, *([parts] if predicted else [])])
