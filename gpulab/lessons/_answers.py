@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import kernels
+from gpulab import kernels, results
 from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
 from gpulab.kernels.simulation.source import plain_function
 from gpulab.parallel import script
@@ -175,9 +175,9 @@ class Encoder:
         if kind is dict:
             pairs = value.items()
             return {"v": [[self.encode(k, depth), self.encode(item, depth)] for k, item in pairs]}
-        if isinstance(value, Result) and _OWN_MODULE.fullmatch(kind.__module__):
+        if _is_result_or_row(kind) and _OWN_MODULE.fullmatch(kind.__module__):
             name = {"module": kind.__module__, "class": kind.__qualname__}
-            return {"t": "result", **name, "v": value.to_dict()}
+            return {"t": "result", **name, "v": results.encode(value)}
         if kind is np.ndarray or isinstance(value, np.generic):
             return self._array(np.asarray(value), "array" if kind is np.ndarray else "scalar")
         if self._message and kind.__name__ == "Tensor" and kind.__module__ == "torch":
@@ -203,6 +203,10 @@ class Encoder:
             "data": base64.b64encode(array.tobytes()).decode(),
             "sealed": not array.flags.writeable,
         }
+
+
+def _is_result_or_row(kind: type) -> bool:
+    return issubclass(kind, Result) or hasattr(kind, "_fields")
 
 
 def decode(kept: Any, depth: int = 0) -> Any:
@@ -286,9 +290,9 @@ def restore_result(kept: Any) -> Any:
         found: Any = getattr(importlib.import_module(package), name, None)
         found = found or getattr(importlib.import_module(kept["module"]), name, None)
         is_own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{package}.")
-        if not is_own or not issubclass(found, Result):
+        if not is_own or not _is_result_or_row(found):
             raise NotKeptError("the file is damaged here: expected a result of gpulab's")
-        return found.from_dict(kept.get("v"))
+        return results.decode(kept.get("v"), found, name)
     except ImportError as error:
         raise NotKeptError(f"this version of gpulab has no {kept['module']}") from error
     except RecordingError as error:
