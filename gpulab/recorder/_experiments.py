@@ -14,6 +14,7 @@ from gpulab import _validate
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 from gpulab.timing import Measurement, measure
+from gpulab.training import backend_switches
 
 # Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
 # recording.
@@ -118,7 +119,7 @@ class Work(NamedTuple):
     flops: float | None = None
     nbytes: float | None = None
     transfer: bool = False  # whether the copies of the inputs and of the result are timed too
-    # what holds while it is timed, such as a setting, and frees what was prepared
+    # what holds while it is timed, and frees what was prepared
     setting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -129,21 +130,24 @@ def timed(
     rank: int = SECOND,
     shares: int = 1,
 ) -> Case:
-    """Return the case that measures on a device what ``prepare()`` allocates and returns."""
+    """Return the case that measures on a device what ``prepare()`` allocates and returns; the
+    switches of PyTorch that ``prepare`` turns are put back.
+    """
 
     def time_work(deadline_seconds: float) -> Measurement:
-        work = prepare()
-        with work.setting:
-            return measure(
-                work.run,
-                *work.inputs,
-                device=device,
-                flops=work.flops,
-                nbytes=work.nbytes,
-                transfer=work.transfer,
-                deadline=deadline_seconds,
-                label=work.label,
-            )
+        with backend_switches.put_back():
+            work = prepare()
+            with work.setting:
+                return measure(
+                    work.run,
+                    *work.inputs,
+                    device=device,
+                    flops=work.flops,
+                    nbytes=work.nbytes,
+                    transfer=work.transfer,
+                    deadline=deadline_seconds,
+                    label=work.label,
+                )
 
     return Case(params, time_work, rank, shares)
 

@@ -221,10 +221,9 @@ def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str |
     x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
     flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
     run = _without_gradients(layer.to(str(device)).eval())
-    setting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if tf32 is not None:
-        setting = _cudnn("allow_tf32", tf32 == "allowed")
-    return Work(run, f"convolution, {groups} groups", (x,), flops, setting=setting)
+        torch.backends.cudnn.conv.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
+    return Work(run, f"convolution, {groups} groups", (x,), flops)
 
 
 def _without_gradients(model: Any) -> Callable[[Any], Any]:
@@ -556,8 +555,9 @@ def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Cal
     return run
 
 
-def _normalized(device: Device, bias: bool = False) -> Callable[[], Any]:
+def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> Callable[[], Any]:
     """Return a convolution and a batch norm, forward and backward."""
+    torch.backends.cudnn.benchmark = autotune
     torch.manual_seed(0)
     batch = _TIP_CPU_BATCH if device.is_cpu else _TIP_BATCH
     model = torch.nn.Sequential(
@@ -566,17 +566,6 @@ def _normalized(device: Device, bias: bool = False) -> Callable[[], Any]:
     ).to(str(device))
     x = torch.randn(batch, _TIP_CHANNELS, _TIP_SIDE, _TIP_SIDE).to(str(device))
     return lambda: model(x).square().mean().backward()
-
-
-@contextlib.contextmanager
-def _cudnn(switch: str, on: bool) -> Iterator[None]:
-    """Set one of cuDNN's switches, and put it back."""
-    before = getattr(torch.backends.cudnn, switch)
-    setattr(torch.backends.cudnn, switch, on)
-    try:
-        yield
-    finally:
-        setattr(torch.backends.cudnn, switch, before)
 
 
 def _converted(convert: Callable[[Any], Any], device: Device) -> Callable[[], Any]:
@@ -620,14 +609,7 @@ _TIPS: Mapping[str, _Tip] = {
     "one_call": _Tip(
         functools.partial(_products, _one_by_one), functools.partial(_products, torch.bmm)
     ),
-    "cudnn_autotune": _Tip(
-        _normalized,
-        _normalized,
-        (
-            functools.partial(_cudnn, "benchmark", False),
-            functools.partial(_cudnn, "benchmark", True),
-        ),
-    ),
+    "cudnn_autotune": _Tip(_normalized, functools.partial(_normalized, autotune=True)),
     "create_on_device": _Tip(_zeros_by_the_host, _zeros),
 }
 

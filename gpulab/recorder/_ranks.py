@@ -70,12 +70,9 @@ class _KeptRanks:
             self._timer.start()
 
     def close(self) -> None:
-        """End the ranks, unless a case is using them."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._end()
-            finally:
-                self._lock.release()
+        """End the ranks once no case is using them."""
+        with self._lock:
+            self._end()
 
     def _end(self) -> None:
         ranks, self._ranks = self._ranks, None

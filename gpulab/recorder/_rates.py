@@ -4,11 +4,10 @@ highest rates, number formats, working sets, kernels and copies.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -119,17 +118,6 @@ def _triad(target: Any, b: Any, c: Any) -> None:
     torch.add(b, c, alpha=3.0, out=target)
 
 
-@contextlib.contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid TF32 in float32 products, and put the setting back."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def _gemm(device: Device, dtype: str, n: int) -> Work:
     # never record one thing under the name of another
     if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:
@@ -137,6 +125,7 @@ def _gemm(device: Device, dtype: str, n: int) -> Work:
             f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or "
             "newer. Left out."
         )
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     # random data: products of zeros draw less power and run faster
     generator = torch.Generator().manual_seed(0)
@@ -146,7 +135,7 @@ def _gemm(device: Device, dtype: str, n: int) -> Work:
         corner = slice(n // _SMALLER)
         small = a[corner, corner], b[corner, corner]
         refuse_long(label, lambda: torch.mm(*small), float(_SMALLER**3))
-    return Work(torch.mm, label, (a, b), 2.0 * n**3, setting=_tf32(dtype == "tf32"))
+    return Work(torch.mm, label, (a, b), 2.0 * n**3)
 
 
 def launches(device: Device) -> Iterable[Case]:
@@ -241,8 +230,8 @@ def _product(device: Device, name: str, n: int) -> Work:
     run: Callable[..., Any] = torch.matmul
     if name == _FP8:
         run = functools.partial(_fp8_product, torch.ones((), device=str(device)))
-    setting = _tf32(name == "tf32")
-    return Work(run, f"{name} product, n={n}", operands, 2.0 * n**3, setting=setting)
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    return Work(run, f"{name} product, n={n}", operands, 2.0 * n**3)
 
 
 def _fp8_product(scale: Any, x: Any, y: Any) -> Any:
