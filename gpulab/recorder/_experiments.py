@@ -126,17 +126,18 @@ class Work(NamedTuple):
 def timed(
     device: Device,
     params: Mapping[str, Any],
-    prepare: Callable[[], Work],
-    rank: int = SECOND,
+    rank: int,
+    prepare: Callable[..., Work],
+    *args: Any,
     shares: int = 1,
 ) -> Case:
-    """Return the case that measures on a device what ``prepare()`` allocates and returns; the
-    switches of PyTorch that ``prepare`` turns are put back.
+    """Return the case that measures what ``prepare(device, *args)`` allocates and returns; the
+    switches of PyTorch that it turns are put back.
     """
 
     def time_work(deadline_seconds: float) -> Measurement:
         with backend_switches.put_back():
-            work = prepare()
+            work = prepare(device, *args)
             with work.setting:
                 return measure(
                     work.run,

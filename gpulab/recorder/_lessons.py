@@ -51,13 +51,14 @@ def lessons(device: Device) -> Iterable[Case]:
     ]
     asked += [("gate", form, n, _gate) for n in _GATE for form in _GATE_FORMS]
     for cell, form, n, prepare in asked:
-        work = functools.partial(_work, prepare, device, cell, form, n)
         params = {"cell": cell, "form": form, "n": n}
-        yield timed(device, params, work, SECOND if cell == "divergence" else THIRD)
+        yield timed(
+            device, params, SECOND if cell == "divergence" else THIRD, _work, prepare, cell, form, n
+        )
 
 
 def _work(
-    prepare: Callable[..., Callable[[], Any]], device: Device, cell: str, form: str, n: int
+    device: Device, prepare: Callable[..., Callable[[], Any]], cell: str, form: str, n: int
 ) -> Work:
     return Work(prepare(str(device), form, n), f"{cell}, {form}, {n}")
 

@@ -157,8 +157,7 @@ def _convolutions(device: Device) -> Iterable[Case]:
         rank = SECOND if groups in (1, _CHANNELS) else THIRD
         for tf32 in ("off", "allowed") if device.kind == "cuda" else (None,):
             named = params if tf32 is None else {**params, "tf32": tf32}
-            prepare = functools.partial(_convolution, device, groups, side, batch, tf32)
-            yield timed(device, named, prepare, rank)
+            yield timed(device, named, rank, _convolution, groups, side, batch, tf32)
 
 
 def _pruned(zeros: float) -> Callable[[Any], Any]:
@@ -203,7 +202,7 @@ def _linear(
     n, usual_rows = (_CPU_FEATURES, _CPU_ROWS) if device.is_cpu else (_FEATURES, _ROWS)
     count = rows or usual_rows
 
-    def prepare() -> Work:
+    def prepare(device: Device) -> Work:
         torch.manual_seed(0)
         dense = torch.nn.Sequential(torch.nn.Linear(n, n)).to(str(device), getattr(torch, dtype))
         model = make(dense.eval())
@@ -212,7 +211,7 @@ def _linear(
         return Work(_without_gradients(model), f"linear, {form}", (x,), flops)
 
     params = {"layer": "linear", "form": form, "zeros": zeros, "dtype": dtype, "n": n}
-    return timed(device, {**params, "rows": count}, prepare, rank)
+    return timed(device, {**params, "rows": count}, rank, prepare)
 
 
 def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str | None) -> Work:
@@ -222,7 +221,8 @@ def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str |
     flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
     run = _without_gradients(layer.to(str(device)).eval())
     if tf32 is not None:
-        torch.backends.cudnn.conv.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
+        convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        convolutions.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
     return Work(run, f"convolution, {groups} groups", (x,), flops)
 
 
@@ -238,17 +238,23 @@ def pipeline(device: Device) -> Iterable[Case]:
     """Decoding JPEG files, steps behind workers, and what reading the loss in each step costs."""
     for reads in (True, False):
         params = {"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}
-        yield timed(device, params, functools.partial(_loop, device, reads), SECOND, _SHARES)
+        yield timed(device, params, SECOND, _loop, reads, shares=_SHARES)
     if importlib.util.find_spec("PIL") is None:  # a bare machine may have no Pillow
         return
     common = {"batch": _JPEG_BATCH, "size": _JPEG_SIZE}
-    yield timed(Device("cpu"), {"part": "decode", **common}, _decode)
+    yield timed(Device("cpu"), {"part": "decode", **common}, SECOND, _decode)
     # elsewhere no step is taken: the taking of a batch would stand for one
     if device.is_cpu or device.torch_type == "cuda":
         for workers in _WORKERS:
-            prepare = functools.partial(_step_behind, device, workers)
             params = {"part": "step", "workers": workers, **common}
-            yield timed(device, params, prepare, SECOND if workers in (0, 4) else THIRD, _SHARES)
+            yield timed(
+                device,
+                params,
+                SECOND if workers in (0, 4) else THIRD,
+                _step_behind,
+                workers,
+                shares=_SHARES,
+            )
 
 
 def _loop(device: Device, reads: bool) -> Work:
@@ -275,7 +281,7 @@ def _batches() -> pipelines.BatchSet:
     return pipelines.BatchSet(pipelines.jpegs(), _JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
 
 
-def _decode() -> Work:
+def _decode(device: Device) -> Work:
     numbers, batches = iter(range(_ENDLESS)), _batches()
     return Work(lambda: batches[next(numbers)], f"decode {_JPEG_BATCH} JPEG files")
 
@@ -355,9 +361,17 @@ def training_steps(device: Device) -> Iterable[Case]:
                     rank = FIRST
                 # the recordings' word for a technique
                 params = {"model": model, "precision": precision, "means": technique}
-                prepare = functools.partial(_training, device, model, precision, technique)
                 shares = 1 if device.is_cpu else _SHARES
-                yield timed(device, {**params, "steps": steps}, prepare, rank, shares)
+                yield timed(
+                    device,
+                    {**params, "steps": steps},
+                    rank,
+                    _training,
+                    model,
+                    precision,
+                    technique,
+                    shares=shares,
+                )
 
 
 def _runs(device: Device, precision: str, technique: str) -> bool:
@@ -468,7 +482,7 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
         options.update(one.options)
     label = f"{EXPERIMENT}, {technique or 'nothing'} {form}"
 
-    def prepare() -> Work:
+    def prepare(device: Device) -> Work:
         task = _noise_images(_LADDER_WIDTH)
         for one in used:
             if one.model is not None:
@@ -482,7 +496,7 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
         "batch_size": int(options["batch_size"]),
         "steps": _LADDER_STEPS,
     }
-    return timed(device, params, prepare, rank, _SHARES)
+    return timed(device, params, rank, prepare, shares=_SHARES)
 
 
 class _Tip(NamedTuple):
@@ -506,15 +520,16 @@ def tips(device: Device) -> Iterable[Case]:
         forms = zip(("without", "with"), (tip.without, tip.with_it), tip.settings, strict=True)
         for form, make, setting in forms:
             rank = SECOND if name in ("no_grad", "one_call") else THIRD
-            prepare = functools.partial(_tip, f"{name}: {form}", make, setting, device)
-            yield timed(device, {"tip": name, "form": form}, prepare, rank)
+            yield timed(
+                device, {"tip": name, "form": form}, rank, _tip, f"{name}: {form}", make, setting
+            )
 
 
 def _tip(
+    device: Device,
     label: str,
     make: Callable[[Device], Callable[[], Any]],
     setting: Callable[[], contextlib.AbstractContextManager[Any]],
-    device: Device,
 ) -> Work:
     return Work(make(device), label, setting=setting())
 
@@ -630,8 +645,7 @@ def attention(device: Device) -> Iterable[Case]:
                     "length": length,
                     "dtype": "float32" if device.is_cpu else "float16",
                 }
-                prepare = functools.partial(_attention, device, name, length, "back" in passes)
-                yield timed(device, params, prepare, rank)
+                yield timed(device, params, rank, _attention, name, length, "back" in passes)
 
 
 def _attention(device: Device, kernel: str, length: int, backward: bool) -> Work:
@@ -758,7 +772,7 @@ def generation(device: Device) -> Iterable[Case]:
         params = {**plain, **changed}
         if params["phase"] == "prefill":
             params["new"] = params["length"]
-        yield timed(device, params, functools.partial(_generation, device, shape, params), rank)
+        yield timed(device, params, rank, _generation, shape, params)
 
 
 def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) -> Work:

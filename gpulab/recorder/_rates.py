@@ -68,8 +68,15 @@ def catalogue(device: Device) -> Iterable[Case]:
             for n in spec.sizes:
                 is_middle = n == spec.sizes[len(spec.sizes) // 2]
                 rank = LAST if dtype != "float32" else SECOND if is_middle else THIRD
-                prepare = functools.partial(_workload, device, spec, n, dtype)
-                yield timed(device, {"workload": name, "n": n, "dtype": dtype}, prepare, rank)
+                yield timed(
+                    device,
+                    {"workload": name, "n": n, "dtype": dtype},
+                    rank,
+                    _workload,
+                    spec,
+                    n,
+                    dtype,
+                )
 
 
 def _workload(device: Device, spec: WorkloadSpec, n: int, dtype: str) -> Work:
@@ -90,15 +97,15 @@ def ceilings(device: Device) -> Iterable[Case]:
     elements = (_CPU_ARRAY_BYTES if device.is_cpu else _ACCELERATOR_ARRAY_BYTES) // 4
     for operation, count, run in (("copy", 2, _copy), ("triad", 3, _triad)):
         params = {"operation": operation, "nbytes": 4 * elements * count, "dtype": "float32"}
-        prepare = functools.partial(_stream, device, operation, count, run, elements)
-        yield timed(device, params, prepare, FIRST)
+        yield timed(device, params, FIRST, _stream, operation, count, run, elements)
     n = _CPU_GEMM_SIZE if device.is_cpu else _ACCELERATOR_GEMM_SIZE
     for dtype in _CPU_GEMM_DTYPES if device.is_cpu else _ACCELERATOR_GEMM_DTYPES:
         if (dtype != "tf32" or device.kind == "cuda") and not (
             dtype == "float64" and device.kind == "mps"
         ):
-            prepare = functools.partial(_gemm, device, dtype, n)
-            yield timed(device, {"operation": "gemm", "n": n, "dtype": dtype}, prepare, FIRST)
+            yield timed(
+                device, {"operation": "gemm", "n": n, "dtype": dtype}, FIRST, _gemm, dtype, n
+            )
 
 
 def _stream(
@@ -145,7 +152,7 @@ def launches(device: Device) -> Iterable[Case]:
     on_gpu = ("stream", "graph", "numba", "CuPy", "driver")
     for how in on_gpu if device.torch_type == "cuda" else on_gpu[:1]:
         params = {"operation": how, "launches": _LAUNCHES}
-        yield timed(device, params, functools.partial(_launches, device, how), FIRST)
+        yield timed(device, params, FIRST, _launches, how)
 
 
 def _launches(device: Device, how: str) -> Work:
@@ -219,8 +226,7 @@ def precisions(device: Device) -> Iterable[Case]:
         for name in names:
             if name != _FP8 or n % 16 == 0:  # an FP8 product refuses other sides
                 rank = SECOND if n in (4096, 512) else THIRD
-                prepare = functools.partial(_product, device, name, n)
-                yield timed(device, {"format": name, "n": n}, prepare, rank)
+                yield timed(device, {"format": name, "n": n}, rank, _product, name, n)
 
 
 def _product(device: Device, name: str, n: int) -> Work:
@@ -285,12 +291,12 @@ def ladders(device: Device) -> Iterable[Case]:
             for options in getattr(rung, "options", (None,)):
                 params = {"family": rung.family, "rung": rung.name, "n": n}
                 params |= {} if options is None else {"options": " ".join(options)}
-                prepare = functools.partial(_rung, device, rung, n, options)
-                yield timed(device, params, prepare, SECOND if n == rung.sizes[1] else THIRD)
+                yield timed(
+                    device, params, SECOND if n == rung.sizes[1] else THIRD, _rung, rung, n, options
+                )
     for n in ladder.CUDA_RUNGS[0].sizes[1:]:
         params = {"family": "matmul", "rung": "matmul-library", "n": n}
-        prepare = functools.partial(_library_product, device, n)
-        yield timed(device, params, prepare, SECOND if n == 1024 else THIRD)
+        yield timed(device, params, SECOND if n == 1024 else THIRD, _library_product, n)
 
 
 def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) -> Work:
