@@ -94,7 +94,25 @@ def load(path: str | Path) -> dict[str, Any]:
     OSError
         If it cannot be read.
     """
-    return unpacked(_files.read_regular(Path(path), 2**62), str(path))
+    content = _files.read_regular(Path(path), 2**62)
+    try:
+        return dict(_entries(content))
+    except GpulabError:  # the file is whole, and a library is missing
+        raise
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        zlib.error,
+        AttributeError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        raise CheckpointError(
+            f"load: {shown(str(path))} is not a file of compression.save "
+            f"({message_of(error, 60)}); expected one. Save the model again."
+        ) from error
 
 
 def size_on_disk(model: Any) -> int:
@@ -198,28 +216,6 @@ def _foreign(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
 
 
-def unpacked(content: bytes, where: str) -> dict[str, Any]:
-    """Return the tensors of a file's content."""
-    try:
-        return dict(_entries(content))
-    except GpulabError:  # the file is whole, and a library is missing
-        raise
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        zlib.error,
-        AttributeError,
-        MemoryError,
-        OverflowError,
-    ) as error:
-        raise CheckpointError(
-            f"load: {shown(where)} is not a file of compression.save ({message_of(error, 60)}); "
-            "expected one. Save the model again."
-        ) from error
-
-
 def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
     if not content.startswith(_MAGIC):
         raise ValueError("it does not begin with the mark of such a file")
@@ -282,7 +278,7 @@ def _load_foreign(content: bytes) -> Any:
     if b"torchao" in content:
         try:
             with quiet():
-                import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
+                import torchao.quantization  # noqa: F401  (it registers with PyTorch which of its classes are safe to load)
         except ImportError as error:
             raise MissingLibraryError(
                 "load: the file has tensors of torchao, which is not installed. Run "

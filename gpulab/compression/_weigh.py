@@ -75,7 +75,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     counter = _Counter(done)
     try:
         # any function mode keeps PyTorch's attention layer off its fused path, whose products
-        # nobody sees
+        # no counter sees
         with torch.no_grad(), BaseTorchFunctionMode(), counter.products, _operators(counter):
             done(*inputs)
     except Exception as error:
@@ -127,7 +127,7 @@ class _Counter:
     within : int
         FLOP that PyTorch's counter saw inside of those layers.
     unknown : dict of str
-        Operators whose products nobody sees.
+        Operators whose products no counter sees.
     """
 
     def __init__(self, model: Any) -> None:
@@ -254,7 +254,7 @@ _Roof = Callable[[int], float | None]
 # ask about.
 _MANY = 0.05
 # A single item's call as a share of a batch's: from here on the batch's work is the smaller part.
-# One that took longer than the batch was disturbed, and tells nothing.
+# One that took longer than the batch was disturbed, and shows nothing.
 _STARTING, _DISTURBED = 0.5, 1.2
 # FLOPs that fell by so much more than the time did need an explanation.
 _MORE = 1.3
@@ -346,7 +346,7 @@ def weigh(
         model = finished[label][0]
         operators, moved_bytes = _traffic(runs[label], batch)
         m, s = row.measurement, single.measurement
-        alone = WeighedModel(
+        unexplained = WeighedModel(
             label=label,
             file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
             parameters=stored_weights(model),
@@ -368,9 +368,9 @@ def weigh(
                 m.environment.device, len(m.samples_seconds), m.environment.date
             ),
         )
-        first = weighed[0] if weighed else alone
-        reasons = _reasons(_Beside(first, alone, len(batch), _zero_share(model), roof))
-        weighed.append(dataclasses.replace(alone, reasons=reasons))
+        first = weighed[0] if weighed else unexplained
+        reasons = _reasons(_Beside(first, unexplained, len(batch), _zero_share(model), roof))
+        weighed.append(dataclasses.replace(unexplained, reasons=reasons))
     measured = many.rows[0].measurement
     notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(
@@ -565,7 +565,7 @@ class _Beside(NamedTuple):
     roof: _Roof
 
     @property
-    def fell(self) -> float:
+    def flops_ratio(self) -> float:
         """How many times fewer FLOPs it has."""
         one = self.one.flops_per_item
         return self.first.flops_per_item / one if one else 1.0
@@ -584,7 +584,7 @@ def _reasons(pair: _Beside) -> tuple[Note, ...]:
     if one.speedup is None or one.speedup_interval is None:
         return ()
     found = [] if pair.is_faster else _of_forms(pair)
-    if "csr" not in one.forms and pair.fell > _MORE * max(one.speedup, 1 / _MORE):
+    if "csr" not in one.forms and pair.flops_ratio > _MORE * max(one.speedup, 1 / _MORE):
         found.append(_of_work(pair))
     elif not pair.is_faster and not found:
         found.append(_of_same_work(pair))
@@ -627,7 +627,7 @@ _FORM_REASONS = (
 
 
 def _of_forms(pair: _Beside) -> list[Note]:
-    one, said = pair.one, list[Note]()
+    one, notes = pair.one, list[Note]()
     if "dense zeros" in one.forms:
         text = (
             f"{pair.zero_share:.0%} of its weights are zero, but stored like any other number: "
@@ -635,15 +635,15 @@ def _of_forms(pair: _Beside) -> list[Note]:
         )
         if starting := _starting(pair):
             text += f" And {starting}, so that fewer products would hardly change the time."
-        said.append(Note("dense zeros", text))
-    said += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
+        notes.append(Note("dense zeros", text))
+    notes += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
     if "integers" in one.forms and compressed_layers.activation_bits() < 8:
         text = (
             "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four 8-bit "
             "numbers at once."
         )
-        said.append(Note("no instructions", text))
-    return said
+        notes.append(Note("no instructions", text))
+    return notes
 
 
 def _of_work(pair: _Beside) -> Note:
@@ -651,7 +651,7 @@ def _of_work(pair: _Beside) -> Note:
     products that are small.
     """
     took = f"to 1/{pair.one.speedup:.3g}" if pair.is_faster else "did not"
-    less = f"Its FLOPs fell to 1/{pair.fell:.3g}, its time {took}"
+    less = f"Its FLOPs fell to 1/{pair.flops_ratio:.3g}, its time {took}"
     if starting := _starting(pair):
         return Note("starting", f"{less}: {starting}, not of arithmetic.")
     memory = _of_memory(pair)
@@ -681,8 +681,10 @@ def _starting(pair: _Beside) -> str:
 
 def _of_same_work(pair: _Beside) -> Note:
     """Return why a model with about as many FLOPs, or more, takes as long or longer."""
-    fell, before, now = pair.fell, pair.first.operators, pair.one.operators
-    work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
+    ratio, before, now = pair.flops_ratio, pair.first.operators, pair.one.operators
+    work = (
+        "about as many FLOPs" if 1 / _MORE < ratio < _MORE else f"{1 / ratio:.3g} times the FLOPs"
+    )
     parts = f" in {now} operators, not {before}" if before and now and now > before else ""
     return Note("elsewhere", f"It does {work}{parts}: {_rates(pair)}{_of_memory(pair)}")
 
@@ -889,7 +891,6 @@ def diet(
     for number, (recipe, seed) in enumerate(
         (recipe, seed) for recipe in wanted for seed in numbers
     ):
-        said = f"{recipe.label}, seed {seed}"
         models.setdefault(recipe.label, []).append(
             cook(
                 recipe,
@@ -897,7 +898,12 @@ def diet(
                 seed,
                 device=device,
                 stop=asked,
-                progress=part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
+                progress=part(
+                    report,
+                    0.7 * number / steps,
+                    0.7 * (number + 1) / steps,
+                    f"{recipe.label}, seed {seed}",
+                ),
             )
         )
     return weigh(
@@ -949,8 +955,15 @@ def cook(
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
             epochs = max(1, round(recipe.fine_tune * job.epochs))
-            told: Progress = lambda f, _: report(f, f"fine-tuning {what}")  # noqa: E731
-            _train(job, model, seed, where, asked, told, epochs=epochs)
+            _train(
+                job,
+                model,
+                seed,
+                where,
+                asked,
+                lambda fraction, _: report(fraction, f"fine-tuning {what}"),
+                epochs=epochs,
+            )
         return model
 
     with backend_switches.threads(1, where):

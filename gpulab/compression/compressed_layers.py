@@ -468,7 +468,7 @@ class Shipped(nn.Module):
         return functional.linear(x, weight, self.bias)
 
     def extra_repr(self) -> str:
-        """Return what tells this layer from others."""
+        """Return what distinguishes this layer from others."""
         return (
             f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
         )

@@ -406,7 +406,7 @@ _SMALLEST, _LARGEST = 2**10, 2**34
 _TIMES_THE_LAST = {"cpu": 2, "gpu": 4}
 _FIRST, _LAST = 2**12, {"python": 2**26, "numba": 2**27, "numpy": 2**27, "cupy": 2**29}
 _LEAST_LAST = 2**24
-# Above this the sets are dear to make, and one for each doubling does.
+# Above this the sets are expensive to make, and one for each doubling does.
 _FINE_TO = 2**23
 _SHARE_OF_FREE = 0.25
 # Bytes taken for each byte of the set: nodes, their list, and the order while it is made.

@@ -27,8 +27,8 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 # Less than this for a doubling of the set is the slow growth inside a level (more pages, more
 # traffic), not its end.
 _RISE_PER_OCTAVE = 1.10
-# A rise of less cannot be told from the noise of a busy machine. Between the levels of today's
-# memories lie factors of 1.5 and more.
+# A rise of less cannot be distinguished from the noise of a busy machine. Between the levels of
+# today's memories lie factors of 1.5 and more.
 _LEAST_RISE = 1.20
 # A reported size further away than this is not what ended the level.
 _FURTHEST_OCTAVES = 4.0

@@ -484,7 +484,7 @@ def _numba_cuda(who: str) -> Any:
 
 
 def _too_old() -> str:
-    """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is
+    """Return the refusal of a driver for which the pinned numba-cuda does nothing, however it is
     installed; "" of any other.
     """
     driver = nvml.probe()
@@ -525,8 +525,8 @@ def _refuse_recursion(
         if not _is_device_function(value):
             continue
         if value in (*callers, function):
-            said, line = _python.recursion(name, value, function)
-            raise KernelError(f"{who}: {said}", line)
+            sentence, line = _python.recursion(name, value, function)
+            raise KernelError(f"{who}: {sentence}", line)
         _refuse_recursion(who, value, (*callers, function))
 
 
@@ -836,7 +836,7 @@ def _cupy_backend(
             name_expressions=None if by_name else [name],
         )
         kernel = module.get_function(name)
-        # a kernel may take no more unless it is told
+        # a kernel may take no more unless its limit is raised
         if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
             kernel.max_dynamic_shared_size_bytes = shared_bytes
 

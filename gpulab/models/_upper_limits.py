@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from gpulab import devices, recordings
-from gpulab._validate import callback, flag, is_whole, items, whole, within, word
+from gpulab._validate import callback, flag, items, whole, within, word
 from gpulab.devices import datasheets, specs
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
@@ -669,6 +669,7 @@ Limit = Literal["weights", "cache", "arithmetic"]
 WEIGHT_BITS = {"float32": 32.0, "bfloat16": 16.0, "int8": 8.0, "int4": 4.5}
 CACHE_BITS = {"float32": 32.0, "bfloat16": 16.0, "float8": 8.0}
 _MOST = 10**8
+_IN_ITS_CONFIGURATION = "Take it from the model's configuration."
 
 
 @dataclass(frozen=True)
@@ -710,22 +711,18 @@ class LanguageModel(Result):
 
     def __post_init__(self) -> None:
         """Refuse what is no shape: counts are whole numbers from 1, and names are of one line."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int":
-                holds, wanted = is_whole(value) and 1 <= value <= _MOST, f"1 to {_MOST}"
-            elif field.type == "bool":
-                holds, wanted = isinstance(value, bool), "True or False"
-            else:
-                holds = isinstance(value, str) and value.isprintable()
-                wanted = "a text of one line"
-            if not holds:
+        for name, kind in LanguageModel.__annotations__.items():
+            value = getattr(self, name)
+            if kind == "int":  # of NumPy's integers, Python's
+                value = whole("LanguageModel", name, value, 1, _MOST, _IN_ITS_CONFIGURATION)
+                object.__setattr__(self, name, value)
+            elif kind == "bool":
+                flag("LanguageModel", name, value)
+            elif not isinstance(value, str) or not value.isprintable():
                 raise InputError(
-                    f"LanguageModel: {field.name} is {shown(value)}; expected {wanted}. Take it "
-                    "from the model's configuration."
+                    f"LanguageModel: {name} is {shown(value)}; expected a text of one line. "
+                    f"{_IN_ITS_CONFIGURATION}"
                 )
-            if field.type == "int":  # of NumPy's integers, Python's
-                object.__setattr__(self, field.name, int(value))
 
     @property
     def read_parameters(self) -> int:

@@ -626,13 +626,13 @@ def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
     try:
         high, lower = run(*[torch.float32] * len(shapes)), run(*[low] * len(shapes))
     except Exception as error:
-        # an operator that this device or this release cannot run: said in its row
+        # an operator that this device or this release cannot run: its row says why
         return None, "", "", f"{type(error).__name__}: {message_of(error)}"
     if not (high and lower):
         return None, "", "", "no kernel that takes floating-point numbers was seen"
     mixed: list[Kernel] = []
     if len(shapes) > 1:
-        # Many operators that autocast leaves alone refuse inputs of two types: then nobody made
+        # Many operators that autocast leaves alone refuse inputs of two types: then nothing made
         # them equal.
         with contextlib.suppress(RuntimeError):
             mixed = run(low, *[torch.float32] * (len(shapes) - 1))

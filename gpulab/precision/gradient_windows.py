@@ -414,8 +414,8 @@ class GradientWindow(Result):
                 self.format.overflow_words.replace("becomes", "become").replace("stays", "stay"),
             ),
         ]
-        told = [f"{share(value)} {words}" for value, words in lost if value > 0]
-        parts.append(f"{', '.join(told)}." if told else "every gradient keeps all digits.")
+        fates = [f"{share(value)} {words}" for value, words in lost if value > 0]
+        parts.append(f"{', '.join(fates)}." if fates else "every gradient keeps all digits.")
         if self.not_finite:
             return " ".join(parts)
         parts.append(

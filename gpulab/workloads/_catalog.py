@@ -332,7 +332,7 @@ def _checksum(x: Any) -> int:
 
 
 def _sort_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """A sort is exact: the result must ascend and hold the same elements (above 2^18 elements told
+    """A sort is exact: the result must ascend and hold the same elements (above 2^18 compared
     by a checksum).
     """
     if w.n <= _SORT_AGAIN:
@@ -624,7 +624,7 @@ def _cnn_layers(w: Workload) -> list[tuple[int, int, int]]:
 
 
 def _cnn_flops(w: Workload) -> float:
-    """Forward, and twice that backward; but nobody asks for the gradient of the images."""
+    """Forward, and twice that backward; but the gradient of the images is not computed."""
     convolutions = [18 * side**2 * source * wide for side, source, wide in _cnn_layers(w)]
     head = 2 * _cnn_layers(w)[-1][2] * _CLASSES
     return w.n * (3 * (sum(convolutions) + head) - convolutions[0])

@@ -429,8 +429,8 @@ def kernels_in(cubin: bytes, arch: str) -> tuple[list[dict[str, Any]], int]:
 # says it.
 #
 # C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library undoes
-# that where there is one; elsewhere the plain name is read off, which is enough to tell kernels
-# apart unless they are instances of one template. Source: Itanium C++ ABI, section 5.1 "External
+# that where there is one; elsewhere the plain name is read off, which is enough to distinguish
+# kernels unless they are instances of one template. Source: Itanium C++ ABI, section 5.1 "External
 # Names".
 
 
@@ -668,9 +668,9 @@ def fault(
     """Return the error for a run of the compiler that failed."""
     log = output.log
     if output.code == _nvidia.INVALID_OPTION:
-        said = " ".join(log.replace("nvrtc: error:", "").split())
+        refusal = " ".join(log.replace("nvrtc: error:", "").split())
         return InputError(
-            f"compile_cuda: {said}; expected options of NVRTC {_nvidia.version()}, such as "
+            f"compile_cuda: {refusal}; expected options of NVRTC {_nvidia.version()}, such as "
             "'-use_fast_math'. Fix or remove it."
         )
     errors = [diagnostic for diagnostic in diagnostics(log) if diagnostic.kind == "error"]
@@ -804,14 +804,14 @@ def _line_of_ptx(source: str, flags: Sequence[str], names: Sequence[str]) -> int
     return found[-1] if found else None
 
 
-def _place_of_assembler(source: str, said: str) -> tuple[int, int] | None:
+def _place_of_assembler(source: str, message: str) -> tuple[int, int] | None:
     """Where an error about a whole kernel or file comes from: the kernel, the function without a
     body, the constants.
     """
-    named = re.search(r"(?:Entry function|extern function|function) '([^']+)'", said)
+    named = re.search(r"(?:Entry function|extern function|function) '([^']+)'", message)
     if named:
         return kernel_place(source, without_types(demangled(named.group(1))))
-    if "constant data" in said:
+    if "constant data" in message:
         return line_of(source, r"\b__constant__\b")
     return None
 
@@ -1057,7 +1057,7 @@ def facts_of(
                 "registers and spills. Leave out options that silence it.",
                 log=log,
             )
-        # overloads: a text search cannot tell them apart
+        # overloads: a text search cannot distinguish them
         where = kernel_place(source, name) if not name.endswith(")") else None
         found.append(
             KernelFacts(

@@ -258,13 +258,13 @@ class Worker:
                 process.stdin.flush()
                 return pickle.load(process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError):
-                said = self._last_words()
+                ending = self._last_words()
                 self._stop()
             except BaseException:
                 self._stop()
                 raise
         raise CompileError(
-            f"{self.who}: the compiler's process ended ({said}); expected code or an error. Nest "
+            f"{self.who}: the compiler's process ended ({ending}); expected code or an error. Nest "
             "the source less deeply or make it smaller, and run it again."
         )
 

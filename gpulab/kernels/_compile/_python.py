@@ -147,7 +147,7 @@ def line_of_name(code: types.CodeType, name: str) -> int | None:
 
 
 def _home(value: object) -> str:
-    """The module that a value belongs to, as far as it can be told."""
+    """The module that a value belongs to, as far as that is known."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     module = getattr(value, "__module__", None)
@@ -164,7 +164,7 @@ def _within(home: str, *packages: str) -> bool:
 def recursion(
     name: str, called: types.FunctionType, function: types.FunctionType
 ) -> tuple[str, int | None]:
-    """Return what is said of a function that reaches itself by a name that ``function`` reads, and
+    """Return the refusal of a function that reaches itself by a name that ``function`` reads, and
     the line of that.
     """
     line = line_of_name(function.__code__, name)
@@ -182,8 +182,8 @@ def _value(
 
     def called(plain: types.FunctionType, options: dict[str, Any]) -> Value:
         if plain in path:
-            said, line = recursion(name, plain, function)
-            raise CompileError(f"{who}: {said}", line)
+            sentence, line = recursion(name, plain, function)
+            raise CompileError(f"{who}: {sentence}", line)
         return "function", (portable(plain, who, seen, path), options)
 
     if isinstance(value, types.FunctionType) and not _within(
@@ -235,7 +235,7 @@ def described(argument: Any, who: str) -> Value:
             next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind))
         )
     if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
-        # PyTorch does not tell where the elements of a tensor are that autograd watches
+        # PyTorch does not report where the elements of a tensor are that autograd watches
         argument = argument.detach()
     interface = getattr(argument, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
@@ -425,10 +425,10 @@ _WRAPPING = (
 def _core(message: str) -> str:
     """The sentence of Numba's message that says what is wrong."""
     rows = [row.strip() for row in message.splitlines()]
-    said = [row for row in rows if row and not row.startswith(_WRAPPING)]
-    call = next((row.removeprefix(">>> ") for row in said if row.startswith(">>> ")), None)
-    if call is not None and said[0].startswith(
+    kept = [row for row in rows if row and not row.startswith(_WRAPPING)]
+    call = next((row.removeprefix(">>> ") for row in kept if row.startswith(">>> ")), None)
+    if call is not None and kept[0].startswith(
         ("No implementation", "No conversion", "Invalid use")
     ):
         return message_of(f"Numba has no {call}", 300)
-    return message_of((said[0] if said else message.partition("\n")[0]).rstrip(".:"), 300)
+    return message_of((kept[0] if kept else message.partition("\n")[0]).rstrip(".:"), 300)
