@@ -7,7 +7,6 @@ be measured. ``launch_cuda`` and ``cuda_launcher`` do the same for CUDA C++ thro
 
 from __future__ import annotations
 
-import contextlib
 import re
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -521,7 +520,7 @@ def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
 def _refuse_recursion(
     who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]
 ) -> None:
-    for name, value in _named(function).items():
+    for name, value in _python.named(function).items():
         if not _is_device_function(value):
             continue
         if value in (*callers, function):
@@ -545,7 +544,7 @@ def _present(value: Any, kept: list[Any]) -> Any:
         return (
             value.__code__,
             defaults,
-            tuple((name, _present(found, kept)) for name, found in _named(value).items()),
+            tuple((name, _present(found, kept)) for name, found in _python.named(value).items()),
         )
     kept.append(value)
     return id(value)
@@ -556,26 +555,6 @@ def _is_device_function(value: Any) -> bool:
         isinstance(value, types.FunctionType)
         and str(value.__module__).partition(".")[0] not in _FOREIGN
     )
-
-
-def _named(function: types.FunctionType) -> dict[str, Any]:
-    """Return the objects from outside that a function names: globals that there are, and variables
-    of the functions around it.
-    """
-    found = {
-        name: function.__globals__[name]
-        for name in _python._global_names(function.__code__)
-        if name in function.__globals__
-    }
-    for name, cell in _cells(function).items():
-        with contextlib.suppress(ValueError):  # it has no value yet
-            found[name] = cell.cell_contents
-    return found
-
-
-def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    """Return the variables of the functions around a function that it names."""
-    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def with_device_functions(
@@ -595,13 +574,15 @@ def with_device_functions(
         return made[value]
 
     changed = {
-        name: new for name, value in _named(function).items() if (new := device(value)) is not value
+        name: new
+        for name, value in _python.named(function).items()
+        if (new := device(value)) is not value
     }
     if not changed:
         return function
     cells = [
         types.CellType(changed[name]) if name in changed else cell
-        for name, cell in _cells(function).items()
+        for name, cell in _python.cells(function).items()
     ]
     names = {**function.__globals__, **changed}
     copy = types.FunctionType(

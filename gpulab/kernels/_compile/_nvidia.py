@@ -102,22 +102,18 @@ def find_library(name: str) -> Path | None:
     )
     if _WINDOWS and name == "nvJitLink":
         pattern, form = f"{name}_*.dll", rf"{name}_\d+_\d+\.dll"
-    for root in roots():
-        for below in _SUBFOLDERS:
-            found = [path for path in (root / below).glob(pattern) if re.fullmatch(form, path.name)]
-            if found:
-                return max(found, key=_numbers_in)
+    for folder in (root / below for root in roots() for below in _SUBFOLDERS):
+        found = [path for path in folder.glob(pattern) if re.fullmatch(form, path.name)]
+        if found:
+            return max(found, key=_numbers_in)
     return None
 
 
 def find_tool(name: str) -> Path | None:
     """Return a program of the toolkit, such as ``nvdisasm``; None if it is not installed."""
     file = f"{name}.exe" if _WINDOWS else name
-    for root in roots():
-        for below in ("bin", "Library/bin"):
-            if (root / below / file).is_file():
-                return root / below / file
-    return None
+    places = (root / below / file for root in roots() for below in ("bin", "Library/bin"))
+    return next(filter(Path.is_file, places), None)
 
 
 def include_folders() -> list[Path]:

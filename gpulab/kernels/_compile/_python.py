@@ -6,6 +6,7 @@ The kernel is made into plain data; numba-cuda turns that into LTO-IR in a proce
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import importlib.util
@@ -106,20 +107,15 @@ def portable(
     if id(function) in seen:
         return {"again": seen[id(function)]}
     seen[id(function)] = number = len(seen)
-    code, closure = function.__code__, inspect.getclosurevars(function)
-    path = (*callers, function)
-    inner = {
-        name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()
-    }
-    loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
-    outer = {name: _value(name, function.__globals__[name], path, who, seen) for name in loaded}
+    code, path = function.__code__, (*callers, function)
+    held = {name: _value(name, value, path, who, seen) for name, value in named(function).items()}
     last = code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]
     return {
         "number": number,
         "code": marshal.dumps(code),
         "name": function.__name__,
-        "globals": outer,
-        "closure": [inner.get(name) for name in code.co_freevars],
+        "globals": {name: held[name] for name in held if name not in code.co_freevars},
+        "closure": [held.get(name) for name in code.co_freevars],
         "source": source_of(function),
         "line": code.co_firstlineno,
         "defaults": [
@@ -127,6 +123,26 @@ def portable(
             for name, value in zip(last, function.__defaults__ or (), strict=True)
         ],
     }
+
+
+def named(function: types.FunctionType) -> dict[str, Any]:
+    """Return the objects from outside that a function names: globals that there are, and variables
+    of the functions around it.
+    """
+    found = {
+        name: function.__globals__[name]
+        for name in _global_names(function.__code__)
+        if name in function.__globals__
+    }
+    for name, cell in cells(function).items():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def cells(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Return the variables of the functions around a function that it names."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
