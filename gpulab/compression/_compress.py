@@ -52,7 +52,7 @@ from gpulab.compression.compressed_layers import (
     check_padding,
     finish,
 )
-from gpulab.errors import DeviceError, InputError, MissingLibraryError, message_of, pip_command
+from gpulab.errors import DeviceError, InputError, message_of
 
 # -------------------------------------------------------------------------------------------------
 # Pruning and sparse formats.
@@ -695,10 +695,8 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     ------
     InputError
         If the scheme is not supported here, or there is no linear layer.
-    MissingLibraryError
-        If torchao is not installed.
     DeviceError
-        If torchao refuses this device.
+        If torchao refuses this device, or cannot be imported.
     """
     if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
         raise InputError(
@@ -716,17 +714,12 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     with quiet():
         try:
             from torchao import quantization
-        except ImportError as error:
-            raise MissingLibraryError(
-                "quantize: torchao is not installed; expected it to be. Run "
-                f"{pip_command('install torchao')}."
-            ) from error
-        make = (
-            quantization.Int8DynamicActivationInt8WeightConfig
-            if scheme.activations
-            else quantization.Int8WeightOnlyConfig
-        )
-        try:
+
+            make = (
+                quantization.Int8DynamicActivationInt8WeightConfig
+                if scheme.activations
+                else quantization.Int8WeightOnlyConfig
+            )
             quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
         except Exception as error:
             raise DeviceError(

@@ -36,9 +36,7 @@ from gpulab.errors import (
     CheckpointError,
     GpulabError,
     InputError,
-    MissingLibraryError,
     message_of,
-    pip_command,
     shown,
 )
 
@@ -89,7 +87,7 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     CheckpointError
         If the file is damaged or was not written by ``save``.
-    InputError, MissingLibraryError
+    InputError
         If it has a tensor of a library's own type, and that library is not installed.
     OSError
         If it cannot be read.
@@ -275,16 +273,10 @@ def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: i
 
 
 def _load_foreign(content: bytes) -> Any:
-    if b"torchao" in content:
-        try:
+    try:
+        if b"torchao" in content:
             with quiet():
                 import torchao.quantization  # noqa: F401  (it registers with PyTorch which of its classes are safe to load)
-        except ImportError as error:
-            raise MissingLibraryError(
-                "load: the file has tensors of torchao, which is not installed. Run "
-                f"{pip_command('install torchao')}."
-            ) from error
-    try:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:
         raise InputError(

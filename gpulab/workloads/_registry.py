@@ -292,20 +292,6 @@ class Workload:
                 f"most {format_flops(EMULATED_FLOPS)}. Pass a smaller n, or dtype='bfloat16' or "
                 "'float32'."
             )
-        self.check_fits(device)
-
-    def check_fits(self, device: Any = "cpu") -> None:
-        """Return normally if the workload fits into the memory that is free on a device, and its
-        inputs into the host's.
-
-        Raises
-        ------
-        DeviceError
-            If the machine has no such device.
-        OutOfMemoryError
-            If it does not fit.
-        """
-        where = devices.find(device)
         needs = [(where, self.memory_bytes * MARGIN)]
         if not where.is_cpu:
             # The inputs are drawn on the host in float32 and converted there.
