@@ -1059,16 +1059,8 @@ def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:
     GPU.
     """
     if recording.environment.device_kind == "cpu":
-        processor = recording.machine.get("processor")
-        caches = processor.get("caches") if isinstance(processor, Mapping) else None
-        listed = (
-            [one for one in caches if isinstance(one, Mapping)]
-            if isinstance(caches, (list, tuple))
-            else []
-        )
-        sizes: list[tuple[str, Any]] = [
-            (str(one.get("level")), one.get("size_bytes")) for one in listed
-        ]
+        caches = recording.machine.get("processor", {}).get("caches", ())
+        sizes: list[tuple[str, Any]] = [(one["level"], one["size_bytes"]) for one in caches]
     else:
         sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
     return tuple(

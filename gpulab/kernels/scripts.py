@@ -474,7 +474,10 @@ def _replaced() -> Iterator[None]:
         for name in ("gpus", "require_context"):
             _put(stack, devices, name, _host.HOST_API[name])
         _put(stack, devices, "get_context", _host.HOST_API["current_context"])
-        for kind in _dispatchers():
+        from numba.cuda.dispatcher import CUDADispatcher
+        from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+        for kind in (CUDADispatcher, FakeCUDAKernel):  # what Numba itself makes kernels of
             for method in (Kernel.__getitem__, Kernel.configure, Kernel.forall):
                 _put(stack, kind, method.__name__, _as_simulated(method))
         yield
@@ -487,14 +490,6 @@ def _put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None
     else:
         stack.callback(delattr, owner, name)
     setattr(owner, name, value)
-
-
-def _dispatchers() -> list[type]:
-    """Return the classes of kernels that Numba itself makes."""
-    from numba.cuda.dispatcher import CUDADispatcher
-    from numba.cuda.simulator.kernel import FakeCUDAKernel
-
-    return [CUDADispatcher, FakeCUDAKernel]
 
 
 def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:

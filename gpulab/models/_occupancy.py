@@ -491,7 +491,17 @@ class Occupancy(Result):
         """A few sentences: what limits, with the numbers, and the smallest change that would lift
         it.
         """
-        return explain(self)
+        lanes = self.threads_per_block % WARP_THREADS
+        idle = f" The last warp of each block uses {lanes} of its 32 lanes." if lanes else ""
+        if self.ratio >= 1.0:
+            return f"All {self.sm.warps} warp slots are taken: no launch can hold more.{idle}"
+        first = _cause(self)
+        others = [_WORDS[name] for name in self.limiters[1:]]
+        if others and self.blocks_per_sm:
+            # the one word that is no plural
+            allow = "allows" if others == [_WORDS["shared"]] else "allow"
+            first += f" The {' and '.join(others)} {allow} no more either."
+        return f"{first} {_remedy(self)}{idle}"
 
     def __repr__(self) -> str:
         return (
@@ -673,21 +683,6 @@ def table_of(launch: Occupancy, **changed: Any) -> OccupancyTable:
     """Return the table of a launch with some of its arguments changed."""
     arguments = {name: getattr(launch, name) for name in AXES} | changed
     return occupancy_table(compute_capability=launch.compute_capability, **arguments)
-
-
-def explain(launch: Occupancy) -> str:
-    """Return a few sentences: what limits the launch, with the numbers, and what would lift it."""
-    lanes = launch.threads_per_block % WARP_THREADS
-    idle = f" The last warp of each block uses {lanes} of its 32 lanes." if lanes else ""
-    if launch.ratio >= 1.0:
-        return f"All {launch.sm.warps} warp slots are taken: no launch can hold more.{idle}"
-    first = _cause(launch)
-    others = [_WORDS[name] for name in launch.limiters[1:]]
-    if others and launch.blocks_per_sm:
-        # the one word that is no plural
-        allow = "allows" if others == [_WORDS["shared"]] else "allow"
-        first += f" The {' and '.join(others)} {allow} no more either."
-    return f"{first} {_remedy(launch)}{idle}"
 
 
 def _cause(launch: Occupancy) -> str:
