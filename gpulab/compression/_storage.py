@@ -245,31 +245,28 @@ def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     if entry["form"] == "torch":
         return _load_foreign(parts[0])
-    shape = entry["shape"]
-    dtype = getattr(torch, entry["dtype"]) if entry["dtype"] in _DTYPES else None
-    if dtype is None:
+    if entry["dtype"] not in _DTYPES:
         raise ValueError("unknown dtype")
     plain = np.dtype("uint16" if entry["dtype"] == "bfloat16" else entry["dtype"])
-    count = math.prod(shape)
-    if entry["form"] == "narrow":
-        flat = np.frombuffer(parts[0], entry["as"]).astype(plain)
-    elif entry["form"] == "mask":
-        there = np.unpackbits(np.frombuffer(parts[0], np.uint8))[:count].astype(bool)
-        if there.size != count:
-            raise ValueError("a wrong number of elements")
-        flat = np.zeros(count, plain)
+    flat = np.zeros(math.prod(entry["shape"]), plain)
+    if entry["form"] == "mask":
+        there = np.unpackbits(np.frombuffer(parts[0], np.uint8))[: flat.size].astype(bool)
         flat[there] = _values(entry, parts[1:], plain, int(there.sum()))
     else:
-        flat = _values(entry, parts, plain, count)
-    if flat.size != count:
-        raise ValueError("a wrong number of elements")
-    return torch.from_numpy(flat.copy()).view(dtype).view(shape)  # bfloat16 is 16 bits in numpy
+        flat[:] = _values(entry, parts, plain, flat.size)
+    # bfloat16 is 16 bits in NumPy
+    return torch.from_numpy(flat).view(getattr(torch, entry["dtype"])).view(entry["shape"])
 
 
 def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: int) -> np.ndarray:
-    if "bits" not in entry:
-        return np.frombuffer(parts[0], plain)
-    return np.asarray(np.frombuffer(parts[0], plain)[_unpack_bits(parts[1], entry["bits"], count)])
+    values: np.ndarray
+    if "bits" in entry:
+        values = np.frombuffer(parts[0], plain)[_unpack_bits(parts[1], entry["bits"], count)]
+    else:
+        values = np.frombuffer(parts[0], entry.get("as", plain))
+    if values.size != count:
+        raise ValueError("a wrong number of elements")
+    return values
 
 
 def _load_foreign(content: bytes) -> Any:
