@@ -76,7 +76,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     try:
         # any function mode keeps PyTorch's attention layer off its fused path, whose products
         # no counter sees
-        with torch.no_grad(), BaseTorchFunctionMode(), counter.products, _operators(counter):
+        with torch.no_grad(), BaseTorchFunctionMode(), counter.products, counter:
             done(*inputs)
     except Exception as error:
         raise InputError(
@@ -117,8 +117,9 @@ def stored_weights(model: Any) -> int:
     return parameters + sum(m.stored for m in model.modules() if isinstance(m, Shipped))
 
 
-class _Counter:
-    """PyTorch's counter of matrix products, and hooks on the layers that count for themselves.
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """PyTorch's counter of matrix products, hooks on the layers that count for themselves, and a
+    mode that sees every operator.
 
     Attributes
     ----------
@@ -131,6 +132,7 @@ class _Counter:
     """
 
     def __init__(self, model: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rows: dict[str, tuple[str, int, int]] = {}
         self.within = 0
         self.unknown: dict[str, None] = {}
@@ -146,6 +148,13 @@ class _Counter:
         """Take the hooks off."""
         for hook in self._hooks:
             hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and note it where no counter sees its products."""
+        known = _NAMESPACES if self.begun else _NAMESPACES[:-3]
+        if func.namespace not in known and func.overloadpacket not in flop_registry:
+            self.unknown[func._schema.name] = None
+        return func(*args, **(kwargs or {}))
 
     def _enter(self, *_: Any) -> None:
         self.begun.append(self.products.get_total_flops())
@@ -224,19 +233,6 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
         lambda q, k, v, *_, **__: 2 * k[-2] * (math.prod(q) + math.prod(q[:-1]) * v[-1]),
     ),
 }
-
-
-def _operators(counter: _Counter) -> Any:
-    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            known = _NAMESPACES if counter.begun else _NAMESPACES[:-3]
-            if func.namespace not in known and func.overloadpacket not in flop_registry:
-                counter.unknown[func._schema.name] = None
-            return func(*args, **(kwargs or {}))
-
-    return Operators()  # type: ignore[no-untyped-call]
 
 
 Progress = Callable[[float, str], None]

@@ -70,10 +70,9 @@ def duplicate(function: str, model: Any) -> Any:
     InputError
         If it is not a module, or one that cannot be copied.
     """
+    module(function, model)
     try:
-        return copy.deepcopy(module(function, model))
-    except InputError:
-        raise
+        return copy.deepcopy(model)
     except Exception as error:
         raise InputError(
             f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected "
