@@ -8,13 +8,21 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch.nn import functional
-
-from gpulab import networks
 from gpulab.errors import InputError
 from gpulab.workloads import _registry, draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, register
+
+
+def _torch() -> Any:
+    """Return ``torch``, imported only where a workload runs."""
+    import torch
+
+    return torch
+
+
+def _functional() -> Any:
+    return _torch().nn.functional
+
 
 # -------------------------------------------------------------------------------------------------
 # Dense linear algebra: matrix products, a linear layer, attention, a linear system.
@@ -39,6 +47,10 @@ def _linear_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
     )
 
 
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    return _functional().scaled_dot_product_attention(q, k, v)
+
+
 def _attention_shape(w: Workload) -> tuple[int, int, int, int]:
     return w.params["batch"], w.params["heads"], w.n, w.params["head_width"]
 
@@ -48,10 +60,12 @@ def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> 
     index = _registry.pick(w, 16, w.n)
     at = index.to(result.device)
     q, k, v = inputs
-    reference = functional.scaled_dot_product_attention(
-        *(_registry.reference_copy(x) for x in (q[:1, :, at], k[:1], v[:1]))
-    )
+    reference = _attention(*(_registry.reference_copy(x) for x in (q[:1, :, at], k[:1], v[:1])))
     return _registry.relative_difference(_registry.reference_copy(result[:1, :, at]), reference)
+
+
+def _solve(a: Any, b: Any) -> Any:
+    return _torch().linalg.solve(a, b)
 
 
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
@@ -94,7 +108,7 @@ register(
         summary="a linear layer; for a small batch, a product with a narrow matrix",
         size_meaning="batch size",
         sizes=(1, 4, 16, 64, 256, 1024, 4096),
-        function=functional.linear,
+        function=lambda x, weight, bias: _functional().linear(x, weight, bias),
         flops=lambda w: 2 * w.n * w.params["features"] ** 2 + w.n * w.params["features"],
         nbytes=lambda w: (
             (2 * w.n * w.params["features"] + w.params["features"] ** 2 + w.params["features"])
@@ -116,7 +130,7 @@ register(
         summary="scaled dot-product attention, not causal",
         size_meaning="positions in the sequence",
         sizes=(32, 128, 512, 1024, 2048, 4096),
-        function=functional.scaled_dot_product_attention,
+        function=_attention,
         flops=lambda w: 4 * math.prod(_attention_shape(w)) * w.n,
         nbytes=lambda w: 4 * math.prod(_attention_shape(w)) * w.itemsize,
         make_inputs=lambda w, g: tuple(draw.normal(g, *_attention_shape(w)) for _ in range(3)),
@@ -144,7 +158,7 @@ register(
         summary="the solution of one linear system",
         size_meaning="equations",
         sizes=(16, 64, 256, 1024, 2048, 4096, 6144),
-        function=torch.linalg.solve,
+        function=_solve,
         flops=lambda w: 2 / 3 * w.n**3 + 2 * w.n**2,
         nbytes=lambda w: (w.n**2 + 2 * w.n) * w.itemsize,
         make_inputs=lambda w, g: (draw.well_conditioned(g, w.n), draw.normal(g, w.n)),
@@ -200,7 +214,7 @@ register(
         summary="the GELU activation of each element, x/2 (1 + erf(x/sqrt 2))",
         size_meaning="elements",
         sizes=_SIZES,
-        function=functional.gelu,
+        function=lambda x: _functional().gelu(x),
         flops=lambda w: 5 * w.n,
         nbytes=lambda w: 2 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n),),
@@ -265,7 +279,7 @@ register(
         summary="each row normalized to mean 0 and variance 1, then scaled and shifted",
         size_meaning="rows",
         sizes=_ROW_SIZES,
-        function=lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
+        function=lambda x, weight, bias: _functional().layer_norm(x, weight.shape, weight, bias),
         flops=lambda w: 7 * w.n * _width(w),
         nbytes=lambda w: (2 * w.n * _width(w) + 2 * _width(w)) * w.itemsize,
         make_inputs=lambda w, g: (
@@ -299,6 +313,8 @@ def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     With m dividing n, frequencies s + k n/m are the m-point transform of x modulated by s and
     folded to length m.
     """
+    import torch
+
     x = torch.view_as_complex(_registry.reference_copy(inputs[0]))
     m = math.gcd(w.n, _FREQUENCIES)
     worst = 0.0
@@ -321,6 +337,7 @@ def _checksum(x: Any) -> int:
     """Return a number that does not depend on the order of the elements but, very likely, on every
     bit of them.
     """
+    torch = _torch()
     bits = (
         x.contiguous()
         .view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
@@ -372,7 +389,7 @@ register(
         summary="the Fourier transform of a complex signal",
         size_meaning="complex values; powers of two are fastest",
         sizes=(1 << 8, 1 << 11, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24),
-        function=lambda x: torch.fft.fft(torch.view_as_complex(x)),
+        function=lambda x: _torch().fft.fft(_torch().view_as_complex(x)),
         flops=lambda w: 5 * w.n * math.log2(w.n),
         nbytes=lambda w: 4 * w.n * w.itemsize,
         make_inputs=lambda w, g: (draw.normal(g, w.n, 2),),
@@ -410,7 +427,7 @@ register(
         summary="rows of a table at random places, as an embedding layer reads them",
         size_meaning="rows gathered",
         sizes=(16, 256, 4096, 16384, 65536, 262144, 1048576),
-        function=functional.embedding,
+        function=lambda indices, table: _functional().embedding(indices, table),
         flops=lambda _: 0,
         nbytes=_gather_bytes,
         make_inputs=_gather_inputs,
@@ -467,7 +484,7 @@ def _register_convolution(name: str, summary: str, params: dict[str, int]) -> No
             summary=summary,
             size_meaning="images in the batch",
             sizes=(1, 2, 4, 16, 64, 256),
-            function=lambda x, weight: functional.conv2d(
+            function=lambda x, weight: _functional().conv2d(
                 x, weight, padding=_FILTER_SIDE // 2, groups=x.shape[1] // weight.shape[1]
             ),
             flops=lambda w: 2 * w.n * w.params["side"] ** 2 * _weights(w),
@@ -543,6 +560,8 @@ class TrainingStep:
 
     def to(self, device: str, dtype: Any) -> TrainingStep:
         """Move and convert the model, and make its optimizer; returns itself."""
+        import torch
+
         self.model.to(device, dtype)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0)
         return self
@@ -598,15 +617,19 @@ def _step(
     """Return a step whose model's weights come from the generator, leaving torch's global one as it
     was.
     """
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         return TrainingStep(build(), loss)
 
 
 def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    from gpulab import networks  # which needs torch
+
     step = _step(
         lambda: networks.cnn(_IMAGE_CHANNELS, _CLASSES, w.params["width"], _STAGES),
-        lambda model, x, y: functional.cross_entropy(model(x), y),
+        lambda model, x, y: _functional().cross_entropy(model(x), y),
         g,
     )
     side = w.params["side"]
@@ -656,6 +679,8 @@ def _cnn_memory(w: Workload) -> float:
 
 
 def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
+    from gpulab import networks
+
     width, layers = w.params["width"], w.params["layers"]
     return (
         _step(

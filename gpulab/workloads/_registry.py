@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
-
-import torch
 
 from gpulab import devices
 from gpulab._validate import whole
@@ -64,6 +63,8 @@ def reference_copy(x: Any) -> Any:
     """Return a tensor's values on the CPU, real ones in float64 and complex ones in complex128;
     others as they are.
     """
+    import torch
+
     x = x.detach().cpu()
     return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
 
@@ -72,6 +73,8 @@ def pick(w: Workload, count: int, below: int) -> Any:
     """Return at most ``count`` ascending indices below ``below``, seeded by the size; from two on
     with the first and the last.
     """
+    import torch
+
     if below <= count or count < 3:
         return torch.arange(below) if below <= count else torch.tensor([0, below - 1][:count])
     middle = torch.randint(1, below - 1, (count - 2,), generator=torch.Generator().manual_seed(w.n))
@@ -153,6 +156,8 @@ def free_bytes(device: Device) -> int | None:
     free = device.free_bytes
     if free is None or device.torch_type not in ("cuda", "xpu"):
         return free
+    import torch
+
     # What PyTorch's allocator holds without using it goes to new tensors first.
     module = getattr(torch, device.torch_type)
     return free + int(module.memory_reserved(device.index) - module.memory_allocated(device.index))
@@ -246,7 +251,9 @@ class Workload:
         """Return whether PyTorch may do this work in TF32; with no device, on any of this
         machine.
         """
-        if self.dtype != "float32" or self.spec.matrix is None or not torch.cuda.is_available():
+        if self.dtype != "float32" or self.spec.matrix is None or "torch" not in sys.modules:
+            return False
+        if not sys.modules["torch"].cuda.is_available():
             return False
         on_cuda = device is None or devices.find(device).kind == "cuda"
         return on_cuda and "tf32" in devices.arithmetic(self.dtype, "cuda", self.spec.matrix)
@@ -315,6 +322,8 @@ class Workload:
         InputError, OutOfMemoryError, DeviceError
             As ``check``.
         """
+        import torch
+
         self.check(device)
         seed = whole(self.label, "seed", seed, 0, 2**63 - 1)
         where, real, made = str(devices.find(device)), getattr(torch, self.dtype), []
@@ -336,15 +345,16 @@ class Workload:
         Infinite where the result is no tensor or has another shape or values that are not finite.
         """
         shape = self.spec.shape(self, inputs) if self.spec.shape is not None else None
-        if not isinstance(result, torch.Tensor) or (
-            shape is not None and tuple(result.shape) != tuple(shape)
-        ):
+        is_tensor = "torch" in sys.modules and isinstance(result, sys.modules["torch"].Tensor)
+        if not is_tensor or (shape is not None and tuple(result.shape) != tuple(shape)):
             return math.inf
         return self.spec.difference(self, result, inputs)
 
 
 def _has_float64(device: Device) -> bool:
     if device.kind == "xpu":
+        import torch
+
         return bool(getattr(torch.xpu.get_device_properties(device.index), "has_fp64", True))
     return device.kind != "mps"
 

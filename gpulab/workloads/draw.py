@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 
 def normal(generator: Any, *shape: int, scale: float = 1.0) -> Any:
     """Return standard normal values times ``scale``, float32 of ``shape``, from a
@@ -21,6 +19,8 @@ def normal(generator: Any, *shape: int, scale: float = 1.0) -> Any:
     >>> tuple(normal(torch.Generator().manual_seed(0), 2, 3).shape)
     (2, 3)
     """
+    import torch
+
     return torch.randn(*shape, generator=generator).mul_(scale)
 
 
@@ -33,6 +33,8 @@ def uniform(generator: Any, *shape: int) -> Any:
     >>> bool((uniform(torch.Generator().manual_seed(0), 100) < 1).all())
     True
     """
+    import torch
+
     return torch.rand(*shape, generator=generator)
 
 
@@ -45,6 +47,8 @@ def integers(generator: Any, below: int, *shape: int) -> Any:
     >>> int(integers(torch.Generator().manual_seed(0), 5, 100).max())
     4
     """
+    import torch
+
     return torch.randint(below, shape, generator=generator)
 
 
