@@ -41,7 +41,6 @@ from gpulab.kernels._arguments import (
 )
 from gpulab.kernels._compile import _nvidia, _python
 from gpulab.kernels._compile._cuda import checked_source, checked_texts, compile_cuda
-from gpulab.kernels._language import load_beside_new_numpy
 from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
@@ -459,6 +458,8 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
 def _numba_cuda(who: str) -> Any:
     try:
         from numba import config, cuda
+
+        from gpulab.kernels._language import load_beside_new_numpy
     except ImportError as error:
         if old := _too_old():
             raise MissingLibraryError(f"{who}: {old}") from error
