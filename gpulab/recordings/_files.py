@@ -88,11 +88,6 @@ def read(path: str | os.PathLike[str]) -> Recording:
 def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
     try:
         about = file.stat()
-        if about.st_size > MAX_FILE_BYTES:
-            raise RecordingError(
-                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most "
-                f"{MAX_FILE_BYTES}. It is not a gpulab recording."
-            )
         return _parsed(file, checked, about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise RecordingError(
@@ -122,8 +117,8 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
         entries = tuple(map(Entry.unread, content["entries"]))
         return dataclasses.replace(recording, entries=entries)
     content = json.loads(
-        read_regular(file).decode("utf-8"),
-        parse_constant=_refuse_constant,
+        read_regular(file, MAX_FILE_BYTES).decode("utf-8"),
+        parse_constant=_finite,
         parse_float=_finite,
         object_pairs_hook=_each_once,
     )
@@ -167,20 +162,16 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(word: str) -> float:
+    """Return a number of JSON; NaN and Infinity, which only Python reads, and what is too large for
+    a float are refused.
+    """
     value = float(word)
     if not math.isfinite(value):
         raise RecordingError(
-            f"recordings.read: the file contains the number {shown(word)}, which is too large for "
-            "a float; expected finite numbers."
+            f"recordings.read: the file contains the number {shown(word)}; expected finite "
+            "numbers. It was not written by gpulab."
         )
     return value
-
-
-def _refuse_constant(word: str) -> float:
-    raise RecordingError(
-        f"recordings.read: the file contains the word {word}; expected strict JSON. It was not "
-        "written by gpulab."
-    )
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:

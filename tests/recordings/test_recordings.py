@@ -118,7 +118,7 @@ def test_a_file_that_is_too_large_or_cut_off_is_refused(tmp_path: Path) -> None:
     for cut in range(0, len(text), 97):
         path.write_text(text[:cut])
         refused(RecordingError, recordings.read, path)
-    for nbytes, words in ((20 * 2**20, "not JSON"), (20 * 2**20 + 1, "at most 20971520")):
+    for nbytes, words in ((20 * 2**20, "not JSON"), (20 * 2**20 + 1, "more than 20,971,520")):
         os.truncate(path, nbytes)
         refused(RecordingError, recordings.read, path).match(words)
 
