@@ -244,12 +244,24 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     InputError
-        If that is the home of a user who is not here; the message begins with ``who``.
+        If that is the home of a user who is not here, or it is no path; the message begins with
+        ``who``.
     """
     try:
-        return Path(path).expanduser()
+        found = Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(
             f"{who}: {path} begins with the home folder of an unknown user; expected a path. Write "
             "the path in full."
         ) from error
+    except TypeError as error:
+        raise InputError(
+            f"{who}: {shown(path)} is not the name of a file or a folder; expected text or a "
+            "pathlib.Path. Pass one."
+        ) from error
+    if "\0" in str(found):
+        raise InputError(
+            f"{who}: {shown(path)} has a null character; expected the name of a file or a folder. "
+            "Pass one."
+        )
+    return found

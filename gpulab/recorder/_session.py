@@ -328,18 +328,7 @@ def record(
 
 def _target(out: Any) -> pathlib.Path:
     """Return the file to write as a path, if it can be one."""
-    try:
-        target = _validate.expanded("record", out)
-    except TypeError as error:
-        raise InputError(
-            f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. "
-            "Pass --out FILE."
-        ) from error
-    if "\0" in str(target):
-        raise InputError(
-            f"record: {shown(out)} is not the name of a file (it has a null character); expected "
-            "one. Pass --out FILE."
-        )
+    target = _validate.expanded("record", out)
     if not target.name or target.is_dir():
         raise InputError(
             f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out "

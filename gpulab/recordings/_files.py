@@ -73,16 +73,9 @@ def read(path: str | os.PathLike[str]) -> Recording:
     RecordingError
         If the file is missing, too large, not JSON, damaged, or from a newer version of the schema.
     InputError
-        If the path begins with the home of a user who is not here.
+        If it is no path, or begins with the home of a user who is not here.
     """
-    try:
-        file = expanded("recordings.read", path)
-    except TypeError as error:
-        raise RecordingError(
-            f"recordings.read: {shown(path)} is not a path; expected the name of a file. Use "
-            "gl.recordings.load for a machine's name."
-        ) from error
-    return _opened(file, checked=True)
+    return _opened(expanded("recordings.read", path), checked=True)
 
 
 def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
