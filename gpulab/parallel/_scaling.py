@@ -182,7 +182,8 @@ def _measured(
     # written for NCCL; no machine of ours with several GPUs has run it
     if facts[0]["accelerators"]:
         spec = replace(spec, steps_a_sample=_ACCELERATOR_STEPS)
-    parameter_bytes, line = ranks.run(scaling_steps.begin, spec)[0][0], None
+    ranks.run(scaling_steps.begin, spec)
+    parameter_bytes, line = scaling_steps.parameter_bytes(spec.model), None
     if ranks.n > 1:
         report(0.55, "timing the all-reduce")
         largest = max(parameter_bytes, _SIZES[3])

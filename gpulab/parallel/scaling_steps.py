@@ -140,99 +140,117 @@ class Turns:
     delay_seconds: float = 0.0
 
 
-class ScalingJob:
-    """The steps of this rank, one for each number of ranks that it belongs to.
+@dataclass
+class _Job:
+    """The steps of this rank, one for each number of ranks that it belongs to, and the groups."""
 
-    Making it is collective: every rank of the world makes one, with the same spec.
+    spec: StepSpec
+    device: str
+    steps: dict[int, Callable[[], None]]
+    groups: dict[int, Any]
+
+
+_jobs: list[_Job] = []  # of this rank, at most one
+
+
+def parameter_bytes(model: StepModel) -> int:
+    """Return the bytes of a model's parameters, which are those of its gradients."""
+    with torch.device("meta"):  # a copy without storage
+        return sum(p.nbytes for p in model.make().parameters() if p.requires_grad)
+
+
+def begin(spec: StepSpec) -> float:
+    """Make this rank's steps; every rank of the world does, with the same spec. Return how long the
+    first step took, at each number of ranks once. What an interrupted measurement left is let go.
     """
+    device, rank, world = own_device(), dist.get_rank(), dist.get_world_size()
+    groups = {
+        count: dist.group.WORLD if count == world else dist.new_group(list(range(count)))  # type: ignore[attr-defined,unused-ignore]
+        for count in spec.counts
+    }
+    steps = {
+        count: _step(spec, count, group, device) for count, group in groups.items() if rank < count
+    }
+    _jobs[:] = [_Job(spec, device, steps, groups)]
+    start = time.perf_counter()
+    turns(1, 0)
+    first_seconds = time.perf_counter() - start
+    for _ in range(WARM_UP - 1):
+        turns(1, 0)
+    return first_seconds
 
-    def __init__(self, spec: StepSpec) -> None:
-        self.spec, self.rank, world = spec, dist.get_rank(), dist.get_world_size()
-        self.device = own_device()
-        self.steps: dict[int, Callable[[], None]] = {}
-        self.groups: list[Any] = []
-        self.parameter_bytes = 0
-        for count in spec.counts:
-            group = dist.group.WORLD if count == world else dist.new_group(list(range(count)))  # type: ignore[attr-defined,unused-ignore]
-            if count != world:
-                self.groups.append(group)
-            if self.rank < count:
-                self.steps[count] = self._step(count, group)
-        begin = time.perf_counter()
-        self.turns(1, 0)
-        self.first_seconds = time.perf_counter() - begin  # of one step at each number of ranks
-        for _ in range(WARM_UP - 1):
-            self.turns(1, 0)
 
-    def _step(self, count: int, group: Any) -> Callable[[], None]:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model = self.spec.model.make()
-            x, y = _samples(self.spec.model, self.spec.batch_of(count))
-        self.parameter_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        if self.spec.wait_seconds is not None:
-            seconds = self.spec.wait_seconds / (1 if self.spec.weak else count)
-            gradients = torch.zeros(self.parameter_bytes // 4, device=self.device)
+def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], None]:
+    if spec.wait_seconds is not None:
+        seconds = spec.wait_seconds / (1 if spec.weak else count)
+        gradients = torch.zeros(parameter_bytes(spec.model) // 4, device=device)
 
-            def wait() -> None:
-                time.sleep(seconds)
-                if count > 1:
-                    dist.all_reduce(gradients, group=group)
+        def wait() -> None:
+            time.sleep(seconds)
+            if count > 1:
+                dist.all_reduce(gradients, group=group)
 
-            return wait
-        model, x, y = model.to(self.device), x.to(self.device), y.to(self.device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        if count > 1:
-            model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        return wait
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = spec.model.make().to(device)
+        x, y = (part.to(device) for part in _samples(spec.model, spec.batch_of(count)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if count > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
 
-        def step() -> None:
-            optimizer.zero_grad()
-            scores = model(x)
-            torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+    def step() -> None:
+        optimizer.zero_grad()
+        scores = model(x)
+        torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
 
-        return step
+    return step
 
-    def turns(self, rounds: int, samples: int) -> Turns:
-        """Take so many rounds of so many samples for each number of ranks in turn."""
-        taken = Turns({count: [] for count in self.steps})
-        for _ in range(rounds):
-            for count in self.spec.counts:
-                dist.barrier()  # those that take no part stand idle meanwhile
-                if count not in self.steps:
-                    continue
-                before = conditions.read(Device("cpu")) if count == 1 else None
-                # whoever watches the collectives looks at each operator, which would be timed too
-                with unobserved():
-                    seconds = self._samples(self.steps[count], DROPPED + samples)
-                taken.seconds[count] += seconds[DROPPED:]
-                if before is not None and before.run_delay_seconds is not None:
-                    after = conditions.read(Device("cpu"))
-                    taken.alone_seconds += after.seconds - before.seconds
-                    taken.delay_seconds += (after.run_delay_seconds or 0) - before.run_delay_seconds
-        return taken
 
-    def _samples(self, step: Callable[[], None], count: int) -> list[float]:
-        seconds, each, finish = [], self.spec.steps_a_sample, _waiter(self.device)
+def turns(rounds: int, samples: int) -> Turns:
+    """Take so many rounds of so many samples for each number of ranks in turn."""
+    job = _jobs[0]
+    taken = Turns({count: [] for count in job.steps})
+    for _ in range(rounds):
+        for count in job.spec.counts:
+            dist.barrier()  # those that take no part stand idle meanwhile
+            if count not in job.steps:
+                continue
+            before = conditions.read(Device("cpu")) if count == 1 else None
+            # whoever watches the collectives looks at each operator, which would be timed too
+            with unobserved():
+                seconds = _sampled(job, job.steps[count], DROPPED + samples)
+            taken.seconds[count] += seconds[DROPPED:]
+            if before is not None and before.run_delay_seconds is not None:
+                after = conditions.read(Device("cpu"))
+                taken.alone_seconds += after.seconds - before.seconds
+                taken.delay_seconds += (after.run_delay_seconds or 0) - before.run_delay_seconds
+    return taken
+
+
+def _sampled(job: _Job, step: Callable[[], None], count: int) -> list[float]:
+    seconds, each, finish = [], job.spec.steps_a_sample, _waiter(job.device)
+    finish()
+    last = time.perf_counter()
+    for _ in range(count):
+        for _ in range(each):
+            step()
         finish()
-        last = time.perf_counter()
-        for _ in range(count):
-            for _ in range(each):
-                step()
-            finish()
-            now = time.perf_counter()
-            seconds.append((now - last) / each)
-            last = now
-        return seconds
+        now = time.perf_counter()
+        seconds.append((now - last) / each)
+        last = now
+    return seconds
 
-    def close(self) -> None:
-        """Let go of the models and leave the groups; collective."""
-        self.steps.clear()
-        dist.barrier()
-        for group in self.groups:
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
-        self.groups.clear()
+
+def end() -> None:
+    """Let go of this rank's models and leave the groups; collective."""
+    job = _jobs.pop()
+    job.steps.clear()
+    dist.barrier()
+    for group in job.groups.values():
+        if group not in (dist.group.WORLD, dist.GroupMember.NON_GROUP_MEMBER):  # type: ignore[attr-defined,unused-ignore]
+            dist.destroy_process_group(group)
 
 
 def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
@@ -359,27 +377,6 @@ def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
     together, so any has the pace.
     """
     return list(max(of_ranks, key=sum))
-
-
-_jobs: list[ScalingJob] = []  # of this rank, at most one
-
-
-def begin(spec: StepSpec) -> tuple[int, float]:
-    """Make this rank's job; return its gradients' bytes, and how long the first step took, at each
-    number of ranks once. What an interrupted measurement left is let go.
-    """
-    _jobs[:] = [ScalingJob(spec)]
-    return _jobs[0].parameter_bytes, _jobs[0].first_seconds
-
-
-def turns(rounds: int, samples: int) -> Turns:
-    """Take turns in this rank's job."""
-    return _jobs[0].turns(rounds, samples)
-
-
-def end() -> None:
-    """Let go of this rank's job."""
-    _jobs.pop().close()
 
 
 def predict(

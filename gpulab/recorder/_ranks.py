@@ -98,13 +98,11 @@ def _step_case(
     device: Device, model: str, mode: str, ranks: int, world: int, backend: str, rank: int
 ) -> Case:
     batch, each = MODELS[model].batch, 1 if device.is_cpu else _GPU_STEPS
-    with torch.device("meta"):  # a copy without storage
-        parameter_bytes = sum(p.nbytes for p in MODELS[model].make().parameters())
 
     def time_step(deadline_seconds: float) -> Measurement:
         spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
         with _kept.ranks(world, backend) as group:
-            _, first = group.run(scaling_steps.begin, spec)[0]
+            first = group.run(scaling_steps.begin, spec)[0]
 
             def turn() -> list[float]:
                 of_ranks = group.run(scaling_steps.turns, 1, _TURN)
@@ -121,7 +119,7 @@ def _step_case(
         "mode": mode,
         "ranks": ranks,
         "batch": batch,
-        "parameter_bytes": parameter_bytes,
+        "parameter_bytes": scaling_steps.parameter_bytes(MODELS[model]),
     }
     return Case(params, time_step, rank)
 
