@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 
 from gpulab import devices, parallel
 from gpulab.devices import Device
