@@ -26,12 +26,9 @@ entry.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -438,7 +435,7 @@ def to_sparse(
             )
         if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
             continue  # a grouped convolution stays dense
-        with quiet():
+        with compressed_layers.quiet():
             done = compressed_layers.replace(done, name, Sparse(layer).eval())
     return done
 
@@ -469,7 +466,7 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
                 f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
                 "with pattern='2:4' first."
             )
-        with quiet():
+        with compressed_layers.quiet():
             layer.weight = torch.nn.Parameter(
                 torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
             )
@@ -711,7 +708,7 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
             "'float'."
         )
-    with quiet():
+    with compressed_layers.quiet():
         try:
             from torchao import quantization
 
@@ -727,26 +724,6 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
                 "Use arithmetic='float'."
             ) from error
     return model.eval()
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence warnings of PyTorch and torchao; errors pass.
-
-    They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
-    none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
-    """
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 # -------------------------------------------------------------------------------------------------

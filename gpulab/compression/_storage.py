@@ -30,8 +30,7 @@ import torch
 
 from gpulab import _files
 from gpulab.compression import compressed_layers
-from gpulab.compression._compress import quiet
-from gpulab.compression.compressed_layers import finish
+from gpulab.compression.compressed_layers import finish, quiet
 from gpulab.errors import (
     CheckpointError,
     GpulabError,

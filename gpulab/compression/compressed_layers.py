@@ -28,12 +28,14 @@ Krishnamoorthi, arXiv:1806.08342, section 2.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import math
 import platform
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,26 @@ from torch.nn.utils import parametrize
 
 from gpulab import _validate, devices
 from gpulab.errors import InputError, shown
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings of PyTorch and torchao; errors pass.
+
+    They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
+    none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
+    """
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def module(function: str, model: Any) -> Any:
@@ -590,8 +612,7 @@ class Integer(Quantized):
             return torch.ops.onednn.qconv_prepack(self.codes, scales, 1.0, 1, *self._shape())
         # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
         # reports where they are missing
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             codes = torch._make_per_channel_quantized_tensor(self.codes, scales.double(), zeros, 0)
             bias = None if self.bias is None else self.bias.detach()
             return torch.ops.quantized.linear_prepack(codes, bias)
@@ -638,8 +659,7 @@ class Sparse(Shipped):
         ):
             shape = (self.weight_shape[0], math.prod(self.weight_shape[1:]))
             # it says that its sparse formats are in beta, once a process, in the middle of a lesson
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quiet():
                 self._made = torch.sparse_csr_tensor(
                     self.rows, self.columns, self.values, shape, check_invariants=False
                 )
