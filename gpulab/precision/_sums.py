@@ -210,22 +210,7 @@ def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generat
             level = np.append(level, 0.0) if level.size % 2 else level
             level = _formats.add(level[0::2], level[1::2], wide)
         return float(level[0])
-    total = 0.0
-    for value, draw in zip(held.tolist(), chance.random(held.size).tolist(), strict=True):
-        total = _by_chance(total + value, wide, draw)
-    return total
-
-
-def _by_chance(exact: float, one: Format, draw: float) -> float:
-    """Return one stochastic rounding: up with the share of the way to the next number as its
-    chance.
-    """
-    if exact == 0 or not math.isfinite(exact):
-        return _formats.in_range(exact, one)
-    unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
-    steps = abs(exact) / unit
-    down = math.floor(steps)
-    return _formats.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
+    return _formats.running_sum(held.tolist(), wide, chance.random(held.size).tolist())
 
 
 class ProductRow(NamedTuple):
