@@ -30,7 +30,6 @@ import numpy as np
 from gpulab.errors import GpulabError, InputError, KernelError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host, _random
-from gpulab.kernels._executed import keep_texts
 from gpulab.kernels._language import NumberType, StandIn
 from gpulab.kernels.simulation._simulate import OF_OTHER_FILES, resident_blocks, simulate
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
@@ -440,7 +439,7 @@ def simulated() -> Iterator[Session]:
     ...     import my_program
     >>> print(session.report().text)  # doctest: +SKIP
     """
-    keep_texts()
+    _host.keep_texts()
     session = Session()
     _sessions.append(session)
     try:

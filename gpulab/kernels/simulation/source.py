@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import KernelError, shown
-from gpulab.kernels._executed import executed_texts
-from gpulab.kernels._host import DeviceArray, host_array
+from gpulab.kernels._host import DeviceArray, executed_texts, host_array
 
 # -------------------------------------------------------------------------------------------------
 # The text of a kernel, the names it uses, and which of its arrays it writes.
