@@ -74,10 +74,14 @@ class Limit:
                 "limit: this limit has already been entered; expected one use at a time. Make a "
                 "second limit."
             )
-        if self.device.is_cpu:
-            self._enter_cap()
-        else:
+        if not self.device.is_cpu:
             self._enter_fraction()
+        else:
+            if self._cap is None:
+                self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
+            if not self._on_top:
+                self._cap.watch_living()
+            self._cap.__enter__()
         self._is_entered = True
         return self
 
@@ -94,13 +98,6 @@ class Limit:
             f"<limit of {format_bytes(self.nbytes)} on {self.device}: "
             f"{format_bytes(self.live_bytes)} in use>"
         )
-
-    def _enter_cap(self) -> None:
-        if self._cap is None:
-            self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
-        if not self._on_top:
-            self._cap.watch_living()
-        self._cap.__enter__()
 
     def _enter_fraction(self) -> None:
         memory, index = _memory_of(self.device), self.device.index

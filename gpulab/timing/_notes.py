@@ -289,35 +289,32 @@ def _shapes(m: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_fit(points: np.ndarray, shapes: np.ndarray) -> tuple[float, float]:
-    """Return the relative effect and the score of the shape that fits best, by least squares."""
+    """Return the relative effect and the score of the shape that fits best, by least squares.
+
+    The effect is the difference of the two levels against the lower of them; the score is that
+    difference against the chance of it: the standard deviation that matters for a mean of
+    correlated values (that of an AR(1) fitted to the remainder). It is widened where few
+    independent values stand behind it, as Student's quantile is wider than the normal one.
+    """
     centred = shapes - shapes.mean(axis=1, keepdims=True)
     size = np.einsum("ij,ij->i", centred, centred)
-    rise = centred @ points / size
-    best = int(np.argmax(rise**2 * size))
-    base = float(points.mean() - rise[best] * shapes[best].mean())
-    rest = points - base - rise[best] * shapes[best]
-    return _effect(base, base + float(rise[best]), rest, float(1.0 / np.sqrt(size[best])))
-
-
-def _effect(one: float, other: float, rest: np.ndarray, reach: float) -> tuple[float, float]:
-    """Return |one - other| against the lower of them, and against the chance of it.
-
-    The chance is the standard deviation that matters for a mean of correlated values (that of an
-    AR(1) fitted to the remainder). It is widened where few independent values stand behind it, as
-    Student's quantile is wider than the normal one.
-    """
-    lower, m = min(one, other), len(rest)
+    rises = centred @ points / size
+    best = int(np.argmax(rises**2 * size))
+    rise = float(rises[best])
+    base = float(points.mean() - rise * shapes[best].mean())
+    lower, m = min(base, base + rise), len(points)
     if lower <= 0:
         return 0.0, 0.0
+    rest = points - base - rise * shapes[best]
     square = float(rest @ rest)
     if square == 0.0:
-        return abs(one - other) / lower, np.inf
+        return abs(rise) / lower, np.inf
     rho = float(rest[1:] @ rest[:-1]) / square
     # the estimate is biased low by about (1 + 4 rho) / m (Marriott and Pope 1954)
     rho = min(0.95, max(0.0, rho + (1 + 4 * rho) / m))
     stretch = (1 + rho) / (1 - rho)
     spread = float(np.sqrt(square / max(1, m - 2) * stretch)) * (1.0 + _FEW_WORTH * stretch / m)
-    return abs(one - other) / lower, abs(one - other) / (spread * reach)
+    return abs(rise) / lower, abs(rise) / spread * float(np.sqrt(size[best]))
 
 
 def _wander(samples: np.ndarray, least: float) -> float | None:

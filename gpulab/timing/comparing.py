@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulab import _validate, workloads
 from gpulab import devices as _devices
@@ -25,6 +25,8 @@ from gpulab.units import plural
 from gpulab.workloads import Workload
 
 Functions = Mapping[str, Callable[..., Any]]
+# What is compared: the name of the whole, and the job of each row by the row's name.
+_Compared = tuple[str, dict[str, Job], Workload | None]
 
 
 def compare(
@@ -132,20 +134,21 @@ def compare_within(
         )
     limits.say(0.0, "making inputs")
     read = _validate.clock("compare", clock) or time.perf_counter
-    field = _gather(work, args, devices, read, {"dtype": dtype, **(params or {})})
-    jobs, notes, agreement_notes = list(field.jobs.values()), list[Note](), list[Note]()
+    parameters = {"dtype": dtype, **(params or {})}
+    label, jobs_by_name, workload = _gather(work, args, devices, read, parameters)
+    jobs, notes, agreement_notes = list(jobs_by_name.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
     scripted = _validate.callback("compare", "conditions", conditions)
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
         nonlocal tolerance
-        if field.workload is not None:
-            tolerance = field.workload.tolerance if tolerance is None else tolerance
-            for name, job in field.jobs.items():
+        if workload is not None:
+            tolerance = workload.tolerance if tolerance is None else tolerance
+            for name, job in jobs_by_name.items():
                 limits.say(0.02, f"first call on {name}")
                 result = job.attempt(job.first_call)
-                differences.append(job.attempt(field.workload.difference, result, job.args))
+                differences.append(job.attempt(workload.difference, result, job.args))
             return
         precise = agreement.precise_copy(jobs[0].args)
         results = [job.attempt(job.first_call) for job in jobs]
@@ -169,7 +172,7 @@ def compare_within(
         scripted=scripted,
     )
     count = plural(len(measurements[0].samples_seconds), "sample")
-    limits.say(1.0, f"{field.label}: {count} of each")
+    limits.say(1.0, f"{label}: {count} of each")
     notes += agreement_notes
     if len(jobs) == 1 and devices is None and not isinstance(work, Mapping):
         sentence = (
@@ -178,7 +181,7 @@ def compare_within(
             "missing here."
         )
         notes.append(Note("skipped", sentence))
-    return _judged(field, measurements, differences, tolerance, notes)
+    return _judged(label, list(jobs_by_name), measurements, differences, tolerance, notes)
 
 
 def _speedup(
@@ -206,7 +209,8 @@ def _speedup(
 
 
 def _judged(
-    field: _Field,
+    label: str,
+    names: list[str],
     measurements: list[Measurement],
     differences: list[float | None],
     tolerance: float | None,
@@ -215,15 +219,15 @@ def _judged(
     """Return the comparison: speed-ups only where results agree and no time is impossible."""
     bad = [
         name
-        for name, difference in zip(field.jobs, differences, strict=True)
+        for name, difference in zip(names, differences, strict=True)
         if None not in (difference, tolerance) and not difference <= tolerance  # type: ignore[operator]
     ]
     impossible = [
-        name for name, m in zip(field.jobs, measurements, strict=True) if m.has_note("implausible")
+        name for name, m in zip(names, measurements, strict=True) if m.has_note("implausible")
     ]
     doubtful, baseline = {*bad, *impossible}, measurements[0]
     rows: list[ComparisonRow] = []
-    for name, m, difference in zip(field.jobs, measurements, differences, strict=True):
+    for name, m, difference in zip(names, measurements, differences, strict=True):
         is_reported = rows and not doubtful & {rows[0].name, name}
         speedup, interval = _speedup(baseline, m) if is_reported else (None, None)
         rows.append(ComparisonRow(name, m, speedup, interval, difference))
@@ -248,7 +252,7 @@ def _judged(
     if best is not None and best.speedup_interval is None:
         notes.append(_notes.no_interval("the samples do not determine an interval for the ratio"))
     return Comparison(
-        label=field.label,
+        label=label,
         rows=tuple(rows),
         speedup=best.speedup if best else None,
         speedup_interval=best.speedup_interval if best else None,
@@ -264,21 +268,13 @@ def _judged(
     )
 
 
-class _Field(NamedTuple):
-    """What is compared: the name of the whole, and the job of each row by the row's name."""
-
-    label: str
-    jobs: dict[str, Job]
-    workload: Workload | None = None
-
-
 def _gather(
     work: str | Workload | Callable[..., Any] | Functions,
     args: tuple[Any, ...],
     devices: Any,
     clock: Callable[[], float],
     params: dict[str, Any],
-) -> _Field:
+) -> _Compared:
     """Return what is compared.
 
     Raises
@@ -311,7 +307,7 @@ def _gather(
         with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
             placed = host if place.is_cpu else work_arrays.copier_to(place, args)()
         jobs[name] = Job(work, placed, place, True, label, clock)
-    return _Field(label, jobs)
+    return label, jobs, None
 
 
 def _places(devices: Any) -> dict[str, Device]:
@@ -345,7 +341,7 @@ def _of_workload(
     places: dict[str, Device],
     clock: Callable[[], float],
     params: dict[str, Any],
-) -> _Field:
+) -> _Compared:
     if args:
         raise InputError(
             f"compare: {work if isinstance(work, str) else work.label} makes its own inputs; "
@@ -368,12 +364,12 @@ def _of_workload(
         )
         for name, place in places.items()
     }
-    return _Field(w.label, jobs, w)
+    return w.label, jobs, w
 
 
 def _of_methods(
     functions: Functions, args: tuple[Any, ...], devices: Any, clock: Callable[[], float]
-) -> _Field:
+) -> _Compared:
     wrong = [
         label if isinstance(label, str) else shown(label)
         for label, fn in functions.items()
@@ -395,4 +391,4 @@ def _of_methods(
     for label, fn in functions.items():
         place = places[0] if places else work_arrays.device_of(fn, args) or Device("cpu")
         jobs[label] = Job(fn, args, place, bool(places), label, clock)
-    return _Field(" against ".join(functions), jobs)
+    return " against ".join(functions), jobs, None

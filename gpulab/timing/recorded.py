@@ -6,15 +6,15 @@ from gpulab.recordings import Entry, Recording, load, names
 from gpulab.timing.measurement import Measurement
 
 
-def measurement(recording: Recording, entry: Entry) -> Measurement | None:
+def measurement(recording: Recording, entry: Entry | None) -> Measurement | None:
     """Return an entry as a measurement, or None where it was not recorded.
 
     ``samples_seconds`` are the thinned samples; the median, the interval and ``evidence.samples``
     are of all of them.
     """
-    timing = entry.timing
-    if timing is None:
+    if entry is None or entry.timing is None:
         return None
+    timing = entry.timing
     params = dict(entry.params)
     label = " ".join(
         [
@@ -52,7 +52,5 @@ def recorded(workload: str, n: int, dtype: str = "float32") -> dict[str, Measure
     for name in names():
         recording = load(name)
         entry = recording.find("catalogue", workload=workload, n=n, dtype=dtype)
-        again = measurement(recording, entry) if entry is not None else None
-        if again is not None:
-            found[name] = again
-    return found
+        found[name] = measurement(recording, entry)
+    return {name: m for name, m in found.items() if m is not None}
