@@ -151,12 +151,14 @@ def _elementwise(
     """
     most = counts[1] + call.name.startswith("np.")
     values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
-    places = [call.translator.is_place(node) for node in call.given]
+    starred = any(isinstance(node, ast.Starred) for node in call.given)
+    nodes = [] if starred else call.given
+    places = {n for n, node in enumerate(nodes) if call.translator.is_place(node)}
 
     def of_numbers(*given: Any) -> Any:
         if any(map(not_numeric, given)):
             raise call.fail(f"{call.name} takes numbers")
-        types = [_INT32 if place else v.dtype for v, place in zip(given, places, strict=False)]
+        types = [_INT32 if n in places else value.dtype for n, value in enumerate(given)]
         try:
             if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
                 raise _TakesError("real numbers")

@@ -57,20 +57,24 @@ class Call:
         return self.translator.fail(message, self.node)
 
     def arguments(
-        self, least: int, most: int | None = None, names: tuple[str, ...] = ()
+        self,
+        least: int,
+        most: int | None = None,
+        names: tuple[str, ...] = (),
+        spread: bool = False,
     ) -> list[ast.expr]:
-        """Return the argument nodes, those given by name in their place."""
+        """Return the argument nodes, those given by name in their place; with ``spread`` there may
+        be stars among them, which are as many arguments as come.
+        """
         most = least if most is None else most
         found = list(self.given)
         by_name = {k.arg: k.value for k in self.node.keywords}
         for name in names[len(found) :]:
             if name in by_name:
                 found.append(by_name.pop(name))
-        if (
-            by_name
-            or not least <= len(found) <= most
-            or any(isinstance(a, ast.Starred) for a in found)
-        ):
+        starred = any(isinstance(node, ast.Starred) for node in found)
+        fits = spread if starred else least <= len(found) <= most
+        if by_name or not fits:
             wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
             raise self.fail(f"{self.name} takes {wanted}")
         return found
@@ -85,13 +89,11 @@ class Call:
         """Return the closure of the arguments' values, among which stars may spread tuples; with
         ``numeric`` of numbers alone.
         """
-        starred = any(isinstance(node, ast.Starred) for node in self.given)
-        nodes = self.given if starred else self.arguments(least, most, names)
-        values = self.translator.values(nodes)
+        values = self.translator.values(self.arguments(least, most, names, spread=True))
 
         def run(frame: Frame, mask: Mask) -> list[Any]:
             found = values(frame, mask)
-            if starred and not least <= len(found) <= (most or least):
+            if not least <= len(found) <= (least if most is None else most):
                 raise self.fail(f"{self.name} does not take {plural(len(found), 'argument')}")
             if numeric and any(map(not_numeric, found)):
                 raise self.fail(f"{self.name} takes numbers")
