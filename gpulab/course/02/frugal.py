@@ -5,6 +5,7 @@ id = "02.2"
 title = "move one line"
 answer_name = "frugal"
 live = True
+limit_seconds = 60.0
 loads = ("torch",)
 
 # %% stub
