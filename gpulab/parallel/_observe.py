@@ -170,7 +170,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _waiting(self._works.get(id(work))):
                 return real(work, *args, **kwargs)
 
-        Work.wait = wait  # type: ignore[method-assign]
+        Work.wait = wait  # type: ignore[assignment,method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
