@@ -37,8 +37,9 @@ class Rung:
         ``make(n, rng)`` returns the kernel's arguments.
     result : int
         Which argument the kernel fills.
-    reference : callable
-        Takes the arguments as they were; returns the result as NumPy computes it in float64.
+    expected : callable
+        Takes the arguments as they were; returns what the kernel should leave in the argument
+        ``result``, as NumPy computes it in float64.
     sizes : tuple of int
         The first is for the microscope, the later ones fill a GPU.
     multiple : int
@@ -56,7 +57,7 @@ class Rung:
     extents: Callable[[int], Extents] = field(repr=False)
     make: Callable[[int, np.random.Generator], tuple[Any, ...]] = field(repr=False)
     result: int = field(repr=False)
-    reference: Callable[..., np.ndarray] = field(repr=False)
+    expected: Callable[..., np.ndarray] = field(repr=False)
     sizes: tuple[int, ...]
     multiple: int = field(repr=False)
     flops: Callable[[int], float] = field(repr=False)
@@ -76,10 +77,6 @@ class Rung:
     def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
         """Return fresh arguments for size n, the same for the same seed."""
         return self.make(checked_size(self, n), np.random.default_rng(seed))
-
-    def expected(self, *arguments: Any) -> np.ndarray:
-        """Return what the kernel should leave in the argument ``result``."""
-        return self.reference(*arguments)
 
     def simulate(self, n: int | None = None, seed: int = 0) -> Simulation:
         """Run the kernel under the microscope, at its smallest size where none is given."""
@@ -109,7 +106,7 @@ def _family(
     name: str,
     *rungs: tuple[Any, ...],
     make: Callable[[int, np.random.Generator], tuple[Any, ...]],
-    reference: Callable[..., np.ndarray],
+    expected: Callable[..., np.ndarray],
     sizes: tuple[int, ...],
     flops: Callable[[int], float],
     nbytes: Callable[[int], float],
@@ -128,7 +125,7 @@ def _family(
             extents,
             make,
             result,
-            reference,
+            expected,
             sizes,
             multiple[0] if multiple else 1,
             flops,
@@ -185,7 +182,7 @@ def _sum_rungs(each: int, *rungs: tuple[str, str, Any]) -> list[Rung]:
             rng.random(n, dtype=np.float32),
             np.zeros(extents(n)[0], np.float32),
         ),
-        reference=_sums,
+        expected=_sums,
         sizes=(1 << 14, 1 << 22, 1 << 26),
         flops=float,
         nbytes=lambda n: 4.0 * n,
@@ -208,7 +205,7 @@ RUNGS: tuple[Rung, ...] = (
             lambda n: (min(128, -(-n // _BLOCK)), _BLOCK),
         ),
         make=lambda n, rng: (rng.standard_normal(n, dtype=np.float32), np.zeros(n, np.float32)),
-        reference=_gate,
+        expected=_gate,
         sizes=(1 << 16, 1 << 22, 1 << 26),
         flops=lambda n: 5.0 * n,  # NumPy's operations; a tanh counts as one
         nbytes=lambda n: 8.0 * n,
@@ -235,7 +232,7 @@ RUNGS: tuple[Rung, ...] = (
         ("tiled", "turned in shared memory", kernels.transpose_tiled, _tiles(32, (32, 8))),
         ("padded", "the tile has a spare column", kernels.transpose_padded, _tiles(32, (32, 8))),
         make=_matrices(1),
-        reference=lambda a, b: a.T.astype(np.float64),
+        expected=lambda a, b: a.T.astype(np.float64),
         sizes=(128, 2048, 8192),
         flops=lambda n: 0.0,
         nbytes=lambda n: 8.0 * n * n,
@@ -260,7 +257,7 @@ RUNGS: tuple[Rung, ...] = (
             rng.normal(100, 20, n).clip(0, 255).astype(np.int32),
             np.zeros(256, np.int32),
         ),
-        reference=lambda x, counts: np.bincount(x, minlength=256),
+        expected=lambda x, counts: np.bincount(x, minlength=256),
         sizes=(1 << 16, 1 << 22, 1 << 26),
         flops=float,
         nbytes=lambda n: 4.0 * n + 1024,
@@ -284,7 +281,7 @@ RUNGS: tuple[Rung, ...] = (
             rng.standard_normal((n, _SOFTMAX_COLUMNS), dtype=np.float32) * np.float32(3),
             np.zeros((n, _SOFTMAX_COLUMNS), np.float32),
         ),
-        reference=_softmax,
+        expected=_softmax,
         sizes=(32, 4096, 65536),
         # For each element: compare, subtract, exponential, add, divide.
         flops=lambda n: 5.0 * n * _SOFTMAX_COLUMNS,
@@ -315,7 +312,7 @@ RUNGS: tuple[Rung, ...] = (
             128,
         ),
         make=_matrices(2),
-        reference=lambda a, b, c: np.asarray(a.astype(np.float64) @ b.astype(np.float64)),
+        expected=lambda a, b, c: np.asarray(a.astype(np.float64) @ b.astype(np.float64)),
         sizes=(128, 1024, 4096),
         flops=lambda n: 2.0 * int(n) ** 3,
         nbytes=lambda n: 12.0 * n * n,
