@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -170,8 +170,7 @@ class Outcome:
 KINDS = ("compute", "communication", "idle")
 
 
-@dataclass(frozen=True)
-class RankSpan(Result):
+class RankSpan(NamedTuple):
     """One stretch of one rank's time.
 
     Attributes
@@ -1057,8 +1056,7 @@ def _span(interval: tuple[float, float] | None, form: Callable[[float], str]) ->
     return "(no interval)" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"
 
 
-@dataclass(frozen=True)
-class GlobalBatchRow(Result):
+class GlobalBatchRow(NamedTuple):
     """A training with one global batch under one rule for the learning rate.
 
     Attributes
