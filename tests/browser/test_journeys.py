@@ -307,7 +307,7 @@ def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
         ("Play", None, "Warp 31 at line 14"),
     )
     area.get_by_role("button", name="Play").wait_for()
-    instruments.held("m.step, m.steps, m.line", "6 6 14")
+    instruments.held("m.values['step'], m.steps, m.line", "6 6 14")
     drive(instruments, 3, ("Kernel", "vector add, without the guard", "3 findings"))
     drive(instruments, 3, ("Block", "3", ""))
     drive(instruments, 3, ("Next", None, "28 active lanes do not take part: see the finding"))
