@@ -158,7 +158,8 @@ def vote_and_count(x, out):
 def atomics_of_integers(x, a):
     i = cuda.grid(1)
     cuda.atomic.add(a, 0, x[i])
-    cuda.atomic.sub(a, 1, x[i])
+    given = (1, x[i])
+    cuda.atomic.sub(a, *given)
     cuda.atomic.min(a, 2, x[i])
     cuda.atomic.max(a, 3, x[i])
     cuda.atomic.and_(a, 4, x[i] | 0xF0)

@@ -151,9 +151,7 @@ def _elementwise(
     """
     most = counts[1] + call.name.startswith("np.")
     values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
-    starred = any(isinstance(node, ast.Starred) for node in call.given)
-    nodes = [] if starred else call.given
-    places = {n for n, node in enumerate(nodes) if call.translator.is_place(node)}
+    places = {n for n, node in enumerate(call.given) if call.translator.is_place(node)}
 
     def of_numbers(*given: Any) -> Any:
         if any(map(not_numeric, given)):

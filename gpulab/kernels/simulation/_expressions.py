@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import enum
 import operator
 import types
@@ -23,6 +24,7 @@ from gpulab.kernels.simulation._functions import (
     PLAIN_PARTS,
     UNARY,
     Call,
+    Maker,
     kind_of_value,
     not_numbers,
     not_numeric,
@@ -779,7 +781,8 @@ class Translator:
             self.program.called.add(found.name)
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
             one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
-            return make(one)
+            starred = any(isinstance(part, ast.Starred) for part in node.args)
+            return self._spread(one, make) if starred else make(one)
         if isinstance(found, np.dtype):
             return self._conversion(found, node, words)
         if isinstance(found, Callee):
@@ -791,6 +794,25 @@ class Translator:
             "Python function of yours",
             node,
         )
+
+    def _spread(self, call: Call, make: Maker) -> Expression:
+        """Return the closure of a call with stars, translated for as many arguments as come."""
+        items = self.values(call.given)
+        made: dict[int, Expression] = {}
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            values = items(frame, mask)
+            names = [f"*{number}" for number in range(len(values))]
+            if len(values) not in made:
+                self.local.update(names)
+                given: list[ast.expr] = [
+                    ast.copy_location(ast.Name(name, ast.Load()), call.node) for name in names
+                ]
+                made[len(values)] = make(dataclasses.replace(call, given=given))
+            frame.variables.update(zip(names, values, strict=True))
+            return made[len(values)](frame, mask)
+
+        return run
 
     def _conversion(self, dtype: np.dtype, node: ast.Call, words: str) -> Expression:
         if len(node.args) != 1 or node.keywords:

@@ -61,20 +61,15 @@ class Call:
         least: int,
         most: int | None = None,
         names: tuple[str, ...] = (),
-        spread: bool = False,
     ) -> list[ast.expr]:
-        """Return the argument nodes, those given by name in their place; with ``spread`` there may
-        be stars among them, which are as many arguments as come.
-        """
+        """Return the argument nodes, those given by name in their place."""
         most = least if most is None else most
         found = list(self.given)
         by_name = {k.arg: k.value for k in self.node.keywords}
         for name in names[len(found) :]:
             if name in by_name:
                 found.append(by_name.pop(name))
-        starred = any(isinstance(node, ast.Starred) for node in found)
-        fits = spread if starred else least <= len(found) <= most
-        if by_name or not fits:
+        if by_name or not least <= len(found) <= most:
             wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
             raise self.fail(f"{self.name} takes {wanted}")
         return found
@@ -86,15 +81,11 @@ class Call:
         names: tuple[str, ...] = (),
         numeric: bool = False,
     ) -> Callable[[Frame, Mask], list[Any]]:
-        """Return the closure of the arguments' values, among which stars may spread tuples; with
-        ``numeric`` of numbers alone.
-        """
-        values = self.translator.values(self.arguments(least, most, names, spread=True))
+        """Return the closure of the arguments' values; with ``numeric`` of numbers alone."""
+        values = self.translator.values(self.arguments(least, most, names))
 
         def run(frame: Frame, mask: Mask) -> list[Any]:
             found = values(frame, mask)
-            if not least <= len(found) <= (least if most is None else most):
-                raise self.fail(f"{self.name} does not take {plural(len(found), 'argument')}")
             if numeric and any(map(not_numeric, found)):
                 raise self.fail(f"{self.name} takes numbers")
             return found
