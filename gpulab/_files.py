@@ -184,7 +184,7 @@ def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[bool]:
+def exclusive(path: Path) -> Iterator[bool]:
     """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another
     process holds it.
 

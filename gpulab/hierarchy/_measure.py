@@ -38,7 +38,7 @@ from gpulab.hierarchy.curves import (
     Reported,
 )
 from gpulab.recordings import Recording
-from gpulab.recordings.schema import Timing, accelerator_told, require_recordings
+from gpulab.recordings.schema import Timing, reported_accelerator, require_recordings
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Clock, Progress, Stop
 from gpulab.timing.series import Series
@@ -1062,7 +1062,7 @@ def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:
         caches = recording.machine.get("processor", {}).get("caches", ())
         sizes: list[tuple[str, Any]] = [(one["level"], one["size_bytes"]) for one in caches]
     else:
-        sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
+        sizes = [("L2", reported_accelerator(recording).get("l2_bytes"))]
     return tuple(
         Reported(name, float(size))
         for name, size in sizes

@@ -35,7 +35,7 @@ from gpulab.hierarchy import Latency
 from gpulab.lessons.content import KEPT
 from gpulab.models import Roofline
 from gpulab.recordings import Recording
-from gpulab.recordings.schema import accelerator_told
+from gpulab.recordings.schema import reported_accelerator
 from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import recorded
@@ -504,7 +504,7 @@ def _figures(
 def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     """The first recorded GPU that has ceilings and tells its multiprocessors."""
     for recording in recorded_gpus().values():
-        gpu = accelerator_told(recording)
+        gpu = reported_accelerator(recording)
         several, capability = gpu.get("multiprocessors"), str(gpu.get("compute_capability") or "")
         with contextlib.suppress(InputError):  # a recording without ceilings
             roofs = models.roofline(recording)

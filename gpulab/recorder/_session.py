@@ -15,7 +15,7 @@ from typing import Any
 
 import gpulab
 from gpulab import _validate, devices
-from gpulab._files import alone
+from gpulab._files import exclusive
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._experiments import Case, Experiment, experiments
@@ -348,7 +348,7 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
     measured.
     """
     try:
-        with alone(target) as free:
+        with exclusive(target) as free:
             if not free:
                 raise RecordingError(
                     f"record: another gpulab record is writing to {target.name}; expected only one "

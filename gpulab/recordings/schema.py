@@ -466,7 +466,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def accelerator_told(recording: Recording) -> Mapping[str, Any]:
+def reported_accelerator(recording: Recording) -> Mapping[str, Any]:
     """Return what the machine reported about the recorded accelerator (of several, the one with its
     name); empty where there is none.
     """

@@ -629,7 +629,7 @@ class ScalingLab(OnRanks):
             if made and self._live_link is None:
                 words.append(f"One rank alone has no link: {made} the sliders.")
         if far is not None and len(far.points) == 1:
-            words.append(_alone(far))
+            words.append(_of_one_processor(far))
         if values["recorded"] != _NONE and far is None:
             words.append(f"Scaling on {values['recorded']}: not recorded yet.")
         elif values["recorded"] == _NONE and not self._any_recorded:
@@ -725,7 +725,7 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
     return words
 
 
-def _alone(far: ScalingResult) -> str:
+def _of_one_processor(far: ScalingResult) -> str:
     """Return what a machine recorded that has one processor: the step and the gradients, for the
     sliders.
     """

@@ -120,7 +120,7 @@ def type_of(item: Any) -> Any:
     )
 
 
-def given_once(node: ast.expr, source: Source) -> ast.expr | None:
+def assigned_once(node: ast.expr, source: Source) -> ast.expr | None:
     """Return the only value that a variable is given, or None."""
     if not isinstance(node, ast.Name) or node.id in source.parameters:
         return None
@@ -218,14 +218,14 @@ class Translator:
         """Return the number (or tuple) that numba knows when it compiles, that of a variable that
         is given it alone as well; ``UNKNOWN`` otherwise.
         """
-        given = given_once(node, self.source)
+        given = assigned_once(node, self.source)
         return self.number(node) if given is None else self.literal(given)
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
         alone: int32 in numba, int64 here.
         """
-        given = given_once(node, self.source) or node
+        given = assigned_once(node, self.source) or node
         found = self.static(given) if isinstance(given, ast.Attribute) else None
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
