@@ -94,7 +94,7 @@ for _name, _summary, _where in (
     (
         "generation",
         "a decoder of notebook 11: prefill and decode over batches, lengths, heads, and weights of "
-        "fewer bits",
+        "fewer bits; answers in static and continuous batches",
         "_networks.generation",
     ),
     (

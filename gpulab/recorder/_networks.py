@@ -99,6 +99,10 @@ _KERNELS = {
 _SHAPE = LANGUAGE_MODELS["Llama 3.2 1B"]
 _CPU_SHAPE = LanguageModel("small decoder", 4, 256, 8, 2, 32, 1024, 1024)
 _LENGTH, _CPU_LENGTH = 2048, 128
+# Batches that serve: tokens of 64 answers, exponentially distributed as in the published test of
+# continuous batching, with a mean of 8 so that they are soon done, in a mixed order.
+_SLOTS = 8
+_ANSWERS = [max(1, round(-8 * math.log(1 - (29 * k % 64 + 0.5) / 64))) for k in range(64)]
 
 # Tips.
 _TIP_ROWS, _TIP_WIDTH, _TIP_LAYERS = 256, 256, 24
@@ -729,9 +733,25 @@ class _Decoder(torch.nn.Module):
         return self.head(x[:, -1])
 
 
+def _continuous_steps() -> int:
+    """Return the steps until all answers are done, where the next one takes the first free slot."""
+    ends = [0] * _SLOTS
+    for tokens in _ANSWERS:
+        ends[ends.index(min(ends))] += tokens
+    return max(ends)
+
+
+# A group ends with its longest answer. Each slot computes in every step, idle or not: a step's
+# shape is fixed.
+_SERVING_STEPS = {
+    "static batch": sum(max(_ANSWERS[k : k + _SLOTS]) for k in range(0, len(_ANSWERS), _SLOTS)),
+    "continuous batch": _continuous_steps(),
+}
+
+
 def generation(device: Device) -> Iterable[Case]:
     """Prefill and decode of a decoder: batches, lengths, heads, weights of fewer bits, graph and
-    compiler.
+    compiler; answers of different lengths in static and continuous batches.
     """
     shape = _CPU_SHAPE if device.is_cpu else _SHAPE
     plain = {
@@ -765,6 +785,14 @@ def generation(device: Device) -> Iterable[Case]:
             if changed.keys() & {"batch", "new", "kv_heads"}
         ]
         asked.append(({"means": "compile", "phase": "prefill"}, THIRD))
+        asked += [({"phase": "prefill", "batch": batch, "length": 512}, THIRD) for batch in (4, 16)]
+        asked += [
+            ({"phase": phase, "batch": _SLOTS, "means": "graph"}, THIRD) for phase in _SERVING_STEPS
+        ]
+        asked += [
+            ({"weights": "float16", **changed}, THIRD)
+            for changed in ({"means": "graph"}, {"phase": "prefill"})
+        ]
         for weights in _SHORTER if importlib.util.find_spec("torchao") else ():
             more = {"weights": weights, "means": "compile, graph"}
             asked += [(more, THIRD), ({**more, "means": "compile", "phase": "prefill"}, LAST)]
@@ -777,7 +805,7 @@ def generation(device: Device) -> Iterable[Case]:
 
 def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) -> Work:
     where, length, batch = str(device), params["length"], params["batch"]
-    dtype = torch.float32 if device.is_cpu else torch.bfloat16
+    dtype = getattr(torch, "bfloat16" if params["weights"] in _SHORTER else params["weights"])
     shape = dataclasses.replace(shape, kv_heads=params["kv_heads"])
     new = params["new"]
     start = length - new
@@ -797,7 +825,16 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     if "graph" in params["means"]:
         step = captured(step, device)
     label = f"{params['phase']}, batch {batch}, {length} positions"
-    return Work(step, label, (), 2.0 * batch * new * shape.read_parameters)
+    scored = shape.vocabulary * shape.width  # for the last position only
+    flops = 2.0 * batch * (new * (shape.read_parameters - scored) + scored)
+    steps = _SERVING_STEPS.get(params["phase"], 1)
+
+    def run() -> Any:
+        for _ in range(steps):
+            scores = step()
+        return scores
+
+    return Work(run, label, (), steps * flops)
 
 
 def _shorten(model: Any, weights: str) -> None:

@@ -106,9 +106,10 @@ TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("attention", {"kernel": "flash", "length": 256}, 2 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
     ("attention", {"kernel": "written out", "passes": "forward and backward"},
      7 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
-    # Four layers of 2 x 256 x 256 + 256 x 128 + 3 x 256 x 1024 and 512, then 256 + 1024 x 256.
+    # Four layers of 2 x 256 x 256 + 256 x 128 + 3 x 256 x 1024 and 512, then 256 + 1024 x 256; a
+    # prompt is scored after its last position only.
     ("generation", {"phase": "decode", "batch": 1}, 2 * (4 * 950_784 + 262_400), None),
-    ("generation", {"phase": "prefill"}, 2 * 128 * (4 * 950_784 + 262_400), None),
+    ("generation", {"phase": "prefill"}, 2 * (128 * (4 * 950_784 + 256) + 1024 * 256), None),
     ("tips", {"tip": "one_call", "form": "without"}, None, None),
     ("transfer", {"nbytes": 2**20}, None, 2**20),
     *(("overlap", {"arrangement": arrangement, "nbytes": 2**24, "chunks": 2}, None, 2**24)
