@@ -59,7 +59,7 @@ def _judge(said: str, result: Any, draft: list[int], wanted: list[int]) -> None:
     right = wanted[: same + 1]
     if kept == right:
         return
-    shown = f"{said} you kept {kept}; {right} is right."
+    shown = f"{said} you kept {kept if len(kept) <= 9 else f'{len(kept)} tokens'}; {right} is right."
     if kept == wanted and same < len(draft):
         raise Refused(f"{shown} After the first difference, `wanted` was computed from a text with a wrong token in it. It is not what the large model says.")
     if kept == draft[:same] and same == len(draft):

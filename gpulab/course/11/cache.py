@@ -94,7 +94,8 @@ def _judge(said: str, name: str, mine: Any, want: Any, fresh: Any, old: Any, swa
     if same(mine, swapped):
         raise Refused(f"{said} the {name} are {'values' if name == 'keys' else 'keys'}. Are k and v exchanged?")
     if mine.shape[2] != total:
-        raise Refused(f"{said} append returns {mine.shape[2]} {name}; {total} positions are right. How many positions does this call bring: k.shape[2]?")
+        hint = "Off by one: the last of them is not filled yet." if mine.shape[2] == total + 1 else "How many positions does this call bring: k.shape[2]?"
+        raise Refused(f"{said} append returns {mine.shape[2]} {name}; {total} positions are right. {hint}")
     if past and not same(mine[:, :, past - 1], old[:, :, past - 1]) and same(mine[:, :, : past - 1], old[:, :, : past - 1]):
         raise Refused(f"{said} the new {name} overwrite position {past - 1}, or leave a place free behind it: off by one. The first free place is `length`.")
     wrong = next(i for i in range(total) if not same(mine[:, :, i], want[:, :, i]))
@@ -104,10 +105,14 @@ def _judge(said: str, name: str, mine: Any, want: Any, fresh: Any, old: Any, swa
 
 
 def _judge_length(said: str, length: Any, right: int, new: int) -> None:
+    counted = None
     with contextlib.suppress(TypeError):  # a whole number of any library
-        if operator.index(length) == right:
-            return
+        counted = operator.index(length)
+    if counted == right:
+        return
     hint = f"This call brings {new} positions, not 1." if new > 1 else "The next position is numbered by it."
+    if counted in (right - 1, right + 1):
+        hint = "Off by one: it counts the filled places, and the next position goes into the place with this number."
     raise Refused(f"{said} `length` is {checking.describe(length)}; {right} is right. {hint}")
 
 # %% wrong: newest position is missing
@@ -140,6 +145,20 @@ def append(cache, k, v):
     cache.k[:, :, cache.length + 1 : end + 1] = k
     cache.v[:, :, cache.length + 1 : end + 1] = v
     cache.length = end
+    return cache.k[:, :, :end], cache.v[:, :, :end]
+
+# %% wrong: Off by one: the last
+def append(cache, k, v):
+    end = cache.length + k.shape[2]
+    cache.k[:, :, cache.length : end], cache.v[:, :, cache.length : end] = k, v
+    cache.length = end
+    return cache.k[:, :, : end + 1], cache.v[:, :, : end + 1]
+
+# %% wrong: Off by one: it counts
+def append(cache, k, v):
+    end = cache.length + k.shape[2]
+    cache.k[:, :, cache.length : end], cache.v[:, :, cache.length : end] = k, v
+    cache.length = end - 1
     return cache.k[:, :, :end], cache.v[:, :, :end]
 
 # %% wrong: the whole room

@@ -61,7 +61,7 @@ def _judge(said: str, value: float, memory: int, model: dict[str, int], length: 
         return value in (max(0, math.floor(free / one)), math.floor(free / one)) or math.isclose(value, free / one, rel_tol=1e-9)
 
     free = memory - weights
-    if value < 0:
+    if value < 0 and weights > memory:
         raise Refused(f"{said} you returned {value:.5g}: the weights alone do not fit, and a batch can't be negative. Return 0.")
     if same(free, cache):
         raise Refused(f"{said} you returned {value:.5g}, a part of a sequence. Round down: {right} sequences fit.")
