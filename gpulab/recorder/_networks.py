@@ -718,7 +718,7 @@ class _Layer(torch.nn.Module):
 
 
 class _Decoder(torch.nn.Module):
-    """Tokens to the scores of the token after the last one."""
+    """Tokens to scores: after a prompt of its last position, else of each new one."""
 
     def __init__(self, shape: LanguageModel) -> None:
         super().__init__()
@@ -730,7 +730,7 @@ class _Decoder(torch.nn.Module):
         x = self.tokens(tokens)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache, start)
-        return self.head(x[:, -1])
+        return self.head(x if start else x[:, -1])
 
 
 def _continuous_steps() -> int:
@@ -825,8 +825,8 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     if "graph" in params["means"]:
         step = captured(step, device)
     label = f"{params['phase']}, batch {batch}, {length} positions"
-    scored = shape.vocabulary * shape.width  # for the last position only
-    flops = 2.0 * batch * (new * (shape.read_parameters - scored) + scored)
+    table, scored = shape.vocabulary * shape.width, new if start else 1
+    flops = 2.0 * batch * (new * (shape.read_parameters - table) + scored * table)
     steps = _SERVING_STEPS.get(params["phase"], 1)
 
     def run() -> Any:
