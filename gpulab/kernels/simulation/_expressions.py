@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import enum
+import itertools
 import operator
 import types
 from collections.abc import Callable, Collection
@@ -27,7 +28,6 @@ from gpulab.kernels.simulation._functions import (
     Maker,
     kind_of_value,
     not_numbers,
-    not_numeric,
     power_of_constant,
     written_number,
 )
@@ -266,16 +266,14 @@ class Translator:
     def array(self, node: ast.expr) -> Expression:
         """Return the closure of an expression that must be an array."""
         value = self.expression(node)
+        return lambda frame, mask: self._expect_array(value(frame, mask), node)
 
-        def run(frame: Frame, mask: Mask) -> _memory.View | _memory.Choice:
-            found = value(frame, mask)
-            if not isinstance(found, (_memory.View, _memory.Choice)):
-                raise self.fail(
-                    f"`{ast.unparse(node)}` is not an array; expected one before the index", node
-                )
-            return found
-
-        return run
+    def _expect_array(self, found: Any, node: ast.expr) -> _memory.View | _memory.Choice:
+        if not isinstance(found, (_memory.View, _memory.Choice)):
+            raise self.fail(
+                f"`{ast.unparse(node)}` is not an array; expected one before the index", node
+            )
+        return found
 
     def _constant(self, node: ast.Constant) -> Expression:
         return self._literal(node.value, node)
@@ -408,7 +406,7 @@ class Translator:
         found = self.static(node)
         if found is not UNKNOWN:
             return self._outer(found, node)
-        value, name = self.expression(node.value), node.attr
+        value, name, line = self.expression(node.value), node.attr, node.lineno
         known: dict[Any, Expression] = {}
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -418,7 +416,8 @@ class Translator:
                     known[owner] = self._outer(self._member(owner, node), node)
                 return known[owner](frame, mask)
             if name in (getattr(getattr(owner, "dtype", None), "names", None) or ()):
-                return self._field(frame, owner, mask, name, node)
+                field = _memory.field_of(frame.machine, owner, mask, name, line)
+                return _memory.read(frame.machine, field, mask, (), line)
             try:
                 found = _memory.ATTRIBUTES[name](owner) if name in _memory.ATTRIBUTES else None
             except TypeError as error:
@@ -472,19 +471,17 @@ class Translator:
             apply = lambda base, _: power_of_constant(base, exponent)  # noqa: E731
         if apply is None:
             raise self.fail(f"the operator {type(op).__name__} is not supported in a kernel", node)
+        of_tuples = _OF_TUPLES.get(type(op), apply)
+        return lambda left, right: self._applied(
+            of_tuples if isinstance(left, tuple) else apply, node, left, right
+        )
 
-        def run(left: Any, right: Any) -> Any:
-            try:
-                return apply(left, right)
-            except (TypeError, AttributeError) as error:
-                if isinstance(left, tuple):
-                    if isinstance(right, tuple) and isinstance(op, ast.Add):
-                        return left + right
-                    if isinstance(right, np.integer) and isinstance(op, ast.Mult):
-                        return left * int(right)
-                raise self.fail(not_numbers(left, right), node) from error
-
-        return run
+    def _applied(self, function: Callable[..., Any], node: ast.AST, *operands: Any) -> Any:
+        """Return what an operator gives; name the line where its operands do not fit."""
+        try:
+            return function(*operands)
+        except (TypeError, AttributeError) as error:
+            raise self.fail(not_numbers(*operands), node) from error
 
     def _binop(self, node: ast.BinOp) -> Expression:
         left, right, apply = (
@@ -495,19 +492,8 @@ class Translator:
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
-        value = self.expression(node.operand)
-        apply = UNARY[type(node.op)]
-
-        def run(frame: Frame, mask: Mask) -> Any:
-            operand = value(frame, mask)
-            try:
-                if not_numeric(operand):
-                    raise TypeError
-                return apply(operand)
-            except (TypeError, AttributeError) as error:
-                raise self.fail(not_numbers(operand), node) from error
-
-        return run
+        value, apply = self.expression(node.operand), UNARY[type(node.op)]
+        return lambda frame, mask: self._applied(apply, node, value(frame, mask))
 
     def _compare(self, node: ast.Compare) -> Expression:
         first = self.expression(node.left)
@@ -525,10 +511,7 @@ class Translator:
                         return result
                     going = yes
                 right = expression(frame, going)
-                try:
-                    now = apply(left, right)
-                except (TypeError, AttributeError) as error:
-                    raise self.fail(not_numbers(left, right), node) from error
+                now = self._applied(apply, node, left, right)
                 result = now if result is None else result & now
                 left = right
             return result
@@ -601,37 +584,28 @@ class Translator:
 
     # -- arrays
 
-    def index(
-        self, node: ast.expr
-    ) -> Callable[[Frame, Mask], tuple[tuple[Any, ...], tuple[bool, ...]]]:
-        """Return the closure of an index: its parts, and which were written as a negative number
-        (counted from the end).
-        """
-        nodes = node.elts if isinstance(node, ast.Tuple) else [node]
+    def index(self, node: ast.expr) -> Callable[[Frame, Mask], tuple[Any, ...]]:
+        """Return the closure of an index: its parts."""
         parts = [
-            self._slice(part) if isinstance(part, ast.Slice) else self.expression(part)
-            for part in nodes
+            self._place(part) for part in (node.elts if isinstance(node, ast.Tuple) else [node])
         ]
-        constants = [
-            UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes
-        ]
-        negative = tuple(
-            isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants
-        )
 
-        def run(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-            values = [part(frame, mask) for part in parts]
+        def run(frame: Frame, mask: Mask) -> tuple[Any, ...]:
+            values = tuple([part(frame, mask) for part in parts])
             if tuple not in map(type, values):
-                return tuple(values), negative
+                return values
             # an index that was made before: a tuple in a variable
-            found: list[tuple[Any, bool]] = []
-            for value, from_end in zip(values, negative, strict=True):
-                found.extend((v, False) for v in value) if isinstance(
-                    value, tuple
-                ) else found.append((value, from_end))
-            return tuple(value for value, _ in found), tuple(from_end for _, from_end in found)
+            apart = [value if isinstance(value, tuple) else (value,) for value in values]
+            return tuple(itertools.chain.from_iterable(apart))
 
         return run
+
+    def _place(self, node: ast.expr) -> Expression:
+        """Return the closure of a part of an index."""
+        value, number = self.expression(node), self.number(node)
+        if isinstance(number, (int, np.integer)) and number < 0:
+            return lambda frame, mask: _memory.FromEnd(value(frame, mask))
+        return value
 
     def _slice(self, node: ast.Slice) -> Expression:
         nothing: Expression = lambda frame, mask: None  # noqa: E731
@@ -647,10 +621,6 @@ class Translator:
             attribute = ast.Attribute(node.value, str(node.slice.value), ast.Load())
             return self._outer(self._member(kind, attribute), node)
         value, index, line = self.expression(node.value), self.index(node.slice), node.lineno
-        sliced = any(
-            isinstance(part, ast.Slice)
-            for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
-        )
         constant = self.literal(node.slice) is not UNKNOWN
         compared = node in self._compared
         if compared:
@@ -662,7 +632,7 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             owner = value(frame, mask)
-            places, from_end = index(frame, mask)
+            places = index(frame, mask)
             if isinstance(owner, _types.Items):
                 if len(places) != 1:
                     raise self.fail("a range takes one index", node)
@@ -674,49 +644,24 @@ class Translator:
                 return owner.at(frame, mask, np.where(place < 0, place + owner.count, place))
             if isinstance(owner, tuple):
                 return item_of(frame, owner, places, mask, constant, line)
-            if not isinstance(owner, (_memory.View, _memory.Choice)):
-                raise self.fail(
-                    f"`{ast.unparse(node.value)}` is not an array; expected one before the index",
-                    node,
-                )
-            names = owner.dtype.names
-            if names and not owner.ndim and len(places) == 1 and isinstance(places[0], np.integer):
-                # a field by its number
-                places = (dict(enumerate(names)).get(int(places[0]), str(places[0])),)
-            if places and isinstance(places[0], str):
-                return self._field(frame, owner, mask, places[0], node)
-            if sliced or len(places) < owner.ndim or owner.dtype.names is not None:
-                return _memory.part_of(frame.machine, owner, mask, places, from_end, line)
-            indices = _memory.index_of(frame.machine, owner, places, line)
-            return _memory.load(frame.machine, owner, mask, indices, line, from_end, compared)
+            view = self._expect_array(owner, node.value)
+            view, places = _memory.place_of(frame.machine, view, mask, places, line)
+            return _memory.read(frame.machine, view, mask, places, line, compared)
 
         return run
-
-    def _field(self, frame: Frame, owner: Any, mask: Mask, name: str, node: ast.expr) -> Any:
-        """Return a field of a record: a number, or again a record or an array."""
-        found = _memory.field_of(frame.machine, owner, mask, name, node.lineno)
-        if found.ndim or found.dtype.names is not None:
-            return found
-        return _memory.load(frame.machine, found, mask, (), node.lineno)
 
     def reference(
         self, node: ast.Subscript | ast.Attribute
-    ) -> Callable[[Frame, Mask], tuple[_memory.View, tuple[Any, ...], tuple[bool, ...]]]:
-        """Return the closure of what is written to: an array, an index and which of its parts count
-        from the end; of a field of a record the empty index.
+    ) -> Callable[[Frame, Mask], tuple[Any, tuple[Any, ...]]]:
+        """Return the closure of what is written to: an array and an index; of a field of a record
+        that field, and the empty index.
         """
-        array = self.array(node.value)
+        array, line = self.array(node.value), node.lineno
         field = ast.Constant(node.attr) if isinstance(node, ast.Attribute) else node.slice
         index = self.index(ast.copy_location(field, node))
-
-        def run(frame: Frame, mask: Mask) -> tuple[_memory.View, tuple[Any, ...], tuple[bool, ...]]:
-            view = array(frame, mask)
-            places, from_end = index(frame, mask)
-            if not places or not isinstance(places[0], str):
-                return view, places, from_end
-            return _memory.field_of(frame.machine, view, mask, places[0], node.lineno), (), ()
-
-        return run
+        return lambda frame, mask: _memory.place_of(
+            frame.machine, array(frame, mask), mask, index(frame, mask), line
+        )
 
     # -- calls
 
@@ -880,6 +825,10 @@ class Translator:
 
 
 _MOST_MULTIPLIED = 0x10000  # numba's own limit for a power that it multiplies out
+_OF_TUPLES: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.concat,
+    ast.Mult: lambda parts, times: parts * operator.index(times),
+}
 _PLAIN: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.Add: operator.add,

@@ -220,7 +220,7 @@ UNARY: dict[type, Callable[[Any], Any]] = {
         _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value))
     ),
     ast.UAdd: _widened,
-    ast.Not: lambda value: ~_types.truth(value),
+    ast.Not: lambda value: _same(value, np.bool_(False)),
     ast.Invert: lambda value: (
         np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value))
     ),
@@ -612,15 +612,12 @@ def _atomic(call: Call, operation: str) -> Expression:
             )
         if view.store.space == "constant":
             raise call.fail(_memory.cannot_be_written(view))
-        places, from_end = ((_memory.START,), (False,)) if index is None else index(frame, mask)
-        indices = _memory.index_of(frame.machine, view, places, call.line)
+        places = (_memory.START,) if index is None else index(frame, mask)
         given = values(frame, mask)
         if any(map(not_numeric, given)):
             raise call.fail(f"{call.name} takes numbers")
         name, wanted = "cas" if compares else operation, not call.unused
-        return _memory.atomic(
-            frame.machine, view, mask, indices, name, given, call.line, from_end, wanted
-        )
+        return _memory.atomic(frame.machine, view, mask, places, name, given, call.line, wanted)
 
     return run
 

@@ -450,32 +450,35 @@ def _unwritten(dtype: np.dtype) -> Any:
 # it means.
 
 
+class FromEnd(np.int64):
+    """An index that is written as a negative number, which counts from the end."""
+
+
 _UNSIGNED = np.dtype(np.uint64)  # an int64 below 0 is larger than any extent there
 
 
 def locate(
-    machine: Machine,
-    view: View,
-    indices: tuple[Any, ...],
-    mask: Mask,
-    line: int,
-    verb: str,
-    from_end: tuple[bool, ...],
+    machine: Machine, view: View, index: tuple[Any, ...], mask: Mask, line: int, verb: str
 ) -> tuple[Any, Mask | None]:
     """Return the places in the store that an index means, 0 where it is out of bounds, and the
     lanes that are within.
     """
+    if len(index) != view.ndim:
+        raise machine.launch.error(
+            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
+            f"{len(index)}; expected one index for each",
+            line,
+        )
+    indices = tuple([integer(machine, place, line) for place in index])
     where = view.offset
     inside = mask if view.within is None else mask.split(view.within)[0]
-    for axis, index in enumerate(indices):
+    for place, extent, stride in zip(indices, view.shape, view.strides, strict=True):
         if inside is None:
             return where, None
-        extent, stride = view.shape[axis], view.strides[axis]
-        if from_end[axis]:
-            index = index + extent  # noqa: PLW2901 - a[-1] is written for the last element
-        safe, inside = _within(machine, view, indices, index, extent, inside, line, verb)
-        place = safe if stride == 1 else safe * np.int64(stride)
-        where = place if where is START else where + place
+        counted = place + extent if type(place) is FromEnd else place
+        safe, inside = _within(machine, view, indices, counted, extent, inside, line, verb)
+        step = safe if stride == 1 else safe * np.int64(stride)
+        where = step if where is START else where + step
     return where, inside
 
 
@@ -562,21 +565,6 @@ def _of_axis(part: slice, extent: Any, integer: Callable[[Any], Any]) -> tuple[A
     return start, np.maximum(-((start - stop) // np.int64(step)), np.int64(0)), step
 
 
-def index_of(
-    machine: Machine, view: View | Choice, places: tuple[Any, ...], line: int
-) -> tuple[Any, ...]:
-    """Return the indices of one element as int64."""
-    if len(places) != len(view.shape):
-        raise machine.launch.error(
-            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
-            f"{len(places)}; expected one index for each",
-            line,
-        )
-    if len(places) == 1:
-        return (integer(machine, places[0], line),)
-    return tuple([integer(machine, place, line) for place in places])
-
-
 def integer(machine: Machine, place: Any, line: int) -> Any:
     """Return an index as int64, or name the line where it is not an integer."""
     if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
@@ -601,7 +589,6 @@ def part_of(
     view: View,
     mask: Mask,
     places: tuple[Any, ...],
-    from_end: tuple[bool, ...],
     line: int,
 ) -> View:
     """Return a row, a block or a slice of an array: a view of the same memory, without elements in
@@ -628,15 +615,7 @@ def part_of(
             strides.append(stride * step)
         elif within is not None:
             one = View(view.store, START, (extent,), (1,))
-            where, within = locate(
-                machine,
-                one,
-                (integer(machine, place, line),),
-                within,
-                line,
-                "take a part at",
-                (from_end[axis],),
-            )
+            where, within = locate(machine, one, (place,), within, line, "take a part at")
             offset = offset + (where if within is not None else np.int64(0)) * np.int64(stride)
     shape.extend(view.shape[len(places) :])
     strides.extend(view.strides[len(places) :])
@@ -644,7 +623,8 @@ def part_of(
     here: Any = np.bool_(False) if within is None else within.array if within is not mask else None
     if here is not None and shape:
         shape[0] = np.where(here, shape[0], np.int64(0))[()]
-    return View(view.store, offset, tuple(shape), tuple(strides), view.within if shape else here)
+    kept = view.within if shape or not places else here
+    return View(view.store, offset, tuple(shape), tuple(strides), kept)
 
 
 @of_each_array
@@ -664,6 +644,26 @@ def field_of(machine: Machine, view: View, mask: Mask, name: str, line: int) -> 
     )
 
 
+def place_of(
+    machine: Machine, view: View | Choice, mask: Mask, places: tuple[Any, ...], line: int
+) -> tuple[View | Choice, tuple[Any, ...]]:
+    """Return an array and an index of it; of a record with the name or the number of a field that
+    field, and the empty index.
+    """
+    names = view.dtype.names
+    if names and not view.ndim and len(places) == 1 and isinstance(places[0], np.integer):
+        places = (dict(enumerate(names)).get(int(places[0]), str(places[0])),)
+    if places and isinstance(places[0], str):
+        return field_of(machine, view, mask, places[0], line), ()
+    return view, places
+
+
+def _is_part(view: View | Choice, places: tuple[Any, ...]) -> bool:
+    """Return whether an index means more than one number."""
+    is_record = view.dtype.names is not None
+    return is_record or len(places) < view.ndim or slice in map(type, places)
+
+
 def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
     """Return the index of each element of an array, and the lanes whose array is as large."""
     extents = [int(np.max(mask.selected(extent))) for extent in view.shape]
@@ -680,6 +680,37 @@ def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, 
 # Every access that lanes make to memory: counted, traced, and looked at for hazards.
 
 
+def read(
+    machine: Machine,
+    view: View | Choice,
+    mask: Mask,
+    places: tuple[Any, ...],
+    line: int,
+    compared: bool = False,
+) -> Any:
+    """Return what an index means: an element, or a part that is again an array or a record."""
+    if _is_part(view, places):
+        return part_of(machine, view, mask, places, line)
+    return load(machine, view, mask, places, line, compared)
+
+
+def write(
+    machine: Machine,
+    view: View | Choice,
+    mask: Mask,
+    places: tuple[Any, ...],
+    value: Any,
+    line: int,
+) -> None:
+    """Write what an index means: an element, or all elements of a part."""
+    if _is_part(view, places):
+        fill(machine, part_of(machine, view, mask, places, line), mask, value, line)
+    elif not isinstance(value, (np.ndarray, np.generic)):
+        raise machine.launch.error("only numbers can be stored in an array", line)
+    else:
+        store(machine, view, mask, places, value, line)
+
+
 @of_each_array
 def load(
     machine: Machine,
@@ -687,13 +718,12 @@ def load(
     mask: Mask,
     indices: tuple[Any, ...],
     line: int,
-    from_end: tuple[bool, ...] = (False,) * 32,
     compared: bool = False,
 ) -> Any:
     """Return the elements at an index; 0 where that is out of bounds. ``compared`` where the value
     only serves a compare-and-swap, so that other threads' atomics do not matter.
     """
-    where, inside = locate(machine, view, indices, mask, line, "read", from_end)
+    where, inside = locate(machine, view, indices, mask, line, "read")
     store = view.store
     if inside is None:
         return store.dtype.type(0)
@@ -741,10 +771,9 @@ def store(
     indices: tuple[Any, ...],
     value: Any,
     line: int,
-    from_end: tuple[bool, ...] = (False,) * 32,
 ) -> None:
     """Write elements; what is out of bounds is dropped."""
-    where, inside = locate(machine, view, indices, mask, line, "write", from_end)
+    where, inside = locate(machine, view, indices, mask, line, "write")
     if inside is None:
         return
     value = _types.cast(value, view.dtype)
@@ -945,13 +974,12 @@ def atomic(
     operation: str,
     values: list[Any],
     line: int,
-    from_end: tuple[bool, ...],
     wanted: bool,
 ) -> Any:
     """Update elements and return the old value of each lane (0 in lanes that take no part), or None
     where nobody wants it.
     """
-    where, inside = locate(machine, view, indices, mask, line, "update", from_end)
+    where, inside = locate(machine, view, indices, mask, line, "update")
     if inside is None:
         return view.dtype.type(0)
     _touch(machine, view.store, where, inside, line, "atomic", None)

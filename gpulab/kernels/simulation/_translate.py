@@ -178,12 +178,11 @@ class StatementTranslator(_expressions.Translator):
         amount, reference = self.expression(node.value), self.reference(node.target)
 
         def run(frame: Frame, mask: Mask) -> Mask:
-            view, places, from_end = reference(frame, mask)
-            indices = _memory.index_of(frame.machine, view, places, line)
-            old = _memory.load(frame.machine, view, mask, indices, line, from_end)
+            view, places = reference(frame, mask)
+            old = _memory.load(frame.machine, view, mask, places, line)
             new = operation(old, amount(frame, mask))
             self._check_store(new, view, node)
-            _memory.store(frame.machine, view, mask, indices, new, line, from_end)
+            _memory.store(frame.machine, view, mask, places, new, line)
             return mask
 
         return run
@@ -229,24 +228,12 @@ class StatementTranslator(_expressions.Translator):
             reference = self.reference(node)
 
             def store_element(frame: Frame, mask: Mask, value: Any) -> None:
-                view, places, from_end = reference(frame, mask)
+                view, places = reference(frame, mask)
                 self._check_store(value, view, node)
                 if isinstance(value, (str, bytes)) and view.dtype.kind in "US":
                     value = np.array(value, view.dtype)[()]
-                if (
-                    len(places) == view.ndim
-                    and slice not in map(type, places)
-                    and view.dtype.names is None
-                ):
-                    if not isinstance(value, (np.ndarray, np.generic)):
-                        raise self.fail("only numbers can be stored in an array", node)
-                    indices = _memory.index_of(frame.machine, view, places, line)
-                    _memory.store(frame.machine, view, mask, indices, value, line, from_end)
-                    return
-                if places:
-                    view = _memory.part_of(frame.machine, view, mask, places, from_end, line)
                 try:
-                    _memory.fill(frame.machine, view, mask, value, line)
+                    _memory.write(frame.machine, view, mask, places, value, line)
                 except (TypeError, AttributeError, IndexError) as error:
                     raise self.fail(
                         "the value does not fit the part of the array to the left; expected a "
@@ -332,14 +319,11 @@ class StatementTranslator(_expressions.Translator):
         )
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
-        is_break = isinstance(node, ast.Break)
+        how = "broken" if isinstance(node, ast.Break) else "continued"
 
         def run(frame: Frame, mask: Mask) -> None:
             loop = frame.loops[-1]
-            if is_break:
-                loop.broken = union(loop.broken, mask)
-            else:
-                loop.continued = union(loop.continued, mask)
+            setattr(loop, how, union(getattr(loop, how), mask))
 
         return run
 
@@ -485,15 +469,10 @@ def items_of(machine: Machine, value: Any, line: int, unrolled: bool = False) ->
         return _types.Items(len(value), lambda frame, mask, turn: value[turn])
     if not isinstance(value, (_memory.View, _memory.Choice)) or not value.ndim:
         raise machine.launch.error("expected a range, an array or a tuple to loop over", line)
-    view = value
-
-    def element(frame: Frame, mask: Mask, turn: Any) -> Any:
-        place = (np.int64(turn),)
-        if view.ndim > 1:
-            return _memory.part_of(frame.machine, view, mask, place, (False,), line)
-        return _memory.load(frame.machine, view, mask, place, line)
-
-    return _types.Items(view.shape[0], element)
+    return _types.Items(
+        value.shape[0],
+        lambda frame, mask, turn: _memory.read(frame.machine, value, mask, (np.int64(turn),), line),
+    )
 
 
 @computes("range", most=3, numeric=True)
