@@ -39,6 +39,7 @@ from gpulab.kernels.simulation.source import (
     DeviceMemory,
     Intrinsic,
     Source,
+    as_function,
     compared_reads,
     dtype_of,
     meaning_of,
@@ -791,9 +792,7 @@ class Translator:
         return run
 
     def _lambda(self, node: ast.Lambda) -> Expression:
-        body = ast.copy_location(ast.Return(value=node.body), node.body)
-        tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[body], decorator_list=[])
-        return self.inner_function(ast.copy_location(tree, node))
+        return self.inner_function(as_function(node))
 
     def inner_function(self, tree: ast.FunctionDef) -> Expression:
         """Return the closure of a function that is defined inside of another one."""

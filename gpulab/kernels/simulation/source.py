@@ -15,6 +15,7 @@ import importlib
 import inspect
 import linecache
 import math
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -78,15 +79,14 @@ class Source:
 
     @property
     def stored_names(self) -> set[str]:
-        """Return the names of arrays of which the function's text stores an element."""
-        found: set[str] = set()
-        for node in self.nodes:
-            if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-                owner: ast.expr = node
-                while isinstance(owner, (ast.Subscript, ast.Attribute)):
-                    owner = owner.value
-                found.add(getattr(owner, "id", ""))
-        return found
+        """Return the names of arrays of which the function's text stores an element: what stands
+        before the first dot or bracket.
+        """
+        return {
+            re.split(r"[.\[]", ast.unparse(node), maxsplit=1)[0]
+            for node in self.nodes
+            if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
+        }
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
@@ -118,9 +118,10 @@ class Source:
                     name = node.module if isinstance(node, ast.ImportFrom) else alias.name
                     if name in _MODULES:
                         module = importlib.import_module(name)
-                        inner = getattr(module, alias.name, None)
                         found[alias.asname or alias.name] = (
-                            inner if isinstance(node, ast.ImportFrom) else module
+                            getattr(module, alias.name, None)
+                            if isinstance(node, ast.ImportFrom)
+                            else module
                         )
         return found
 
@@ -265,19 +266,19 @@ def plain_function(kernel: Any) -> Any:
     return kernel
 
 
-def _executed_lines(code: types.CodeType) -> tuple[list[str], int] | None:
-    """Return the lines of a function that was made by ``exec``, and the number of the first."""
-    if code.co_filename != "<string>":
-        return None
+def _text_around(function: types.FunctionType) -> list[str]:
+    """Return the lines of the file, or of the cell, in which a function was defined, or of the text
+    that ``exec`` was given.
+    """
+    code = function.__code__
     for text, filename in reversed([*executed_texts]):
-        if filename == code.co_filename and f"def {code.co_name}(" in text:
+        if filename == code.co_filename == "<string>" and f"def {code.co_name}(" in text:
             compiled = [compile(text, filename, "exec", dont_inherit=True)]
             for part in compiled:  # which grows by the functions in it
                 compiled += [one for one in part.co_consts if isinstance(one, types.CodeType)]
             if code in compiled:
-                first = code.co_firstlineno
-                return inspect.getblock(text.splitlines(keepends=True)[first - 1 :]), first
-    return None
+                return text.splitlines(keepends=True)
+    return inspect.findsource(function)[0]
 
 
 def read_source(kernel: Any) -> Source:
@@ -296,18 +297,12 @@ def read_source(kernel: Any) -> Source:
             "function itself, not its call."
         )
     name = function.__name__
-    read = _lambda if function.__code__.co_name == "<lambda>" else _definition
     try:
-        tree, lines = read(function)
-    except (OSError, TypeError) as error:
+        tree, lines = _definition(function)
+    except (OSError, TypeError, SyntaxError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
             "in a file or a notebook cell. Write it into one."
-        ) from error
-    except SyntaxError as error:
-        raise KernelError(
-            f"simulate: the text of {name} cannot be read: {error.msg}. Define it with a plain "
-            "`def`."
         ) from error
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(
@@ -336,40 +331,40 @@ def read_source(kernel: Any) -> Source:
 
 
 def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
-    """Return the syntax tree of a function, with the line numbers of its file, and its lines."""
-    text, first = _executed_lines(function.__code__) or inspect.getsourcelines(function)
-    # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
-    # left
-    inner = text[0][0].isspace()
-    tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
-    tree = tree.body[0] if inner else tree
-    ast.increment_lineno(tree, first - 1 - inner)
-    return tree, {first + i: line.rstrip() for i, line in enumerate(text)}
-
-
-def _lambda(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
-    """Return a lambda as the function that returns its value, and its lines.
+    """Return the syntax tree of a function and its lines, numbered as where it was defined.
 
     Raises
     ------
     OSError
         If it is not the only one at its place in the text.
     """
-    text, _ = inspect.findsource(function)
-    places = {(line, column) for line, _, column, _ in function.__code__.co_positions()}
-    found = [
+    code, text = function.__code__, _text_around(function)
+    places = {(line, column) for line, _, column, _ in code.co_positions()}
+    found: list[Any] = [
         node
         for node in ast.walk(ast.parse("".join(text)))
-        if isinstance(node, ast.Lambda) and (node.body.lineno, node.body.col_offset) in places
+        if (
+            (node.body.lineno, node.body.col_offset) in places and code.co_name == "<lambda>"
+            if isinstance(node, ast.Lambda)
+            else isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and node.name == code.co_name
+            and min(part.lineno for part in [node, *node.decorator_list]) == code.co_firstlineno
+        )
     ]
     if len(found) != 1:
         raise OSError
-    tree = ast.parse(f"def {function.__name__.strip('<>')}_(): return").body[0]
-    for node in ast.walk(tree):
-        ast.copy_location(node, found[0])
-    tree.args, tree.body[0].value = found[0].args, found[0].body  # type: ignore[attr-defined]
-    numbers = range(found[0].lineno, (found[0].end_lineno or 0) + 1)
-    return tree, {number: text[number - 1].rstrip() for number in numbers}
+    if isinstance(found[0], ast.Lambda):
+        lines = text[found[0].lineno - 1 : found[0].end_lineno]
+        return as_function(found[0]), dict(enumerate(map(str.rstrip, lines), found[0].lineno))
+    lines = inspect.getblock(text[code.co_firstlineno - 1 :])
+    return found[0], dict(enumerate(map(str.rstrip, lines), code.co_firstlineno))
+
+
+def as_function(node: ast.Lambda) -> ast.FunctionDef:
+    """Return a lambda as the function that returns its value."""
+    body = ast.copy_location(ast.Return(value=node.body), node.body)
+    tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[body], decorator_list=[])
+    return ast.copy_location(tree, node)
 
 
 def compared_reads(source: Source) -> set[ast.AST]:
@@ -502,13 +497,6 @@ class DeviceMemory:
     array: np.ndarray
 
 
-def _device_memory(found: Any) -> DeviceMemory | None:
-    """Return the memory that an object stands for, if it is some of the simulated device."""
-    interface = inspect.getattr_static(found, "__cuda_array_interface__", None)
-    is_ours = isinstance(interface, dict) and "gpulab" in interface
-    return DeviceMemory(host_array(found)) if is_ours or type(found) is DeviceArray else None
-
-
 def inert(found: Any) -> Any:
     """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of
     it; for most its name alone is left.
@@ -518,9 +506,10 @@ def inert(found: Any) -> Any:
         return found
     if type(function) is types.FunctionType:
         return Callee(function, signatures_of(found))
-    memory = _device_memory(found)
-    if memory is not None:
-        return memory
+    interface = inspect.getattr_static(found, "__cuda_array_interface__", None)
+    is_ours = isinstance(interface, dict) and "gpulab" in interface
+    if is_ours or kind is DeviceArray:
+        return DeviceMemory(host_array(found))
     is_member = type(kind) is enum.EnumMeta
     if type.__getattribute__(kind, "__module__").startswith(_OURS) and not is_member:
         return found
