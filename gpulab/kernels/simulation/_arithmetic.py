@@ -111,11 +111,6 @@ def _special(
     return lambda value: of_lanes(value).astype(value.dtype)[()]
 
 
-def _gamma_at_pole(value: float) -> float:
-    """Return infinity with the sign of 0, and nan below."""
-    return math.copysign(math.inf, value) if value == 0 else math.nan
-
-
 _FLOATS = (_types.SINGLE, _types.FLOAT)
 _INT32 = np.dtype(np.int32)
 # Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU.
@@ -153,13 +148,13 @@ def _elementwise(
     values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
     places = {n for n, node in enumerate(call.given) if call.translator.is_place(node)}
 
+    kinds, what = _TAKES.get(call.name) or _TAKES.get(call.name.partition(".")[0], ("", ""))
+
     def of_numbers(*given: Any) -> Any:
-        if any(map(not_numeric, given)):
-            raise call.fail(f"{call.name} takes numbers")
+        call.expect(not any(map(not_numeric, given)), "numbers")
         types = [_INT32 if n in places else value.dtype for n, value in enumerate(given)]
+        call.expect(not kinds or all(dtype.kind in kinds for dtype in types), what)
         try:
-            if call.name.startswith("math.") and any(dtype.kind == "c" for dtype in types):
-                raise _TakesError("real numbers")
             dtype = rule(*types)
             return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
         except (TypeError, AttributeError) as error:
@@ -185,14 +180,13 @@ def _elementwise(
 
 _TAKES_NONE = "does not take numbers of these types"
 _KEYWORDS = {"round": ("number", "ndigits")}
-
-
-def _of_numpy(*types: np.dtype) -> np.dtype:
-    return _types.ufunc_type(types, True)
-
-
-def _same_numpy_type(*types: np.dtype) -> np.dtype:
-    return _types.ufunc_type(types, False)
+_REAL, _WHOLE = ("biufmM", "real numbers"), ("iub", "an integer")
+# Of some functions, or all of a module, the kinds of numbers that they take, and their name.
+_TAKES = {
+    **dict.fromkeys(("math", "round", "cuda.fma"), _REAL),
+    **dict.fromkeys((*(f"cuda.{name}" for name in ("popc", "clz", "ffs", "brev")),), _WHOLE),
+    ".bit_count": _WHOLE,
+}
 
 
 def _complex_type(dtype: np.dtype) -> np.dtype:
@@ -205,10 +199,6 @@ def _any_type(*types: np.dtype) -> None:
 
 def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
     return _types.float_type(_types.arithmetic_type(a, b))
-
-
-def _polar(value: Any) -> Any:
-    return np.abs(value), np.angle(value)
 
 
 def _exp(value: Any) -> Any:
@@ -242,10 +232,6 @@ def _complex_of(real: Any, imag: Any, dtype: np.dtype) -> Any:
     return found[()]
 
 
-def _absolute(value: Any) -> Any:
-    return np.abs(value) if value.dtype.kind != "b" else value.astype(np.int8)
-
-
 def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Return ``np.fmin`` or ``np.fmax`` with -0.0 below 0.0, as PTX has it; NumPy takes either."""
     found = ufunc(a, b)
@@ -259,8 +245,8 @@ def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 def _extreme(call: Call, frame: Frame, mask: Mask, *given: Any) -> Any:
     smaller = call.name == "min"
     given = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
-    if not given or any(not_numeric(value) or value.dtype.kind not in "biuf" for value in given):
-        raise call.fail(f"{call.name} takes real numbers, or a tuple of them")
+    are_real = all(not not_numeric(value) and value.dtype.kind in "biuf" for value in given)
+    call.expect(bool(given) and are_real, "real numbers, or a tuple of them")
     best, of_two = given[0], len(given) == 2
     for other in given[1:]:
         floats = best.dtype in _FLOATS and other.dtype in _FLOATS
@@ -288,14 +274,11 @@ def _isinstance(call: Call, frame: Frame, mask: Mask, found: Any, asked: Any) ->
 
 @computes("tuple")
 def _tuple(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
-    if not isinstance(found, tuple):
-        raise call.fail("tuple takes a tuple")
+    call.expect(isinstance(found, tuple), "a tuple")
     return found
 
 
 def _round(value: Any, digits: Any = None) -> Any:
-    if value.dtype.kind == "c":
-        raise _TakesError("real numbers")
     if digits is None:
         return _types.cast(np.rint(value), _types.INT)
     return _rounded(_types.cast(value, _types.float_type(value.dtype)), digits)
@@ -313,10 +296,6 @@ def _rounded(value: Any, digits: Any) -> Any:
     near = np.rint(scaled)
     found = np.where(digits >= 0, near / rest / power, near * power)
     return _types.cast(np.where(np.isfinite(scaled), found, value)[()], value.dtype)
-
-
-def _divmod(left: Any, right: Any) -> Any:
-    return ARITHMETIC[ast.FloorDiv](left, right), ARITHMETIC[ast.Mod](left, right)
 
 
 def _ldexp(value: Any, power: Any) -> Any:
@@ -346,8 +325,6 @@ def _complex(real: Any, imag: Any = None) -> Any:
 
 
 def _fma(*given: Any) -> Any:
-    if any(value.dtype.kind == "c" for value in given):
-        raise _TakesError("real numbers")
     dtype = _types.fma_type(tuple(value.dtype for value in given))
     x, y, z = (_types.cast(value, _types.FLOAT) for value in given)
     return _types.cast(fused(x, y, z, dtype == _types.SINGLE), dtype)
@@ -360,14 +337,12 @@ def _selected(test: Any, x: Any, y: Any) -> Any:
     return chosen[()]
 
 
-def _own_type(dtype: np.dtype) -> np.dtype:
-    return dtype
+def _type_of_count(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.int8) if dtype == _types.BOOL else dtype
 
 
 def _bits_of(value: Any) -> Any:
     """Return the bits of an integer in its own width."""
-    if value.dtype.kind not in "iub":
-        raise _TakesError("an integer")
     return np.asarray(value).view(f"u{value.dtype.itemsize}")
 
 
@@ -391,15 +366,11 @@ def _reversed_bits(value: Any) -> Any:
 
 
 def _ones(value: Any) -> Any:
-    return np.bitwise_count(_bits_of(value)).astype(_type_of_count(value))[()]
+    return np.bitwise_count(_bits_of(value)).astype(value.dtype)[()]
 
 
 def _leading_zeros(value: Any) -> Any:
-    return _trailing_zeros(_flipped(_bits_of(value))).astype(_type_of_count(value))[()]
-
-
-def _type_of_count(value: Any) -> np.dtype:
-    return np.dtype(np.int8) if value.dtype == _types.BOOL else value.dtype
+    return _trailing_zeros(_flipped(_bits_of(value))).astype(value.dtype)[()]
 
 
 def _first_set(value: Any) -> Any:
@@ -427,11 +398,11 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
     parts = found if isinstance(found, tuple) else ()
     if isinstance(found, (_memory.View, _memory.Choice)) and found.dtype.kind in "biufc":
         each = [*_memory.elements(found, mask)]
-        if any(some is not mask for _, some in each):
-            raise call.fail(f"{call.name} takes an array that is as long in all threads")
+        is_alike = all(some is mask for _, some in each)
+        call.expect(is_alike, "an array that is as long in all threads")
         parts = tuple(_memory.load(frame.machine, found, mask, at, call.line) for at, _ in each)
-    if not parts or any(map(not_numeric, parts)):
-        raise call.fail(f"{call.name} takes an array or a tuple of numbers")
+    are_numbers = bool(parts) and not any(map(not_numeric, parts))
+    call.expect(are_numbers, "an array or a tuple of numbers")
     stacked = np.array(np.broadcast_arrays(*parts))
     if name.endswith(("mean", "var", "std")):
         stacked = _types.cast(stacked, _types.FLOAT)
@@ -460,14 +431,6 @@ def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> 
         raise call.fail(f"`{call.name}`: {error}") from error
 
 
-def _inverse_root(value: Any) -> Any:
-    return 1 / np.sqrt(value)
-
-
-def _sines(value: Any) -> Any:
-    return np.sin(value), np.cos(value)
-
-
 # The vector types of one to four parts, whose type they are named by.
 _VECTORS: tuple[Any, ...] = (
     namedtuple("One", "x"), namedtuple("Two", "x y"), namedtuple("Three", "x y z"),
@@ -485,8 +448,8 @@ def _vector(dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *
     parts: list[Any] = []
     for value in values:
         parts.extend(value if isinstance(value, tuple) else [value])
-    if len(parts) != count or any(map(not_numeric, parts)):
-        raise call.fail(f"{call.name} takes {plural(count, 'number')}")
+    are_numbers = len(parts) == count and not any(map(not_numeric, parts))
+    call.expect(are_numbers, plural(count, "number"))
     return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 
 
@@ -535,7 +498,10 @@ _UNARY: Functions = {
     **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
     **{"erf": _special(math.erf), "erfc": _special(math.erfc)},
     **{"lgamma": _special(math.lgamma, lambda _: math.inf)},
-    **{"gamma": _special(math.gamma, _gamma_at_pole)},
+    # infinity with the sign of 0, and nan below
+    "gamma": _special(
+        math.gamma, lambda value: math.copysign(math.inf, value) if value == 0 else math.nan
+    ),
 }
 _TESTS = _of_module(np, "isnan isinf isfinite")
 _PAIRS = _of_module(np, "fmod copysign")
@@ -550,8 +516,8 @@ _OPERATORS = {
     **{"xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift},
 }
 _HALVES_OF_ONE = _of_module(np, "ceil floor trunc rint sin cos sqrt log log2 log10 exp exp2") | {
-    **{"abs": np.abs, "neg": np.negative, "rcp": np.reciprocal, "rsqrt": _inverse_root},
-    **{"exp10": lambda x: np.float32(10) ** x},
+    **{"abs": np.abs, "neg": np.negative, "rcp": np.reciprocal},
+    **{"exp10": lambda x: np.float32(10) ** x, "rsqrt": lambda x: 1 / np.sqrt(x)},
 }
 _HALVES_OF_TWO: Functions = {
     **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide},
@@ -561,13 +527,17 @@ _HALVES_COMPARED: Functions = {
     **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
     **{"gt": np.greater, "ge": np.greater_equal},
 }
-_DEVICE_OF_ONE = _UNARY | {"rsqrt": _inverse_root, "sincos": _sines, "frexp": np.frexp}
+_DEVICE_OF_ONE = _UNARY | {
+    **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "frexp": np.frexp},
+    "sincos": lambda x: (np.sin(x), np.cos(x)),
+}
 _DEVICE_OF_TWO = _BINARY | _PAIRS | _POWERS
+_float_ufunc = functools.partial(_types.ufunc_type, gives_float=True)
 _pair_type = functools.partial(_types.float_pair_type, is_power=False)
 _power_type = functools.partial(_types.float_pair_type, is_power=True)
 _MODULES: tuple[tuple[str, Any, Rule, Rule], ...] = (
     ("math.", math, _types.float_type, _float_of_two),
-    ("np.", np, _of_numpy, _of_numpy),
+    ("np.", np, _float_ufunc, _float_ufunc),
 )
 _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     *((prefix, _known(module, _UNARY), (1, 1), rule) for prefix, module, rule, _ in _MODULES),
@@ -577,33 +547,44 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     *((prefix, _known(module, _POWERS), (2, 2), _power_type) for prefix, module, *_ in _MODULES),
     ("cuda.", {"cbrt": np.cbrt}, (1, 1), _types.float_type),
     ("cmath.", _known(cmath, _UNARY), (1, 1), _complex_type),
-    ("cmath.", {"exp": _exp, "phase": np.angle, "polar": _polar}, (1, 1), _complex_type),
+    (
+        "cmath.",
+        {"exp": _exp, "phase": np.angle, "polar": lambda x: (np.abs(x), np.angle(x))},
+        (1, 1),
+        _complex_type,
+    ),
     ("cmath.", {"rect": _rect}, (2, 2), _float_of_two),
     ("cmath.", {"log": _complex_log}, (1, 2), _any_type),
     *(
         ("np.", _of_module(np, names), (count, count), rule)
         for count, rule, names in (
-            (2, _same_numpy_type, "add subtract multiply minimum maximum fmin fmax floor_divide"),
-            (2, _same_numpy_type, "mod remainder bitwise_and bitwise_or bitwise_xor left_shift"),
-            (2, _same_numpy_type, "right_shift equal not_equal less less_equal greater"),
-            (2, _same_numpy_type, "greater_equal"),
-            (1, _same_numpy_type, "negative sign square conjugate conj invert absolute abs"),
-            (2, _of_numpy, "divide true_divide"),
-            (1, _of_numpy, "reciprocal rint"),
+            (2, _types.ufunc_type, "add subtract multiply minimum maximum fmin fmax floor_divide"),
+            (2, _types.ufunc_type, "mod remainder bitwise_and bitwise_or bitwise_xor left_shift"),
+            (2, _types.ufunc_type, "right_shift equal not_equal less less_equal greater"),
+            (2, _types.ufunc_type, "greater_equal"),
+            (1, _types.ufunc_type, "negative sign square conjugate conj invert absolute abs"),
+            (2, _float_ufunc, "divide true_divide"),
+            (1, _float_ufunc, "reciprocal rint"),
             (2, _any_type, "logical_and logical_or logical_xor"),
             (1, _any_type, "logical_not signbit"),
         )
     ),
     (".", _of_module(np, "conjugate conj"), (1, 1), _any_type),
     (".", {"bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, (1, 1), _any_type),
-    ("", {"abs": _absolute}, (1, 1), _any_type),
-    ("", {"pow": _types.power, "divmod": _divmod}, (2, 2), _any_type),
+    ("", {"abs": lambda x: x.astype(np.int8) if x.dtype == bool else abs(x)}, (1, 1), _any_type),
+    ("", {"pow": _types.power}, (2, 2), _any_type),
+    (
+        "",
+        {"divmod": lambda x, y: (ARITHMETIC[ast.FloorDiv](x, y), ARITHMETIC[ast.Mod](x, y))},
+        (2, 2),
+        _any_type,
+    ),
     ("", {"round": _round, "complex": _complex}, (1, 2), _any_type),
     ("math.", {"ldexp": _ldexp}, (2, 2), _any_type),
     ("math.", {"modf": np.modf, "frexp": np.frexp}, (1, 1), _types.float_type),
     ("cuda.", {"fma": _fma, "selp": _selected}, (3, 3), _any_type),
-    ("cuda.", {"popc": _ones, "clz": _leading_zeros}, (1, 1), _own_type),
-    ("cuda.", {"ffs": _first_set, "brev": _reversed_bits}, (1, 1), _own_type),
+    ("cuda.", {"popc": _ones, "clz": _leading_zeros}, (1, 1), _type_of_count),
+    ("cuda.", {"ffs": _first_set, "brev": _reversed_bits}, (1, 1), _type_of_count),
     *(
         ("operator.", {prefix + name + mark: ARITHMETIC[kind]}, (2, 2), _any_type)
         for name, kind in _OPERATORS.items()

@@ -56,6 +56,11 @@ class Call:
         """Return the error that names its line."""
         return self.translator.fail(message, self.node)
 
+    def expect(self, holds: bool, what: str) -> None:
+        """Refuse arguments that are not what it takes."""
+        if not holds:
+            raise self.fail(f"{self.name} takes {what}")
+
     def arguments(
         self,
         least: int,
@@ -69,9 +74,8 @@ class Call:
         for name in names[len(found) :]:
             if name in by_name:
                 found.append(by_name.pop(name))
-        if by_name or not least <= len(found) <= most:
-            wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
-            raise self.fail(f"{self.name} takes {wanted}")
+        wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
+        self.expect(not by_name and least <= len(found) <= most, wanted)
         return found
 
     def values(
@@ -86,8 +90,7 @@ class Call:
 
         def run(frame: Frame, mask: Mask) -> list[Any]:
             found = values(frame, mask)
-            if numeric and any(map(not_numeric, found)):
-                raise self.fail(f"{self.name} takes numbers")
+            self.expect(not numeric or not any(map(not_numeric, found)), "numbers")
             return found
 
         return run
@@ -251,9 +254,8 @@ def written_number(node: ast.expr) -> Any:
     """
     parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
-    if any(type(number) not in (bool, int, float, complex) for number in numbers):
-        return None
-    if not all(isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts):
+    are_numbers = all(type(number) in (bool, int, float, complex) for number in numbers)
+    if not are_numbers or not all(isinstance(part, _WRITTEN) for part in parts):
         return None
     found = [
         step
@@ -264,6 +266,7 @@ def written_number(node: ast.expr) -> Any:
     return found[0].argval if len(found) == 1 else None
 
 
+_WRITTEN = (ast.Constant, ast.BinOp, ast.UnaryOp)
 _FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
 
 
@@ -331,8 +334,7 @@ INTRINSICS["cuda.warpsize"] = lambda batch: np.int64(WARP)
 @makes("cuda.grid", "cuda.gridsize")
 def _grid(call: Call) -> Expression:
     dimensions = call.translator.number(call.arguments(1, names=("ndim",))[0])
-    if dimensions not in (1, 2, 3):
-        raise call.fail(f"{call.name} takes 1, 2 or 3, written as a number")
+    call.expect(dimensions in (1, 2, 3), "1, 2 or 3, written as a number")
     is_index = call.name == "cuda.grid"
 
     def run(frame: Frame, mask: Mask) -> Any:
@@ -460,10 +462,8 @@ def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
 def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
-    if not isinstance(found, np.ndarray):
-        raise call.fail(
-            "cuda.const.array_like takes a NumPy array of numbers from outside the kernel"
-        )
+    is_array = isinstance(found, np.ndarray)
+    call.expect(is_array, "a NumPy array of numbers from outside the kernel")
     view = _memory.constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 
@@ -538,8 +538,7 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as
     int32.
     """
-    if value.dtype.kind not in "iub":
-        raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
+    call.expect(value.dtype.kind in "iub", f"an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
         note = (
             f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
@@ -581,12 +580,11 @@ def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, 
 
     def run(frame: Frame, mask: Mask) -> Any:
         given, machine = values(frame, mask) or [np.int64(_ALL)], frame.machine
-        if more and given[1].dtype.name not in takes:
-            raise call.fail(
-                f"{call.name} takes values of {', '.join(takes)}; this one is of {given[1].dtype}"
-            )
-        if any(value.dtype.kind not in "iub" for value in (given[0], *given[2:])):
-            raise call.fail(f"{call.name} takes integers for the mask and the lane")
+        for value in given[1:2]:
+            is_taken = value.dtype.name in takes
+            call.expect(is_taken, f"values of {', '.join(takes)}; this one is of {value.dtype}")
+        are_integers = all(value.dtype.kind in "iub" for value in (given[0], *given[2:]))
+        call.expect(are_integers, "integers for the mask and the lane")
         both = functools.partial(act, machine, call.line)
         return machine.together(call.node, mask, both, *given)
 
@@ -605,17 +603,13 @@ def _atomic(call: Call, operation: str) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
-        if view.dtype.name not in takes:
-            raise call.fail(
-                f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has "
-                f"{view.dtype}"
-            )
+        wanted = f"arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}"
+        call.expect(view.dtype.name in takes, wanted)
         if view.store.space == "constant":
             raise call.fail(_memory.cannot_be_written(view))
         places = (_memory.START,) if index is None else index(frame, mask)
         given = values(frame, mask)
-        if any(map(not_numeric, given)):
-            raise call.fail(f"{call.name} takes numbers")
+        call.expect(not any(map(not_numeric, given)), "numbers")
         name, wanted = "cas" if compares else operation, not call.unused
         return _memory.atomic(frame.machine, view, mask, places, name, given, call.line, wanted)
 
@@ -631,11 +625,9 @@ _ALL = 0xFFFFFFFF
 
 def by_warp(machine: Machine, value: Any) -> np.ndarray:
     """Return a value as an array of shape (B or 1, warps, 32)."""
-    batch = machine.batch
     array = np.atleast_2d(value)
-    return np.broadcast_to(array, (array.shape[0], batch.width)).reshape(
-        array.shape[0], batch.warps, WARP
-    )
+    full = np.broadcast_to(array, (len(array), machine.batch.width))
+    return full.reshape(len(array), -1, WARP)
 
 
 def of_warps(value: np.ndarray) -> np.ndarray:
@@ -644,9 +636,7 @@ def of_warps(value: np.ndarray) -> np.ndarray:
 
 
 def _active(machine: Machine, mask: Mask) -> np.ndarray:
-    if mask.array is None:
-        return np.ones((1, machine.batch.warps, WARP), dtype=bool)
-    return by_warp(machine, mask.array)
+    return by_warp(machine, True if mask.array is None else mask.array)
 
 
 # From which lane each shuffle takes its value; its own beyond the warp.
@@ -673,15 +663,11 @@ def shuffle(
     lanes = np.arange(WARP)
     # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
     given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)
-    values = by_warp(machine, value)
     source = source_of(lanes, given)
     source = np.where((source < 0) | (source >= WARP), lanes, source)
-    active = _active(machine, mask)
     bits = by_warp(machine, np.asarray(members).astype(np.int64))
-    rows = max(array.shape[0] for array in (source, values, active, bits))
-    shape = (rows, machine.batch.warps, WARP)
-    source, values, active, bits = (
-        np.broadcast_to(array, shape) for array in (source, values, active, bits)
+    source, values, active, bits = np.broadcast_arrays(
+        source, by_warp(machine, value), _active(machine, mask), bits
     )
     gives = np.take_along_axis(active, source, axis=2) & (bits >> source & 1).astype(bool)
     bad = active & ~gives & (source != lanes)
@@ -697,7 +683,7 @@ def shuffle(
     else:
         _expect_named(machine, members, mask, line)
     taken = np.take_along_axis(values, source, axis=2)
-    return np.where(gives, taken, values).reshape(rows, machine.batch.width)
+    return np.where(gives, taken, values).reshape(-1, machine.batch.width)
 
 
 def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
@@ -810,13 +796,12 @@ def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.nda
     if np.size(members) == 1:
         yield mask.bits, int(np.asarray(members).item()) & _ALL
         return
-    active = _active(machine, mask)
-    shape = np.broadcast_shapes(active.shape, by_warp(machine, members).shape)
-    each = np.broadcast_to(by_warp(machine, members), shape).astype(np.int64) & _ALL
-    active = np.broadcast_to(active, shape)
+    active, each = np.broadcast_arrays(
+        _active(machine, mask), by_warp(machine, members).astype(np.int64) & _ALL
+    )
     for named in np.unique(each[active]).tolist():
         here = active & (each == named)
-        yield lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named
+        yield lane_bits(here.reshape(-1, machine.batch.width), machine.batch), named
 
 
 def _expect(
@@ -859,10 +844,9 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or
     whether all or any are.
     """
-    active = np.ones((1, 1), dtype=bool) if mask.array is None else mask.array
-    true = np.atleast_2d(value)
-    shape = (max(len(active), len(true)), machine.batch.width)
-    active, true = np.broadcast_to(active, shape), np.broadcast_to(true, shape)
+    active, true, _ = np.broadcast_arrays(
+        True if mask.array is None else mask.array, value, machine.batch.linear_thread
+    )
     return _voted(kind, true, active)[:, None].astype(np.int32)
 
 

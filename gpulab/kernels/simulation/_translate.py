@@ -516,8 +516,7 @@ def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> _types.Items:
 def _enumerate(
     call: Call, frame: Frame, mask: Mask, value: Any, start: Any = _memory.START
 ) -> _types.Items:
-    if not_numeric(start):
-        raise call.fail("enumerate takes numbers")
+    call.expect(not not_numeric(start), "numbers")
     items = items_of(frame.machine, value, call.line)
     return _types.Items(
         items.count,

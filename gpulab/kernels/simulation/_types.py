@@ -211,7 +211,7 @@ def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype
 
 
 @cache
-def ufunc_type(given: tuple[np.dtype, ...], gives_float: bool) -> np.dtype:
+def ufunc_type(*given: np.dtype, gives_float: bool = False) -> np.dtype:
     """Return the type of a function of NumPy: float32 beside integers of any size, and where it
     gives a float, of those of 16 bits.
     """
