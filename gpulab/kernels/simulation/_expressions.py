@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import enum
+import functools
 import itertools
 import operator
 import types
@@ -95,15 +96,14 @@ def item_of(
             "expected one type, or a constant index",
             line,
         )
-    found = items[wanted[0]]
-    for place in wanted[1:]:
-        try:
-            found = _memory.merge(index == place, items[place], found)
-        except TypeError as error:
-            raise frame.machine.launch.error(
-                f"the elements of the tuple are {error}", line
-            ) from error
-    return found
+    try:
+        return functools.reduce(
+            lambda found, place: _memory.merge(index == place, items[place], found),
+            wanted[1:],
+            items[wanted[0]],
+        )
+    except TypeError as error:
+        raise frame.machine.launch.error(f"the elements of the tuple are {error}", line) from error
 
 
 def type_of(item: Any) -> Any:

@@ -605,8 +605,6 @@ def _atomic(call: Call, operation: str) -> Expression:
         view = array(frame, mask)
         wanted = f"arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}"
         call.expect(view.dtype.name in takes, wanted)
-        if view.store.space == "constant":
-            raise call.fail(_memory.cannot_be_written(view))
         places = (_memory.START,) if index is None else index(frame, mask)
         given = values(frame, mask)
         call.expect(not any(map(not_numeric, given)), "numbers")

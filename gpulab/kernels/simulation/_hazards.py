@@ -60,16 +60,10 @@ class Lanes:
 
 def of_one_block(where: Any, mask: Mask) -> Lanes:
     """Return the lanes of one block that stands for all."""
-    batch = mask.batch
-    here = (
-        None
-        if mask.array is None
-        else np.broadcast_to(mask.array, (1, batch.width))[0].nonzero()[0]
-    )
-    threads = (np.arange(batch.width) if here is None else here).astype(np.int32)
-    if where.size == 1:
-        return Lanes(np.full(len(threads), where), threads, mask, True)
-    return Lanes(where[0] if here is None else where[0].take(here), threads, mask, True)
+    shape = (1, mask.batch.width)
+    active = True if mask.array is None else mask.array
+    threads = np.broadcast_to(active, shape)[0].nonzero()[0].astype(np.int32)
+    return Lanes(np.broadcast_to(where, shape)[0].take(threads), threads, mask, True)
 
 
 def of_all_blocks(where: Any, mask: Mask, words: int) -> Lanes:
@@ -238,11 +232,8 @@ class Evicted:
 
     def copy_rows(self, words: int, times: int) -> Evicted:
         """Return the same for so many rows of words."""
-        copy = Evicted()
-        for row in range(times):
-            part = self._compact().copy()
-            part[:, _WORD] += row * words
-            copy._new.append(part)
+        copy, table = Evicted(), self._compact()
+        copy._new = [np.add(table, [row * words, 0, 0, 0, 0]) for row in range(times)]
         return copy
 
     def of(self, words: Flat) -> tuple[Flat, Flat]:
@@ -464,14 +455,14 @@ class Tracker:
             self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
         self._waiting.clear()
 
-    def clash(self, lanes: Lanes, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
+    def clash(self, lanes: Lanes, same: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to
         be asked after ``write``.
         """
         threads = lanes.threads
         winner = self._witnesses["store"].of(0, lanes.words)[:, 0]
         lost = np.flatnonzero(winner != threads)
-        lost = lost[differs(lost)] if len(lost) else lost
+        lost = lost[~same(lost)] if len(lost) else lost
         if not len(lost):
             return None
         return Conflict(int(lost[0]), int(threads[lost[0]]), int(winner[lost[0]]), line, len(lost))

@@ -241,8 +241,10 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
         raise TypeError("arrays of different types in different threads; expected one type")
     alike = isinstance(value, View) and isinstance(other, View)
     if alike and value.store is other.store and value.strides == other.strides:
+        # one number where all lanes have the same, since a slice may be as long as each asks for
         shape = tuple(
-            _extent(chosen, new, now) for new, now in zip(value.shape, other.shape, strict=True)
+            new if np.array_equal(new, now) else np.where(chosen, new, now)
+            for new, now in zip(value.shape, other.shape, strict=True)
         )
         offset = np.where(chosen, value.offset, other.offset)
         return View(value.store, offset, shape, value.strides)
@@ -252,15 +254,6 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
         for at, view in getattr(array, "parts", ((np.bool_(True), array),))
     ]
     return Choice(tuple(parts))
-
-
-def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:
-    """Return an axis's extent: one number where all lanes have the same, since a slice may be as
-    long as each lane asks for.
-    """
-    if new is old or (np.ndim(new) == np.ndim(old) == 0 and new == old):
-        return new
-    return np.where(chosen, new, old)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -281,11 +274,9 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     written.
     """
     item, steps = array.dtype.itemsize, array.strides
-    if array.flags.c_contiguous and array.dtype.names is None:
-        return _view(Store(name, space, array.reshape(-1), array.size, writable), array.shape)
     pitch = math.gcd(_pitch(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
-    first = array[tuple(slice(None, None, -1 if step < 0 else 1) for step in steps)]
+    first = array[(..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))]
     count = item + sum(map(abs, lengths)) if array.size else 0
     one = as_strided(first, (min(1, array.size),), (item,)).view(np.uint8)
     memory = as_strided(one, (count,), (1,))
@@ -400,17 +391,6 @@ def reshaped(view: View, shape: tuple[Any, ...]) -> View:
         view,
         shape=tuple(map(np.int64, wanted)),
         strides=tuple(step * n for n in contiguous_strides(wanted)),
-    )
-
-
-def cannot_be_written(view: View) -> str:
-    """Return what is wrong with writing to constant memory, as numba refuses it: what changed would
-    be the learner's own array.
-    """
-    name = view.store.name
-    return (
-        f"{name} is constant memory, like all arrays from outside the kernel; expected an argument "
-        "of the kernel to write to"
     )
 
 
@@ -805,6 +785,13 @@ def _touch(
     """Count an access within bounds, and look whether another thread's access is unordered with it;
     return who was looked at.
     """
+    if kind != "load" and store.space == "constant":
+        # as numba refuses it: what changed would be the learner's own array
+        raise machine.launch.error(
+            f"{store.name} is constant memory, like all arrays from outside the kernel; expected "
+            "an argument of the kernel to write to",
+            line,
+        )
     if store.space not in ("global", "shared"):
         return []
     if kind != "load" and not store.writable:
@@ -838,10 +825,7 @@ def _touch(
         )
         for lanes in found
     ]
-    for lanes, conflict in zip(found, conflicts, strict=True):
-        if conflict is not None:
-            _race(machine, store, lanes, conflict, line)
-            break
+    _report_race(machine, store, zip(found, conflicts, strict=True), line)
     return found
 
 
@@ -862,9 +846,16 @@ def _report_unwritten(
     )
 
 
-def _race(
-    machine: Machine, store: Store, lanes: _hazards.Lanes, conflict: _hazards.Conflict, line: int
+def _report_race(
+    machine: Machine,
+    store: Store,
+    found: Iterable[tuple[_hazards.Lanes, _hazards.Conflict | None]],
+    line: int,
 ) -> None:
+    """Report the first conflict, if there is one."""
+    lanes, conflict = next((pair for pair in found if pair[1] is not None), (None, None))
+    if lanes is None or conflict is None:
+        return
     index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
@@ -908,15 +899,12 @@ def _clash(
     """Look for lanes that wrote different values to one place in this instruction; memory holds the
     winner's.
     """
-    for lanes in found:
-        conflict = store.tracker.clash(
-            lanes,
-            lambda some, lanes=lanes: ~_same_as_memory(machine, store, where, lanes, some, value),
-            line,
-        )
-        if conflict is not None:
-            _race(machine, store, lanes, conflict, line)
-            return
+
+    def clash(lanes: _hazards.Lanes) -> _hazards.Conflict | None:
+        same = functools.partial(_same_as_memory, machine, store, where, lanes, value=value)
+        return store.tracker.clash(lanes, same, line)
+
+    _report_race(machine, store, ((lanes, clash(lanes)) for lanes in found), line)
 
 
 def _same_as_memory(

@@ -245,8 +245,6 @@ class StatementTranslator(_expressions.Translator):
         raise self.fail("expected a variable or an element of an array to the left", node)
 
     def _check_store(self, value: Any, view: _memory.View, node: ast.AST) -> None:
-        if view.store.space == "constant":
-            raise self.fail(_memory.cannot_be_written(view), node)
         given, kind = getattr(value, "dtype", view.dtype).kind, view.dtype.kind
         if (given == "c" and kind != "c") or (given in "US") != (kind in "US"):
             what = {"c": "a complex number", "U": "a text", "S": "a text"}.get(given, "a number")
@@ -535,9 +533,8 @@ def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> _types.Items:
 
 @computes("len")
 def _len(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
-    if isinstance(found, _memory.View):
-        return found.shape[0]
-    if isinstance(found, (tuple, _types.Items)):
-        count = len(found) if isinstance(found, tuple) else found.count
-        return np.int64(count) if np.ndim(count) == 0 else count
-    raise call.fail("len takes an array, a tuple or a range")
+    has_items = isinstance(found, (_memory.View, _memory.Choice, _types.Items, tuple))
+    call.expect(has_items, "an array, a tuple or a range")
+    is_tuple = isinstance(found, tuple)
+    count = len(found) if is_tuple else items_of(frame.machine, found, call.line).count
+    return np.int64(count) if np.ndim(count) == 0 else count
