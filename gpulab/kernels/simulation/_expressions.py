@@ -520,13 +520,13 @@ class Translator:
         return run
 
     def _boolop(self, node: ast.BoolOp) -> Expression:
-        parts = [(self.expression(part), self._is_plain(part)) for part in node.values]
+        parts = [self.expression(part) for part in node.values]
         is_and = isinstance(node.op, ast.And)
         combine = operator.and_ if is_and else operator.or_
         joined = self.join(node.values)
 
         def number(position: int, frame: Frame, mask: Mask) -> Any:
-            found = parts[position][0](frame, mask)
+            found = parts[position](frame, mask)
             if not isinstance(found, (np.ndarray, np.generic)):
                 raise self.fail(
                     f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected "
@@ -537,26 +537,16 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             value = number(0, frame, mask)
-            for part, (_, plain) in enumerate(parts[1:], start=1):
+            for part in range(1, len(parts)):
                 truth = _types.truth(value)
-                if plain and value is truth and isinstance(truth, np.ndarray):
-                    # Nobody sees who computes it, so that the lanes that do not ask for it need not
-                    # be told apart.
-                    asked = (
-                        np.count_nonzero(truth) > 0
-                        if is_and
-                        else np.count_nonzero(truth) < truth.size
-                    )
-                    other = number(part, frame, mask) if asked else value
-                    if other.dtype is _types.BOOL:
-                        value = combine(value, other)
-                        continue
-                yes, no = mask.split(truth)
-                going = yes if is_and else no
+                going = mask.split(truth)[0 if is_and else 1]
                 if going is None:
                     return value
                 other = number(part, frame, going)
-                value = other if going is mask else _memory.merge(going.array, other, value)
+                if value is truth and other.dtype is _types.BOOL:
+                    value = combine(value, other)
+                else:
+                    value = other if going is mask else _memory.merge(going.array, other, value)
             return value
 
         return run

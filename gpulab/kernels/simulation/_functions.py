@@ -96,9 +96,23 @@ class Call:
         return run
 
 
+_PLACES: dict[str, Callable[..., Any]] = {
+    "threadIdx": lambda batch, axis: batch.thread_index[axis],
+    "blockIdx": lambda batch, axis: batch.block_index[axis],
+    "blockDim": lambda batch, axis: np.int64(batch.block[axis]),
+    "gridDim": lambda batch, axis: np.int64(batch.grid[axis]),
+}
 Maker = Callable[[Call], Expression]
 FUNCTIONS: dict[str, Maker] = {}
-INTRINSICS: dict[str, Callable[[Batch], Any]] = {}
+# Where a thread is.
+INTRINSICS: dict[str, Callable[[Batch], Any]] = {
+    f"cuda.{name}.{letter}": functools.partial(read, axis=axis)
+    for name, read in _PLACES.items()
+    for axis, letter in enumerate("xyz")
+} | {
+    "cuda.laneid": lambda batch: batch.linear_thread % WARP,
+    "cuda.warpsize": lambda batch: np.int64(WARP),
+}
 
 
 def makes(*names: str) -> Callable[[Maker], Maker]:
@@ -316,19 +330,6 @@ _SHUFFLED = ("int32", "int64", "float32", "float64")
 
 
 # -- where a thread is
-
-
-_PLACES: dict[str, Callable[..., Any]] = {
-    "threadIdx": lambda batch, axis: batch.thread_index[axis],
-    "blockIdx": lambda batch, axis: batch.block_index[axis],
-    "blockDim": lambda batch, axis: np.int64(batch.block[axis]),
-    "gridDim": lambda batch, axis: np.int64(batch.grid[axis]),
-}
-for _name, _read in _PLACES.items():
-    for _axis, _letter in enumerate("xyz"):
-        INTRINSICS[f"cuda.{_name}.{_letter}"] = functools.partial(_read, axis=_axis)
-INTRINSICS["cuda.laneid"] = lambda batch: batch.linear_thread % WARP
-INTRINSICS["cuda.warpsize"] = lambda batch: np.int64(WARP)
 
 
 @makes("cuda.grid", "cuda.gridsize")

@@ -93,11 +93,8 @@ def place(number: int, extent: Extent) -> Extent:
 
 def _index(numbers: np.ndarray, extent: Extent) -> tuple[np.ndarray | np.int64, ...]:
     """Return the same for many numbers; of an axis where all are alike, one number."""
-    found: list[np.ndarray | np.int64] = []
-    for axis, size in enumerate(extent):
-        index: np.ndarray = numbers // math.prod(extent[:axis]) % size
-        found.append(index.flat[0] if (index == index.flat[0]).all() else index)
-    return tuple(found)
+    found = [numbers // math.prod(extent[:axis]) % size for axis, size in enumerate(extent)]
+    return tuple(index.flat[0] if (index == index.flat[0]).all() else index for index in found)
 
 
 class Mask:

@@ -261,14 +261,6 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _view(store: Store, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> View:
-    """Return the view of a whole store; C-ordered where no strides are given, in places."""
-    if strides is None:
-        scale = store.index_bytes // store.pitch
-        strides = tuple(step * scale for step in contiguous_strides(shape))
-    return View(store, START, tuple(np.int64(extent) for extent in shape), strides)
-
-
 def global_view(name: str, array: np.ndarray, writable: bool, space: str = "global") -> View:
     """Return the view of an argument in any layout; the caller's own memory is what is read and
     written.
@@ -286,9 +278,9 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     store.index_bytes, store.word_bytes = item, pitch
     if store.dtype != array.dtype:
         store = store.typed(array.dtype, pitch)
-    view = _view(store, array.shape, tuple(step // pitch for step in steps))
     start = -sum(length for length in lengths if length < 0) // pitch
-    return replace(view, offset=np.int64(start)) if start else view
+    shape, strides = map(np.int64, array.shape), (step // pitch for step in steps)
+    return View(store, np.int64(start) if start else START, tuple(shape), tuple(strides))
 
 
 def _pitch(dtype: np.dtype) -> int:
@@ -410,7 +402,8 @@ def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, bat
     if is_record:
         store.index_bytes, store.word_bytes = item, _pitch(record)
         store = store.typed(record, store.word_bytes)
-    return _view(store, shape)
+    strides = (step * (item // store.pitch) for step in contiguous_strides(shape))
+    return View(store, START, tuple(map(np.int64, shape)), tuple(strides))
 
 
 def forget(store: Store, mask: Mask) -> None:
@@ -648,10 +641,8 @@ def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, 
     """Return the index of each element of an array, and the lanes whose array is as large."""
     extents = [int(np.max(mask.selected(extent))) for extent in view.shape]
     for index in np.ndindex(*extents):
-        here: Mask | None = mask
-        for extent, place in zip(view.shape, index, strict=True):
-            if here is not None and isinstance(extent, np.ndarray):
-                here, _ = here.split(extent > place)
+        inside = [extent > place for extent, place in zip(view.shape, index, strict=True)]
+        here, _ = mask.split(functools.reduce(operator.and_, inside, np.bool_(True)))
         if here is not None:
             yield tuple(map(np.int64, index)), here
 

@@ -59,23 +59,9 @@ def unified(left: np.dtype, right: np.dtype) -> np.dtype:
     kinds = {left.kind, right.kind}
     if kinds & {"U", "S"}:
         raise TypeError("a text and a number")
-    if "c" in kinds:
-        return np.result_type(left, right)
-    if "f" in kinds:
-        return np.dtype(f"float{max(_float_bits(left), _float_bits(right))}")
-    if kinds == {"u", "i"}:
-        signed, unsigned = (left, right) if left.kind == "i" else (right, left)
-        if signed.itemsize > unsigned.itemsize:
-            return signed
-        return FLOAT if unsigned.itemsize == 8 else np.dtype(f"int{16 * unsigned.itemsize}")
+    if "f" in kinds and left.itemsize == right.itemsize == 2:
+        return np.dtype(np.float16)  # beside an integer of 16 bits, where NumPy takes float32
     return np.result_type(left, right)
-
-
-def _float_bits(dtype: np.dtype) -> int:
-    """Return the bits of the float that a type turns into beside floats."""
-    if dtype.kind == "f":
-        return 8 * dtype.itemsize
-    return 64 if dtype.itemsize >= 4 else 16
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import enum
 import functools
 import importlib
@@ -140,14 +141,10 @@ class Source:
             return functools.reduce(
                 lambda owner, part: vars(owner)[part], attributes, self.global_object(name)
             )
-        if name in self._closure:
-            try:
-                return self._closure[name].cell_contents
-            except ValueError:  # a name of the enclosing function that has no value yet
-                pass
-        elif name in self._globals:
-            return self._globals[name]
-        return vars(builtins)[name]
+        # a name of the enclosing function may have no value yet
+        with contextlib.suppress(KeyError, ValueError):
+            return self._closure[name].cell_contents
+        return (self._globals if name in self._globals else vars(builtins))[name]
 
     def is_current(self) -> bool:
         """Return whether the file or cell still holds the text that was read."""
