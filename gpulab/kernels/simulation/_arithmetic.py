@@ -158,8 +158,9 @@ def _elementwise(
             dtype = rule(*types)
             return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
         except (TypeError, AttributeError) as error:
-            takes = f"takes {error}" if isinstance(error, _TakesError) else _TAKES_NONE
-            raise call.fail(f"{call.name} {takes}") from error
+            none = "does not take numbers of these types"
+            words = f"takes {error}" if isinstance(error, _TakesError) else none
+            raise call.fail(f"{call.name} {words}") from error
 
     def run(frame: Frame, mask: Mask) -> Any:
         given = values(frame, mask)
@@ -178,7 +179,6 @@ def _elementwise(
     return run
 
 
-_TAKES_NONE = "does not take numbers of these types"
 _KEYWORDS = {"round": ("number", "ndigits")}
 _REAL, _WHOLE = ("biufmM", "real numbers"), ("iub", "an integer")
 # Of some functions, or all of a module, the kinds of numbers that they take, and their name.
@@ -254,8 +254,7 @@ def _extreme(call: Call, frame: Frame, mask: Mask, *given: Any) -> Any:
         if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
             return _of_floats(np.fmin if smaller else np.fmax, best, other)
         # All others it compares as Python does, which keeps the first where either is nan.
-        chosen: Any = np.where(other < best if smaller else other > best, other, best)
-        best = chosen[()]
+        best = np.where(other < best if smaller else other > best, other, best)[()]
     return best
 
 
@@ -333,8 +332,7 @@ def _fma(*given: Any) -> Any:
 def _selected(test: Any, x: Any, y: Any) -> Any:
     if x.dtype != y.dtype or x.dtype.kind not in "iuf":
         raise _TakesError(f"two numbers of one type, not {x.dtype} and {y.dtype}")
-    chosen: Any = np.where(_types.truth(test), x, y)
-    return chosen[()]
+    return np.where(_types.truth(test), x, y)[()]
 
 
 def _type_of_count(dtype: np.dtype) -> np.dtype:

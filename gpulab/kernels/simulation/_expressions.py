@@ -182,9 +182,8 @@ class Translator:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
         if isinstance(node, ast.Attribute):
             owner = self.static(node.value)
-            if owner is UNKNOWN:
-                return UNKNOWN
-            if type(owner) in (np.ndarray, DeviceMemory) and node.attr in _memory.ATTRIBUTES:
+            is_array = type(owner) in (np.ndarray, DeviceMemory)
+            if owner is UNKNOWN or (is_array and node.attr in _memory.ATTRIBUTES):
                 return UNKNOWN
             if isinstance(owner, types.ModuleType):
                 with contextlib.suppress(KeyError):  # so that a change of it is seen
@@ -256,8 +255,6 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = value(frame, mask)
-            if type(found) is np.ndarray and found.dtype is _types.BOOL:
-                return found
             if not isinstance(found, (np.ndarray, np.generic)):
                 raise self.fail("expected a number or a truth value to test", node)
             return _types.truth(found)
@@ -296,24 +293,20 @@ class Translator:
         if node.id not in self.local:
             return self._outer(self.static(node), node)
         name, line = node.id, node.lineno
+        join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
 
         def run(frame: Frame, mask: Mask) -> Any:
             try:
-                return frame.variables[name]
+                value = frame.variables[name]
             except KeyError:
                 raise self.fail(
                     f"the variable {name} is used before it has a value", node
                 ) from None
-
-        join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
-
-        def run_joined(frame: Frame, mask: Mask) -> Any:
-            value = run(frame, mask)
             if is_unsure:
                 frame.look_for(name, mask, line)
             return frame.types.joined(join, value) if join and frame.types.mixed else value
 
-        return run_joined if join or is_unsure else run
+        return run
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
         """Return what gives the value of one of several expressions the type that holds all of
@@ -681,14 +674,12 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = callee(frame, mask)
-            if isinstance(found, (np.ndarray, np.generic, tuple)):
+            if not isinstance(found, (Closure, Intrinsic, Callee, np.dtype)):
                 raise self.fail(f"`{ast.unparse(node.func)}` is no function; expected one", node)
             if isinstance(found, Closure):
                 if found not in made:
                     made[found] = self._call_of_function(found.function, node)
                 return made[found](frame, mask, found.variables)
-            if not isinstance(found, (Intrinsic, Callee, np.dtype)):
-                found = None  # which is no function
             if found not in made:
                 made[found] = self._call_of(found, node, unused, assigned_to)
                 # what the function needs must be known before a launch begins

@@ -168,9 +168,11 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def _comparison(ufunc: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _comparison(
+    ufunc: Callable[[Any, Any], Any], rule: Callable[..., np.dtype | None] = _types.order_type
+) -> Callable[[Any, Any], Any]:
     """Return a comparison of two numbers, tuples or members of an enumeration."""
-    of_numbers = _types.compare(ufunc)
+    of_numbers = _types.arithmetic(ufunc, rule)
 
     def apply(left: Any, right: Any) -> Any:
         if isinstance(left, tuple) and isinstance(right, tuple):
@@ -187,7 +189,7 @@ def _comparison(ufunc: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return apply
 
 
-_same = _comparison(np.equal)
+_same = _comparison(np.equal, _types.equal_type)
 
 
 def _identical(left: Any, right: Any) -> Any:
@@ -210,7 +212,7 @@ COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: _comparison(np.greater),
     ast.GtE: _comparison(np.greater_equal),
     ast.Eq: _same,
-    ast.NotEq: _comparison(np.not_equal),
+    ast.NotEq: _comparison(np.not_equal, _types.equal_type),
     ast.Is: _identical,
     ast.IsNot: lambda left, right: ~_identical(left, right),
     ast.In: _contained,
@@ -504,11 +506,6 @@ def _texts(value: Any, mask: Mask) -> list[str]:
 GRID = object()
 
 
-@computes("cuda.cg.this_grid", least=0)
-def _this_grid(call: Call, frame: Frame, mask: Mask) -> Any:
-    return GRID
-
-
 @computes(".sync")
 def _sync(call: Call, frame: Frame, mask: Mask, group: Any) -> Any:
     if group is not GRID:
@@ -549,25 +546,33 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
 
-@computes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system", least=0)
-def _fence(call: Call, frame: Frame, mask: Mask) -> None:
-    frame.machine.release(_hazards.Releases.fence, mask, call.name != "cuda.threadfence_block")
-
-
 @computes("cuda.nanosleep", numeric=True)
 def _sleep(call: Call, frame: Frame, mask: Mask, nanoseconds: Any) -> None:
     """Do nothing: time is not simulated."""
 
 
-@computes("cuda.lanemask_lt", least=0)
-def _lanes_below(call: Call, frame: Frame, mask: Mask) -> Any:
-    lanes = frame.machine.batch.linear_thread % WARP
-    return ((np.int64(1) << lanes) - 1).astype(np.uint32)
+# What is called without arguments.
+_WITHOUT_ARGUMENTS: dict[str, Callable[[Frame, Mask], Any]] = {
+    **{
+        f"threadfence{scope}": functools.partial(
+            lambda everywhere, frame, mask: frame.machine.release(
+                _hazards.Releases.fence, mask, everywhere
+            ),
+            scope != "_block",
+        )
+        for scope in ("", "_block", "_system")
+    },
+    "lanemask_lt": lambda frame, mask: (
+        (np.int64(1) << frame.machine.batch.linear_thread % WARP) - 1
+    ).astype(np.uint32),
+    "activemask": lambda frame, mask: of_warps(mask.bits),
+    "cg.this_grid": lambda frame, mask: GRID,
+}
 
 
-@computes("cuda.activemask", least=0)
-def _active_lanes(call: Call, frame: Frame, mask: Mask) -> Any:
-    return of_warps(mask.bits)
+@computes(*(f"cuda.{name}" for name in _WITHOUT_ARGUMENTS), least=0)
+def _without_arguments(call: Call, frame: Frame, mask: Mask) -> Any:
+    return _WITHOUT_ARGUMENTS[call.name.removeprefix("cuda.")](frame, mask)
 
 
 _INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
@@ -72,9 +73,7 @@ class Store:
 
     def word_of(self, where: Index) -> Index:
         """Return the first of the tracker's words at a place."""
-        if self.pitch >= self.word_bytes:
-            return where * np.int64(self.pitch // self.word_bytes)
-        return where // np.int64(self.word_bytes // self.pitch)
+        return where * np.int64(self.pitch) // np.int64(self.word_bytes)
 
     def index_of_word(self, word: int) -> int:
         """Return the number of the element, or record, in which one of the tracker's words is."""
@@ -91,10 +90,9 @@ class Store:
             else:
                 data, is_even = _window(data, self.space, dtype, pitch), False
             places = data.shape[-1] if self.space == "shared" else data.shape[0]
-            found = Store(self.name, self.space, data, places, self.writable)
-            found.tracker, found.word_bytes = self.tracker, self.word_bytes
-            found.index_bytes, found.pitch = self.index_bytes, pitch
-            found._first, found.is_even = self.root, is_even
+            found = copy.copy(self)
+            found.data, found.dtype, found.elements = data, data.dtype, places
+            found._first, found.pitch, found.is_even = self.root, pitch, is_even
             self.root._others[dtype, pitch] = found
         return found
 
@@ -938,7 +936,7 @@ INTEGERS_ONLY = dict.fromkeys(
     ("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE
 ) | dict.fromkeys(("inc", "dec"), _UNSIGNED_OF_BYTES)
 _FEW = 8  # lanes at one place that take their turns one by one
-_SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
+_SCANS = ("add", "sub", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 
 
 ALL_TYPES = (*_WHOLE, "float32", "float64")
@@ -981,8 +979,6 @@ def _updated(
     batch, places = mask.batch, store.flat(where, mask)
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
     data = store.data.reshape(-1)
-    if operation == "sub":
-        operation, given = "add", [np.negative(given[0])]
     if operation in ("min", "max") and store.dtype.kind == "f":
         # A nan is not taken, and one that is there stays. Source: numba-cuda 0.30,
         # ir_numba_atomic_minmax_template in cudadrv/nvvm.py.
@@ -1007,11 +1003,7 @@ def _in_order(
 ) -> np.ndarray:
     """Update ``data`` at the places, one lane after the other, and return what each found there."""
     order = np.argsort(places, kind="stable")
-    sorted_places = places[order]
-    begins = np.ones(len(order), dtype=bool)
-    begins[1:] = sorted_places[1:] != sorted_places[:-1]
-    starts = np.flatnonzero(begins)
-    lengths = np.diff(np.append(starts, len(order)))
+    _, starts, lengths = np.unique(places[order], return_index=True, return_counts=True)
     old = np.empty(len(order), dtype=data.dtype)
     if operation in _SCANS:
         many = lengths > _FEW

@@ -249,11 +249,6 @@ def order_type(left: np.dtype, right: np.dtype) -> np.dtype | None:
     return equal_type(left, right)
 
 
-def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a comparison of two values."""
-    return arithmetic(ufunc, equal_type if ufunc in (np.equal, np.not_equal) else order_type)
-
-
 def truth(value: Value) -> Value:
     """Return whether each value is true."""
     return value if value.dtype is BOOL or value.dtype == BOOL else value != 0

@@ -222,8 +222,7 @@ def _signature(given: Any) -> Signature:
         return Signature(_written_type(node))
     if isinstance(given, tuple):
         return Signature(tuple(map(_type_of_numba, given)))
-    returns = None if given.return_type is None else _type_of_numba(given.return_type)
-    return Signature(tuple(map(_type_of_numba, given.args)), returns)
+    return Signature(tuple(map(_type_of_numba, given.args)), _type_of_numba(given.return_type))
 
 
 def _written_type(node: ast.expr) -> Any:
@@ -371,25 +370,24 @@ def compared_reads(source: Source) -> set[ast.AST]:
     Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
     begin with such a read.
     """
-    assigned: dict[str, list[ast.expr]] = {}
-    for node in source.nodes:
-        if not isinstance(node, ast.Assign):
-            continue
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                assigned.setdefault(target.id, []).append(node.value)
+    assigned = [
+        (target.id, node.value)
+        for node in source.nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
     found: set[ast.AST] = set()
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="cas"), args=[array, index, old, _]):
-                waiting, seen = [old], set()
-                while waiting:
-                    part = waiting.pop()
+                parts, seen = [old], set[str]()
+                for part in parts:  # which grows by what variables are given
                     if isinstance(part, ast.Name) and part.id not in seen:
                         seen.add(part.id)
-                        waiting += assigned.get(part.id, [])
+                        parts += [value for name, value in assigned if name == part.id]
                     elif isinstance(part, ast.Call):  # a type of the value
-                        waiting += part.args
+                        parts += part.args
                     elif isinstance(part, ast.Subscript):
                         same = ast.dump(part.value), ast.dump(part.slice)
                         found |= {part} if same == (ast.dump(array), ast.dump(index)) else set()
@@ -460,6 +458,8 @@ _MODULES = {
     "numba_cuda.numba.cuda": "cuda",
     "numba.cuda.cg": "cuda.cg",
     "numba_cuda.numba.cuda.cg": "cuda.cg",
+    "numba.cuda.libdevice": "libdevice",
+    "numba_cuda.numba.cuda.libdevice": "libdevice",
 }
 _PARTS = {"cuda": "cuda", "types": "numba", "libdevice": "libdevice"}
 _OURS = ("numba.", "numba_cuda.", "gpulab.kernels._language")
@@ -557,8 +557,7 @@ def member_of(owner: Any, attribute: str) -> Any:
 def meaning_of(found: Any) -> Any:
     """Return what an object from outside means in a kernel."""
     if isinstance(found, types.ModuleType):
-        is_libdevice = found.__name__.endswith("libdevice")
-        name = "libdevice" if is_libdevice else _MODULES.get(found.__name__)
+        name = _MODULES.get(found.__name__)
         return found if name is None else Intrinsic(name)
     if isinstance(found, Callee) and found.function.__module__.startswith(_OURS[:2]):
         name = found.function.__name__
