@@ -331,7 +331,7 @@ _MOST_LOCAL_BYTES = 512 * 1024
 _SHUFFLED = ("int32", "int64", "float32", "float64")
 
 
-# -- where a thread is
+# -- how many threads there are, and which one this is
 
 
 @makes("cuda.grid", "cuda.gridsize")
@@ -546,6 +546,11 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
 
+@computes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system", least=0)
+def _fence(call: Call, frame: Frame, mask: Mask) -> None:
+    frame.machine.release(_hazards.Releases.fence, mask, call.name != "cuda.threadfence_block")
+
+
 @computes("cuda.nanosleep", numeric=True)
 def _sleep(call: Call, frame: Frame, mask: Mask, nanoseconds: Any) -> None:
     """Do nothing: time is not simulated."""
@@ -553,15 +558,6 @@ def _sleep(call: Call, frame: Frame, mask: Mask, nanoseconds: Any) -> None:
 
 # What is called without arguments.
 _WITHOUT_ARGUMENTS: dict[str, Callable[[Frame, Mask], Any]] = {
-    **{
-        f"threadfence{scope}": functools.partial(
-            lambda everywhere, frame, mask: frame.machine.release(
-                _hazards.Releases.fence, mask, everywhere
-            ),
-            scope != "_block",
-        )
-        for scope in ("", "_block", "_system")
-    },
     "lanemask_lt": lambda frame, mask: (
         (np.int64(1) << frame.machine.batch.linear_thread % WARP) - 1
     ).astype(np.uint32),
@@ -609,8 +605,8 @@ def _atomic(call: Call, operation: str) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
-        wanted = f"arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}"
-        call.expect(view.dtype.name in takes, wanted)
+        what = f"arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}"
+        call.expect(view.dtype.name in takes, what)
         places = (_memory.START,) if index is None else index(frame, mask)
         given = values(frame, mask)
         call.expect(not any(map(not_numeric, given)), "numbers")
