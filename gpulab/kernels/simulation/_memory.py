@@ -266,9 +266,9 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     item, steps = array.dtype.itemsize, array.strides
     pitch = math.gcd(_pitch(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
-    first = array[(..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))]
+    order: Any = (..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))
     count = item + sum(map(abs, lengths)) if array.size else 0
-    one = as_strided(first, (min(1, array.size),), (item,)).view(np.uint8)
+    one = as_strided(array[order], (min(1, array.size),), (item,)).view(np.uint8)
     memory = as_strided(one, (count,), (1,))
     if pitch == item and array.dtype.names is None:
         memory = memory.view(array.dtype)
@@ -889,7 +889,7 @@ def _clash(
     winner's.
     """
 
-    def clash(lanes: _hazards.Lanes) -> _hazards.Conflict | None:
+    def clash(lanes: _hazards.Lanes) -> Any:
         same = functools.partial(_same_as_memory, machine, store, where, lanes, value=value)
         return store.tracker.clash(lanes, same, line)
 
