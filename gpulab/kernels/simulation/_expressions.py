@@ -588,7 +588,8 @@ class Translator:
         """Return the closure of a part of an index."""
         value, number = self.expression(node), self.number(node)
         if isinstance(number, (int, np.integer)) and number < 0:
-            return lambda frame, mask: _memory.FromEnd(value(frame, mask))
+            place = _memory.FromEnd(number)
+            return lambda frame, mask: place
         return value
 
     def _slice(self, node: ast.Slice) -> Expression:

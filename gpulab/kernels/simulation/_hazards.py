@@ -60,10 +60,11 @@ class Lanes:
 
 def of_one_block(where: Any, mask: Mask) -> Lanes:
     """Return the lanes of one block that stands for all."""
-    shape = (1, mask.batch.width)
-    active = True if mask.array is None else mask.array
-    threads = np.broadcast_to(active, shape)[0].nonzero()[0].astype(np.int32)
-    return Lanes(np.broadcast_to(where, shape)[0].take(threads), threads, mask, True)
+    batch, threads = mask.batch, mask.batch.linear_thread[0]
+    if mask.array is not None:
+        threads = np.broadcast_to(mask.array, (1, batch.width))[0].nonzero()[0]
+    words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
+    return Lanes(words, threads.astype(np.int32), mask, True)
 
 
 def of_all_blocks(where: Any, mask: Mask, words: int) -> Lanes:

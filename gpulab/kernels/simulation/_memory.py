@@ -264,6 +264,10 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     written.
     """
     item, steps = array.dtype.itemsize, array.strides
+    extents = tuple(map(np.int64, array.shape))
+    if array.flags.c_contiguous and array.dtype.names is None:
+        store = Store(name, space, array.reshape(-1), array.size, writable)
+        return View(store, START, extents, contiguous_strides(array.shape))
     pitch = math.gcd(_pitch(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
     order: Any = (..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))
@@ -277,8 +281,8 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     if store.dtype != array.dtype:
         store = store.typed(array.dtype, pitch)
     start = -sum(length for length in lengths if length < 0) // pitch
-    shape, strides = map(np.int64, array.shape), (step // pitch for step in steps)
-    return View(store, np.int64(start) if start else START, tuple(shape), tuple(strides))
+    strides = tuple(step // pitch for step in steps)
+    return View(store, np.int64(start) if start else START, extents, strides)
 
 
 def _pitch(dtype: np.dtype) -> int:
