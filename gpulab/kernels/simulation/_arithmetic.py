@@ -184,8 +184,7 @@ _REAL, _WHOLE = ("biufmM", "real numbers"), ("iub", "an integer")
 # Of some functions, or all of a module, the kinds of numbers that they take, and their name.
 _TAKES = {
     **dict.fromkeys(("math", "round", "cuda.fma"), _REAL),
-    **dict.fromkeys((*(f"cuda.{name}" for name in ("popc", "clz", "ffs", "brev")),), _WHOLE),
-    ".bit_count": _WHOLE,
+    **dict.fromkeys(("cuda.popc", "cuda.clz", "cuda.ffs", "cuda.brev", ".bit_count"), _WHOLE),
 }
 
 
