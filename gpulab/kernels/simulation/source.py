@@ -332,28 +332,30 @@ def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]
     Raises
     ------
     OSError
-        If it is not the only one at its place in the text.
+        If it is a lambda, and not the only one at its place in the text.
     """
     code, text = function.__code__, _text_around(function)
-    places = {(line, column) for line, _, column, _ in code.co_positions()}
-    found: list[Any] = [
-        node
-        for node in ast.walk(ast.parse("".join(text)))
-        if (
-            (node.body.lineno, node.body.col_offset) in places and code.co_name == "<lambda>"
-            if isinstance(node, ast.Lambda)
-            else isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and node.name == code.co_name
-            and min(part.lineno for part in [node, *node.decorator_list]) == code.co_firstlineno
-        )
-    ]
-    if len(found) != 1:
-        raise OSError
-    if isinstance(found[0], ast.Lambda):
-        lines = text[found[0].lineno - 1 : found[0].end_lineno]
-        return as_function(found[0]), dict(enumerate(map(str.rstrip, lines), found[0].lineno))
-    lines = inspect.getblock(text[code.co_firstlineno - 1 :])
-    return found[0], dict(enumerate(map(str.rstrip, lines), code.co_firstlineno))
+    first = code.co_firstlineno
+    if code.co_name == "<lambda>":
+        places = {(line, column) for line, _, column, _ in code.co_positions()}
+        found = [
+            node
+            for node in ast.walk(ast.parse("".join(text)))
+            if isinstance(node, ast.Lambda) and (node.body.lineno, node.body.col_offset) in places
+        ]
+        if len(found) != 1:
+            raise OSError
+        tree: Any = as_function(found[0])
+        lines = text[first - 1 : found[0].end_lineno]
+    else:
+        lines = inspect.getblock(text[first - 1 :])
+        # of a function or a class; below its ``def`` a comment or a long text may stand farther to
+        # the left
+        inner = lines[0][0].isspace()
+        tree = ast.parse("".join(["if True:\n", *lines] if inner else lines)).body[0]
+        tree = tree.body[0] if inner else tree
+        ast.increment_lineno(tree, first - 1 - inner)
+    return tree, dict(enumerate(map(str.rstrip, lines), first))
 
 
 def as_function(node: ast.Lambda) -> ast.FunctionDef:
