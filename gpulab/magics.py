@@ -198,7 +198,7 @@ def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | No
         return None
     if output:
         return measurement
-    display(measurement)  # type: ignore[no-untyped-call]
+    display(measurement)
     return None
 
 
@@ -223,7 +223,7 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     run, watch = _as_cell(shell, cell), gpulab.memory.Watch(shell.user_ns)
 
     def show() -> None:
-        display(watch.result())  # type: ignore[no-untyped-call]
+        display(watch.result())
 
     with contextlib.ExitStack() as after, watch:
         # only from here on: where the watching could not begin there is nothing to show
@@ -255,7 +255,7 @@ def simulate(shell: Any, line: str, cell: str) -> Any:
         try:
             return run()
         finally:
-            display(session.report())  # type: ignore[no-untyped-call]
+            display(session.report())
 
 
 def _is_bare(magic: str, line: str) -> bool:
@@ -358,7 +358,7 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     except GpulabError as error:
         print(error, file=sys.stderr)
         return None
-    display(result)  # type: ignore[no-untyped-call]
+    display(result)
     return None
 
 
