@@ -12,6 +12,7 @@ may still refuse to compute.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -24,7 +25,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -77,6 +78,7 @@ _NEEDED: Mapping[str, str] = {
     "ipyparallel": "8.8",
     "cloudpickle": "3",
 }
+_ABSENT = "not installed"
 _PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
 
 
@@ -487,6 +489,16 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
     return tuple(sorted(found.values(), key=lambda p: (gravest.index(p.severity), p.code)))
 
 
+def _all_of(*rules: tuple[Any, Problem]) -> Sequence[Problem]:
+    """Return the problems whose condition holds."""
+    return [problem for holds, problem in rules if holds]
+
+
+def _first_of(*rules: tuple[Any, Problem]) -> Sequence[Problem]:
+    """Return the first problem whose condition holds, which explains those after it."""
+    return _all_of(*rules)[:1]
+
+
 def _numbers(version: str | None) -> tuple[int, ...]:
     """Return the leading numbers of a version: (2, 13, 0) of "2.13.0+cpu", (3, 0) of "3.0rc1", ()
     of what is none.
@@ -518,76 +530,112 @@ def _torch_command(facts: Facts) -> str:
     )
 
 
-def _torch_problems(facts: Facts) -> Iterable[Problem]:
-    torch, driver = facts.torch, facts.driver
+def _torch_problems(facts: Facts) -> Sequence[Problem]:
+    torch, driver, command = facts.torch, facts.driver, _torch_command(facts)
     built, runs = _numbers(torch.cuda)[:2], _numbers(driver.cuda)[:2]
-    if torch.version is None:
-        remedy = f"Run {_set_up(facts)}, or {pip_command('install torch')}."
-        yield Problem("error", "torch-missing", "PyTorch is not installed.", remedy)
-    elif torch.error is not None and torch.kind is None:
-        symptom = f"PyTorch {torch.version} fails: {torch.error}."
-        remedy = "Restart the kernel; then reinstall PyTorch."
-        yield Problem("error", "torch-broken", symptom, remedy)
-    elif torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts):
-        symptom = f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU."
-        yield Problem("error", "torch-cpu-build", symptom, _torch_command(facts))
-    elif built and runs and built > runs:
-        symptom = (
-            f"PyTorch was built for CUDA {torch.cuda}; the driver {driver.version} runs CUDA "
-            f"{driver.cuda}."
-        )
-        if built[0] > runs[0] and torch.kind != "cuda":
-            command = _torch_command(facts)
-            if not command.startswith(_NEWER_DRIVER):
-                command = f"{_NEWER_DRIVER}, or: {command}"
-            yield Problem("error", "driver-too-old", symptom, command)
-        else:
-            # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer
-            # compiler is refused.
-            remedy = (
+    is_newer = bool(built and runs) and built > runs
+    update = command if command.startswith(_NEWER_DRIVER) else f"{_NEWER_DRIVER}, or: {command}"
+    newer = (
+        f"PyTorch was built for CUDA {torch.cuda}; the driver {driver.version} runs CUDA "
+        f"{driver.cuda}."
+    )
+    return _first_of(
+        (
+            torch.version is None,
+            Problem(
+                "error",
+                "torch-missing",
+                "PyTorch is not installed.",
+                f"Run {_set_up(facts)}, or {pip_command('install torch')}.",
+            ),
+        ),
+        (
+            torch.error is not None and torch.kind is None,
+            Problem(
+                "error",
+                "torch-broken",
+                f"PyTorch {torch.version} fails: {torch.error}.",
+                "Restart the kernel; then reinstall PyTorch.",
+            ),
+        ),
+        (
+            torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts),
+            Problem(
+                "error",
+                "torch-cpu-build",
+                f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU.",
+                command,
+            ),
+        ),
+        (
+            is_newer and built[0] > runs[0] and torch.kind != "cuda",
+            Problem("error", "driver-too-old", newer, update),
+        ),
+        # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer compiler
+        # is refused.
+        (
+            is_newer,
+            Problem(
+                "info",
+                "driver-older",
+                newer,
                 "Most things work; kernels compiled at run time may fail to load. Update the "
-                "NVIDIA driver when you can."
-            )
-            yield Problem("info", "driver-older", symptom, remedy)
+                "NVIDIA driver when you can.",
+            ),
+        ),
+    )
 
 
-def _driver_problems(facts: Facts) -> Iterable[Problem]:
+def _driver_problems(facts: Facts) -> Sequence[Problem]:
     driver, torch, hidden = facts.driver, facts.torch, facts.visible_devices
-    if driver.error is not None:
-        yield Problem(
-            "error",
-            "driver-broken",
-            f"The NVIDIA driver does not answer: {driver.error}.",
-            "Restart the machine (needed after a driver update); in a container, restart it with "
-            "the host's driver.",
-        )
-    elif driver.version is None and _has_nvidia(facts) and torch.kind is None:
-        yield Problem(
-            "error",
-            "no-driver",
-            f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no NVIDIA "
-            "driver.",
-            "Install the driver from your system's packages; in a container, start it with `--gpus "
-            "all`.",
-        )
-    elif driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None:
-        count = f"The driver has {len(driver.gpus)} GPU(s)"
-        if hidden is not None:
-            yield Problem(
+    count = f"The driver has {len(driver.gpus)} GPU(s)"
+    is_unseen = (
+        driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None
+    )
+    is_too_old = any(problem.code == "driver-too-old" for problem in _torch_problems(facts))
+    return _first_of(
+        (
+            driver.error is not None,
+            Problem(
+                "error",
+                "driver-broken",
+                f"The NVIDIA driver does not answer: {driver.error}.",
+                "Restart the machine (needed after a driver update); in a container, restart it "
+                "with the host's driver.",
+            ),
+        ),
+        (
+            driver.version is None and _has_nvidia(facts) and torch.kind is None,
+            Problem(
+                "error",
+                "no-driver",
+                f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no "
+                "NVIDIA driver.",
+                "Install the driver from your system's packages; in a container, start it with "
+                "`--gpus all`.",
+            ),
+        ),
+        (
+            is_unseen and hidden is not None,
+            Problem(
                 "warning",
                 "gpu-hidden",
                 f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides them from PyTorch.",
                 "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that "
                 "you may use.",
-            )
-        elif not any(problem.code == "driver-too-old" for problem in _torch_problems(facts)):
-            yield Problem(
+            ),
+        ),
+        (
+            is_unseen and not is_too_old,
+            Problem(
                 "error",
                 "gpu-unusable",
                 f"{count}, but PyTorch {torch.version} cannot use any.",
                 "Restart the kernel; if that does not help, run `nvidia-smi` and restart the "
                 "machine.",
-            )
+            ),
+        ),
+    )
 
 
 def _runs_on(architecture: str, capability: tuple[int, ...]) -> bool:
@@ -601,155 +649,200 @@ def _runs_on(architecture: str, capability: tuple[int, ...]) -> bool:
     return (major, minor) <= capability and (made.group(1) == "compute" or major == capability[0])
 
 
-def _cupy_problems(facts: Facts) -> Iterable[Problem]:
-    packages, driver = facts.cupy_packages, _numbers(facts.driver.cuda)
-    if len(packages) > 1:
-        yield Problem(
-            "error",
-            "cupy-twice",
-            f"{' and '.join(packages)} are installed together, and each overwrites the other's "
-            "files.",
-            f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
-        )
-    elif not packages and facts.torch.kind == "cuda":
-        name = "cupy-cuda13x" if driver >= (13,) else "cupy-cuda12x"
-        symptom = "CuPy is not installed; cells that use it are skipped."
-        remedy = f"Run {pip_command(f'install {name}')}."
-        yield Problem("warning", "cupy-missing", symptom, remedy)
-    elif packages and driver and (cuda := re.fullmatch(r"cupy-cuda(\d+)x?", packages[0])):
-        built = int(cuda.group(1))
-        is_newer = built > driver[0]
-        # A newer driver runs older CUDA; but the libraries beside a torch of another major are not
-        # those that CuPy looks for.
-        is_apart = built < driver[0] and (_numbers(facts.torch.cuda) or (0,))[0] > built
-        if is_newer or is_apart:
-            instead = pip_command(f"install cupy-cuda{min(driver[0], 13)}x")
-            yield Problem(
+def _cupy_problems(facts: Facts) -> Sequence[Problem]:
+    packages = facts.cupy_packages
+    runs, of_torch = ((*_numbers(one.cuda), 0)[0] for one in (facts.driver, facts.torch))
+    cuda = re.match(r"cupy-cuda(\d+)x?$", " ".join(packages))
+    built = int(cuda.group(1)) if cuda else 0
+    # A newer driver runs older CUDA; but the libraries beside a torch of another major are not
+    # those that CuPy looks for.
+    is_newer, is_apart = built > runs, built < runs and of_torch > built
+    instead = pip_command(f"install cupy-cuda{min(runs, 13)}x")
+    return _first_of(
+        (
+            len(packages) > 1,
+            Problem(
+                "error",
+                "cupy-twice",
+                f"{' and '.join(packages)} are installed together, and each overwrites the "
+                "other's files.",
+                f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
+            ),
+        ),
+        (
+            not packages and facts.torch.kind == "cuda",
+            Problem(
+                "warning",
+                "cupy-missing",
+                "CuPy is not installed; cells that use it are skipped.",
+                f"Run {pip_command(f'install cupy-cuda{13 if runs >= 13 else 12}x')}.",
+            ),
+        ),
+        (
+            cuda and runs and (is_newer or is_apart),
+            Problem(
                 "error" if is_newer else "warning",
                 "cupy-cuda-mismatch",
-                f"{packages[0]} is built for CUDA {built}; the driver {facts.driver.version} runs "
-                f"CUDA {facts.driver.cuda}.",
-                f"Run {pip_command(f'uninstall -y {packages[0]}')}, then {instead}.",
-            )
+                f"{' '.join(packages)} is built for CUDA {built}; the driver "
+                f"{facts.driver.version} runs CUDA {facts.driver.cuda}.",
+                f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {instead}.",
+            ),
+        ),
+    )
 
 
-def _accelerator_problems(facts: Facts) -> Iterable[Problem]:
-    for gpu in facts.accelerators:
-        yield from _problems_of(gpu, facts.torch)
-    if not any(gpu.device for gpu in facts.accelerators) and not _has_nvidia(facts):
-        yield Problem(
-            "info",
-            "no-accelerator",
-            "This machine has no accelerator that PyTorch can use.",
-            "Nothing to do: the course runs without one; the CPU is measured live, GPU figures are "
-            "recorded or modelled and are labeled so.",
-        )
-    if (facts.pci_gpus or {}).get("amd") and facts.torch.hip is None and not _has_nvidia(facts):
-        yield Problem(
-            "info",
-            "amd-gpu-unused",
-            "There is an AMD GPU, but PyTorch is not a ROCm build.",
-            "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); it has "
-            "not been tested with this course.",
-        )
+def _accelerator_problems(facts: Facts) -> Sequence[Problem]:
+    is_usable = any(gpu.device for gpu in facts.accelerators)
+    has_amd = (facts.pci_gpus or {}).get("amd") and facts.torch.hip is None
+    return [
+        *(problem for gpu in facts.accelerators for problem in _problems_of(gpu, facts.torch)),
+        *_all_of(
+            (
+                not is_usable and not _has_nvidia(facts),
+                Problem(
+                    "info",
+                    "no-accelerator",
+                    "This machine has no accelerator that PyTorch can use.",
+                    "Nothing to do: the course runs without one; the CPU is measured live, GPU "
+                    "figures are recorded or modelled and are labeled so.",
+                ),
+            ),
+            (
+                has_amd and not _has_nvidia(facts),
+                Problem(
+                    "info",
+                    "amd-gpu-unused",
+                    "There is an AMD GPU, but PyTorch is not a ROCm build.",
+                    "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); "
+                    "it has not been tested with this course.",
+                ),
+            ),
+        ),
+    ]
 
 
-def _problems_of(gpu: Accelerator, torch: Torch) -> Iterable[Problem]:
+def _problems_of(gpu: Accelerator, torch: Torch) -> Sequence[Problem]:
     where, codes = gpu.device or gpu.name, torch.architectures
-    capability, free = _numbers(gpu.compute_capability)[:2], gpu.free_bytes
+    capability, free, whole = _numbers(gpu.compute_capability)[:2], gpu.free_bytes, gpu.memory_bytes
     is_known = gpu.kind == "cuda" and gpu.device and capability and codes
-    if is_known and not any(_runs_on(code, capability) for code in codes):
-        yield Problem(
-            "error",
-            "gpu-architecture",
-            f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
-            f"{gpu.compute_capability}); it has {', '.join(codes)}.",
-            "Install a PyTorch build that has them: an older one for an old GPU, the newest for a "
-            "new one.",
-        )
-    if free is not None and gpu.memory_bytes and free < _GPU_FREE_RATIO * gpu.memory_bytes:
-        lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
-        yield Problem(
-            "warning",
-            "gpu-memory-taken",
-            f"Only {format_bytes(free)} of {format_bytes(gpu.memory_bytes)} are free on {where}.",
-            "Shut down other kernels (Running tab), or find out which other processes use this "
-            f"GPU{lists}.",
-        )
-    if set(gpu.slowdowns) - {"sync boost"}:
-        yield Problem(
-            "warning",
-            "gpu-throttled",
-            f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
-            "Times are longer than this GPU's best; let it cool, or ask the machine's "
-            "administrator about its power limit.",
-        )
-    if gpu.mig:
-        yield Problem(
-            "info",
-            "mig",
-            f"{gpu.name} is divided into MIG slices "
-            f"({', '.join(gpu.mig_slices) or 'none visible'}).",
-            "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by the "
-            "slice's multiprocessors; bandwidth stays that of the whole GPU.",
-        )
+    lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
+    return _all_of(
+        (
+            is_known and not any(_runs_on(code, capability) for code in codes),
+            Problem(
+                "error",
+                "gpu-architecture",
+                f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
+                f"{gpu.compute_capability}); it has {', '.join(codes)}.",
+                "Install a PyTorch build that has them: an older one for an old GPU, the newest "
+                "for a new one.",
+            ),
+        ),
+        (
+            free is not None and whole and free < _GPU_FREE_RATIO * whole,
+            Problem(
+                "warning",
+                "gpu-memory-taken",
+                f"Only {format_bytes(free or 0)} of {format_bytes(whole or 0)} are free on "
+                f"{where}.",
+                "Shut down other kernels (Running tab), or find out which other processes use this "
+                f"GPU{lists}.",
+            ),
+        ),
+        (
+            set(gpu.slowdowns) - {"sync boost"},
+            Problem(
+                "warning",
+                "gpu-throttled",
+                f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
+                "Times are longer than this GPU's best; let it cool, or ask the machine's "
+                "administrator about its power limit.",
+            ),
+        ),
+        (
+            gpu.mig,
+            Problem(
+                "info",
+                "mig",
+                f"{gpu.name} is divided into MIG slices "
+                f"({', '.join(gpu.mig_slices) or 'none visible'}).",
+                "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by "
+                "the slice's multiprocessors; bandwidth stays that of the whole GPU.",
+            ),
+        ),
+    )
 
 
-def _host_problems(facts: Facts) -> Iterable[Problem]:
+def _host_problems(facts: Facts) -> Sequence[Problem]:
     memory, processor = facts.memory, facts.processor
     disk, free, limit = facts.disk_free_bytes, memory.available_bytes, memory.limit_bytes
-    if disk < _DISK_LOW_BYTES:
-        yield Problem(
-            "error" if disk < _DISK_FULL_BYTES else "warning",
-            "low-disk",
-            f"{format_bytes(disk)} are free at {facts.disk_path}.",
-            f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
-        )
-    if free < _MEMORY_LOW_BYTES:
-        yield Problem(
-            "error" if free < _MEMORY_FULL_BYTES else "warning",
-            "low-memory",
-            f"{format_bytes(free)} of main memory are free.",
-            "Shut down other kernels and programs.",
-        )
-    if limit is not None and limit < memory.installed_bytes:
-        yield Problem(
-            "info",
-            "memory-limit",
-            f"A container grants {format_bytes(limit)} of the machine's "
-            f"{format_bytes(memory.installed_bytes)}.",
-            "Nothing to do: gpulab uses the smaller value.",
-        )
-    if processor.quota_cores is not None and processor.quota_cores < processor.usable_cores:
-        threads = max(1, math.floor(processor.quota_cores))
-        yield Problem(
-            "warning",
-            "cpu-limit",
-            f"A container grants {processor.quota_words}, and libraries start "
-            f"{plural(processor.usable_cores, 'thread')}: the threads are throttled.",
-            f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call "
-            f"torch.set_num_threads({threads}).",
-        )
-    if facts.translated:
-        yield Problem(
-            "warning",
-            "translated",
-            "This Python runs under emulation, on an architecture other than its own "
-            f"({facts.architecture}).",
-            "Install Python for this machine's own architecture; emulated times do not represent "
-            "the processor.",
-        )
-    if processor.hypervisor is not None:
-        yield Problem(
-            "info",
-            "virtual-machine",
-            "This is a virtual machine; clocks and caches are those that its host reports.",
-            "Nothing to do: other machines on the host can disturb times; gpulab's notes report it "
-            "when they do.",
-        )
+    quota = processor.quota_cores or math.inf
+    threads = max(1, math.floor(min(quota, processor.usable_cores)))
+    return _all_of(
+        (
+            disk < _DISK_LOW_BYTES,
+            Problem(
+                "error" if disk < _DISK_FULL_BYTES else "warning",
+                "low-disk",
+                f"{format_bytes(disk)} are free at {facts.disk_path}.",
+                f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
+            ),
+        ),
+        (
+            free < _MEMORY_LOW_BYTES,
+            Problem(
+                "error" if free < _MEMORY_FULL_BYTES else "warning",
+                "low-memory",
+                f"{format_bytes(free)} of main memory are free.",
+                "Shut down other kernels and programs.",
+            ),
+        ),
+        (
+            limit is not None and limit < memory.installed_bytes,
+            Problem(
+                "info",
+                "memory-limit",
+                f"A container grants {format_bytes(limit or 0)} of the machine's "
+                f"{format_bytes(memory.installed_bytes)}.",
+                "Nothing to do: gpulab uses the smaller value.",
+            ),
+        ),
+        (
+            quota < processor.usable_cores,
+            Problem(
+                "warning",
+                "cpu-limit",
+                f"A container grants {processor.quota_words}, and libraries start "
+                f"{plural(processor.usable_cores, 'thread')}: the threads are throttled.",
+                f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call "
+                f"torch.set_num_threads({threads}).",
+            ),
+        ),
+        (
+            facts.translated,
+            Problem(
+                "warning",
+                "translated",
+                "This Python runs under emulation, on an architecture other than its own "
+                f"({facts.architecture}).",
+                "Install Python for this machine's own architecture; emulated times do not "
+                "represent the processor.",
+            ),
+        ),
+        (
+            processor.hypervisor is not None,
+            Problem(
+                "info",
+                "virtual-machine",
+                "This is a virtual machine; clocks and caches are those that its host reports.",
+                "Nothing to do: other machines on the host can disturb times; gpulab's notes "
+                "report it when they do.",
+            ),
+        ),
+    )
 
 
-_CHECKS: tuple[Callable[[Facts], Iterable[Problem]], ...] = (
+_CHECKS: tuple[Callable[[Facts], Sequence[Problem]], ...] = (
     _torch_problems,
     _driver_problems,
     _cupy_problems,
@@ -863,22 +956,25 @@ def _package(name: str, oldest: str) -> Check:
     # a word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a file
     quote = '"' if sys.platform == "win32" else "'"
     wanted = f"{quote}{name}>={oldest}{quote}"
-    try:
-        version: str | None = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        if name != "jupyterlab":
-            return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
-        only = "not installed; only `gpulab lab` needs it, a hosted notebook does not"
-        return Check(name, "note", only)
-    # a folder for the package's facts without any: an installation that was interrupted, or met a
-    # full disk
-    if not version:
-        remedy = f"Run {pip_command(f'install --ignore-installed {wanted}')}."
-        return Check(name, "fix", "only partly installed", remedy)
-    if _numbers(version) < _numbers(oldest):
-        remedy = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
-        return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", remedy)
-    return Check(name, "ok", version)
+    version: str | None = _ABSENT
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(name)
+    partly = f"Run {pip_command(f'install --ignore-installed {wanted}')}."
+    older = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
+    only = "not installed; only `gpulab lab` needs it, a hosted notebook does not"
+    found = (
+        (version == _ABSENT and name == "jupyterlab", Check(name, "note", only)),
+        (version == _ABSENT, Check(name, "fix", _ABSENT, f"Run {set_up_command()}.")),
+        # a folder for the package's facts without any: an installation that was interrupted, or
+        # met a full disk
+        (not version, Check(name, "fix", "only partly installed", partly)),
+        (
+            _numbers(version) < _numbers(oldest),
+            Check(name, "fix", f"{version}; the course needs {oldest} or newer.", older),
+        ),
+        (True, Check(name, "ok", str(version))),
+    )
+    return next(check for holds, check in found if holds)
 
 
 def _write_access(folder: pathlib.Path) -> Check:
@@ -893,45 +989,39 @@ def _write_access(folder: pathlib.Path) -> Check:
 
 def _accelerator(facts: Facts) -> Check:
     gpu = next((gpu for gpu in facts.accelerators if gpu.device), None)
-    if gpu is None:
-        detail = (
-            "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled "
-            "so"
-        )
-        return Check("accelerator", "note", detail)
-    failure = _failure("torch", device=str(gpu.device))
-    if failure is None:
-        return Check("accelerator", "ok", str(gpu))
-    found = f"{gpu.name} is present but cannot compute: {failure}"
-    return Check("accelerator", "fix", found, "Restart the kernel, then the machine.")
+    if gpu is not None:
+        works = Check("accelerator", "ok", str(gpu))
+        found = f"{gpu.name} is present but cannot compute"
+        remedy = "Restart the kernel, then the machine."
+        return _computing(works, found, remedy, "torch", device=str(gpu.device))
+    detail = (
+        "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
+    )
+    return Check("accelerator", "note", detail)
 
 
 def _cupy(facts: Facts) -> list[Check]:
     packages = facts.cupy_packages
     if not packages or facts.torch.kind != "cuda":
         return []
-    failure = _failure("cupy")
-    if failure is None:
-        versions = [f"{name} {facts.libraries.get(name, '')}".strip() for name in packages]
-        return [Check("cupy", "ok", ", ".join(versions))]
-    found = f"{' and '.join(packages)} cannot compute: {failure}"
+    versions = [f"{name} {facts.libraries.get(name, '')}".strip() for name in packages]
+    found = f"{' and '.join(packages)} cannot compute"
     remedy = f"See the lines about CuPy below, or run {set_up_command()}."
-    return [Check("cupy", "fix", found, remedy)]
+    return [_computing(Check("cupy", "ok", ", ".join(versions)), found, remedy, "cupy")]
 
 
-def _failure(library: str, **place: Any) -> str | None:
-    """Multiply ones, whose product is known, on a device; return in one line how it failed, or
-    None.
+def _computing(works: Check, found: str, remedy: str, library: str, **place: Any) -> Check:
+    """Multiply ones, whose product is known, on a device; return ``works`` where it is right, else
+    what was found with how it failed in one line.
     """
+    expected = float(_PRODUCT_SIZE**3)
     try:
         module = importlib.import_module(library)
         ones = module.ones((_PRODUCT_SIZE, _PRODUCT_SIZE), dtype=module.float32, **place)
         total = (ones @ ones).sum()
         answer = float(total.get() if library == "cupy" else total)  # waits for the device
+        failure = f"a product of ones sums to {answer:g} and not to {expected:g}."
     except Exception as error:
         # whatever a broken driver or library throws is what the report is for
-        return in_a_line(error)
-    expected = float(_PRODUCT_SIZE**3)
-    if answer == expected:
-        return None
-    return f"a product of ones sums to {answer:g} and not to {expected:g}."
+        answer, failure = math.nan, in_a_line(error)
+    return works if answer == expected else Check(works.name, "fix", f"{found}: {failure}", remedy)

@@ -83,33 +83,32 @@ class Accelerator(Result):
     slowdowns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        parts, is_nvidia = [self.name], self.kind == "cuda"
-        if self.memory_bytes is not None:
-            free = (
-                f"{format_bytes(self.free_bytes)} free of " if self.free_bytes is not None else ""
-            )
-            parts.append(f"{free}{format_bytes(self.memory_bytes)}")
-        if self.compute_capability:
-            parts.append(f"{'compute capability ' * is_nvidia}{self.compute_capability}")
-        if self.multiprocessors:
-            parts.append(f"{self.multiprocessors} {'SMs' if is_nvidia else 'compute units'}")
-        if self.clock_hz:
-            parts.append(f"{self.clock_hz / 1e6:.0f} MHz now")
-        if self.max_clock_hz:
-            parts.append(f"up to {self.max_clock_hz / 1e6:.0f} MHz")
-        if self.l2_bytes:
-            parts.append(f"L2 {format_bytes(self.l2_bytes)}")
-        if self.mig is not None:
-            slices = ", ".join(self.mig_slices) or "no slice visible"
-            parts.append(f"MIG on: {slices}" if self.mig else "MIG off")
-        if self.power_watts is not None:
-            limit = f" of {self.power_limit_watts:.0f}" if self.power_limit_watts else ""
-            parts.append(f"{self.power_watts:.0f}{limit} W")
-        if self.temperature_celsius is not None:
-            parts.append(f"{self.temperature_celsius:.0f} °C")
-        if self.slowdowns:
-            parts.append(f"clock reduced by {', '.join(self.slowdowns)}")
-        return ", ".join(parts)
+        is_nvidia, total, free = self.kind == "cuda", self.memory_bytes, self.free_bytes
+        of = f"{format_bytes(free)} free of " if free is not None else ""
+        limit = f" of {self.power_limit_watts:.0f}" if self.power_limit_watts else ""
+        slices = ", ".join(self.mig_slices) or "no slice visible"
+        clock, most = ((hertz or 0) / 1e6 for hertz in (self.clock_hz, self.max_clock_hz))
+        watts, celsius = self.power_watts or 0, self.temperature_celsius or 0
+        parts = (
+            (True, self.name),
+            (total is not None, f"{of}{format_bytes(total or 0)}"),
+            (
+                self.compute_capability,
+                f"{'compute capability ' * is_nvidia}{self.compute_capability}",
+            ),
+            (
+                self.multiprocessors,
+                f"{self.multiprocessors} {'SMs' if is_nvidia else 'compute units'}",
+            ),
+            (clock, f"{clock:.0f} MHz now"),
+            (most, f"up to {most:.0f} MHz"),
+            (self.l2_bytes, f"L2 {format_bytes(self.l2_bytes or 0)}"),
+            (self.mig is not None, f"MIG on: {slices}" if self.mig else "MIG off"),
+            (self.power_watts is not None, f"{watts:.0f}{limit} W"),
+            (self.temperature_celsius is not None, f"{celsius:.0f} °C"),
+            (self.slowdowns, f"clock reduced by {', '.join(self.slowdowns)}"),
+        )
+        return ", ".join(text for is_known, text in parts if is_known)
 
 
 @dataclass(frozen=True)
