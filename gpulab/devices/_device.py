@@ -277,8 +277,6 @@ def find(device: Any = None) -> Device:
     """
     if device is None:
         return default()
-    if isinstance(device, Device) and device.is_cpu:
-        return device
     if (
         not isinstance(device, (str, Device))
         and type(device).__module__.partition(".")[0] != "torch"
@@ -291,10 +289,9 @@ def find(device: Any = None) -> Device:
     if text in ("cpu", "cpu:0"):
         return Device("cpu")
     for candidate in accelerators():
-        spellings = {str(candidate), f"{candidate.kind}:{candidate.index}"}
-        if candidate.index == 0:
-            spellings |= {candidate.torch_type, candidate.kind, "gpu"}
-        if text in spellings:
+        kinds = {candidate.torch_type, candidate.kind}
+        spellings = {f"{kind}:{candidate.index}" for kind in kinds}
+        if text in spellings or (candidate.index == 0 and text in {*kinds, "gpu"}):
             return candidate
     there = ", ".join(map(str, available()))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

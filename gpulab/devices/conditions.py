@@ -16,7 +16,7 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -300,33 +300,36 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
-def _contended(window: Window, advice: str) -> Iterator[Note]:
-    if window.stolen is not None and window.stolen >= max(SHARE, window.others_step):
-        yield Note(
-            "contended",
-            f"the hypervisor gave {percent(min(window.stolen, 1.0))} of the time on these cores to "
-            "other machines (steal time). "
-            f"{advice or 'Measure again later, or on a machine that you do not share.'}",
-        )
-    elif (lost := _lost_to_others(window)) is not None:
+def _contended(window: Window, advice: str) -> Iterable[Note]:
+    stolen, others, lost = window.stolen or 0.0, window.others or 0.0, _lost_to_others(window)
+    busy, them = (
+        ("the core was busy", "it")
+        if window.cores == 1
+        else (f"all {window.cores} cores were busy", "them")
+    )
+    share = percent(min(others / window.cores, 1.0))
+    crowded = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
+    shared = advice or "Measure again later, or on a machine that you do not share."
+    causes = (
+        (
+            stolen >= max(SHARE, window.others_step),
+            f"the hypervisor gave {percent(min(stolen, 1.0))} of the time on these cores to other "
+            f"machines (steal time). {shared}",
+        ),
         # waits are booked when they end: one that began before the window can make more than the
         # whole of it
-        yield Note(
-            "contended",
-            f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the "
-            f"time. {advice or _ADVICE}",
-        )
-    elif window.delay is None and window.others is not None:
+        (
+            lost is not None,
+            f"other processes kept this one off its core for {percent(min(lost or 0.0, 1.0))} of "
+            f"the time. {advice or _ADVICE}",
+        ),
         # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
-        least = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
-        busy, them = f"all {window.cores} cores were busy", "them"
-        if window.cores == 1:
-            busy, them = "the core was busy", "it"
-        if window.others >= least:
-            share = percent(min(window.others / window.cores, 1.0))
-            yield Note(
-                "contended", f"{busy}, {share} of {them} with other processes. {advice or _ADVICE}"
-            )
+        (
+            window.delay is None and others >= crowded,
+            f"{busy}, {share} of {them} with other processes. {advice or _ADVICE}",
+        ),
+    )
+    return [Note("contended", sentence) for holds, sentence in causes if holds][:1]
 
 
 def _lost_to_others(window: Window) -> float | None:
@@ -346,60 +349,75 @@ def _lost_to_others(window: Window) -> float | None:
     return spread if spread >= SHARE and is_seen else None
 
 
-def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[Note]:
-    least = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds)
-    if window.throttled is not None and window.throttled >= least:
-        yield Note(
-            "throttled",
-            "the container's CPU quota held this process back for "
-            f"{percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more cores, or "
-            "measure with fewer threads.",
-        )
+def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[Note]:
+    least, held = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds), window.throttled or 0.0
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
-    if None not in (before.thermal_events, after.thermal_events) and hot > 0:
-        what = f"the cores slowed down because of heat {plural(hot, 'time')}"
-    elif (drop := _drop(before.frequency_hertz, after.frequency_hertz)) is not None:
-        clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
-        what = f"the cores' clock fell by {percent(drop)} to {clock} while measuring"
-    elif (below := _drop(after.base_frequency_hertz, after.frequency_hertz)) is not None:
-        what = f"the cores' clock is {percent(below)} below the manufacturer's base clock"
-    else:
-        return
+    are_counted = None not in (before.thermal_events, after.thermal_events)
+    fell = _drop(before.frequency_hertz, after.frequency_hertz)
+    below = _drop(after.base_frequency_hertz, after.frequency_hertz)
+    clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
+    slower = (
+        (
+            are_counted and hot > 0,
+            f"the cores slowed down because of heat {plural(hot, 'time')}",
+        ),
+        (fell, f"the cores' clock fell by {percent(fell)} to {clock} while measuring"),
+        (below, f"the cores' clock is {percent(below)} below the manufacturer's base clock"),
+    )
     cure = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
-    yield Note("throttled", f"{what}. {cure}")
+    sentences = [f"{what}. {cure}" for holds, what in slower if holds][:1]
+    if held >= least:
+        quota = (
+            "the container's CPU quota held this process back for "
+            f"{percent(min(held, 1.0))} of the time (cpu.stat). Ask for more cores, or measure "
+            "with fewer threads."
+        )
+        sentences.insert(0, quota)
+    return [Note("throttled", sentence) for sentence in sentences]
 
 
-def _drop(reference: float | None, value: float | None) -> float | None:
+def _drop(reference: float | None, value: float | None) -> float:
+    """Return by what share a clock is below another; 0 where that is little, or not known."""
     drop = 1.0 - value / reference if reference and value is not None else 0.0
-    return drop if drop >= _CLOCK_DROP else None
+    return drop if drop >= _CLOCK_DROP else 0.0
 
 
-def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator[Note]:
-    what, reasons = "", ", ".join(after.reasons or before.reasons)
-    if before.slowed_seconds is not None and after.slowed_seconds is not None:
+def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterable[Note]:
+    reasons, clock = ", ".join(after.reasons or before.reasons), after.clock_hertz
+    is_counted = before.slowed_seconds is not None and after.slowed_seconds is not None
+    share = ((after.slowed_seconds or 0.0) - (before.slowed_seconds or 0.0)) / seconds
+    fell, busy = _drop(before.clock_hertz, clock), after.neighbour_busy_ratio or 0.0
+    many = plural(after.neighbours or 0, "other process", "other processes")
+    slower = (
         # Seen on an H200: the violation counters also run for half a second after heavy work,
         # beside a full clock and no reason. So a share counts only where one of these two agrees;
         # else copies over PCIe would be called throttled.
-        is_slow = reasons or _drop(after.top_clock_hertz, after.clock_hertz) is not None
-        share = (after.slowed_seconds - before.slowed_seconds) / seconds
-        if share >= SHARE and is_slow:
-            what = f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time"
-    elif after.reasons and before.reasons:
-        what = "the GPU's clock was reduced before and after the measurement"
-    elif after.reasons and (drop := _drop(before.clock_hertz, after.clock_hertz)) is not None:
-        clock = f"{(after.clock_hertz or 0.0) / 1e6:.0f} MHz"
-        what = f"the GPU's clock fell by {percent(drop)} to {clock}"
-    if what:
-        yield Note(
+        (
+            is_counted and share >= SHARE and (reasons or _drop(after.top_clock_hertz, clock)),
+            f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time",
+        ),
+        (
+            not is_counted and after.reasons and before.reasons,
+            "the GPU's clock was reduced before and after the measurement",
+        ),
+        (
+            not is_counted and after.reasons and fell,
+            f"the GPU's clock fell by {percent(fell)} to {(clock or 0.0) / 1e6:.0f} MHz",
+        ),
+    )
+    notes = [
+        Note(
             "throttled",
             f"{what} ({reasons or 'power or heat'}). The figure is valid for this GPU under this "
             "load; to compare it with others, cool the GPU or lock its clock (nvidia-smi -lgc).",
         )
-    busy = after.neighbour_busy_ratio or 0.0
+        for holds, what in slower
+        if holds
+    ][:1]
     if after.neighbours and busy >= _GPU_SHARE:
-        many = plural(after.neighbours, "other process", "other processes")
-        yield Note(
-            "contended",
+        sentence = (
             f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
-            "when no other process uses it (nvidia-smi lists them).",
+            "when no other process uses it (nvidia-smi lists them)."
         )
+        notes.append(Note("contended", sentence))
+    return notes

@@ -25,6 +25,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -228,12 +229,11 @@ def _pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
     """
     if not bus.is_dir():
         return None
-    counts: dict[str, int] = {}
-    for device in bus.iterdir():
-        vendor = _PCI_VENDORS.get(host_facts.read_text(device / "vendor"))
-        if vendor and host_facts.read_text(device / "class").startswith("0x03"):
-            counts[vendor] = counts.get(vendor, 0) + 1
-    return counts
+    displays = [
+        one for one in bus.iterdir() if host_facts.read_text(one / "class").startswith("0x03")
+    ]
+    vendors = (_PCI_VENDORS.get(host_facts.read_text(one / "vendor")) for one in displays)
+    return dict(Counter(vendor for vendor in vendors if vendor))
 
 
 def _is_translated() -> bool:
@@ -405,21 +405,19 @@ class Machine(Result):
         """Return one row per part: processor, caches, memory, disk, each accelerator, libraries,
         and the problems.
         """
+        gpus = [(gpu.device or "GPU, not usable here", str(gpu)) for gpu in self.accelerators]
+        runs = f", runs CUDA up to {self.driver_cuda}" if self.driver_cuda else ""
+        versions = [f"{name} {version}" for name, version in self.libraries.items()]
         rows = [
             ("processor", str(self.processor)),
             ("caches", ", ".join(map(str, self.processor.caches)) or "not reported"),
             ("memory", str(self.memory)),
             ("disk", f"{format_bytes(self.disk_free_bytes)} free"),
+            *(gpus or [("accelerator", "none")]),
+            *([("NVIDIA driver", f"{self.driver}{runs}")] if self.driver else []),
+            ("libraries", ", ".join(versions)),
+            *((f"{p.severity}: {p.code}", f"{p.symptom} {p.remedy}") for p in self.problems),
         ]
-        rows += [(gpu.device or "GPU, not usable here", str(gpu)) for gpu in self.accelerators]
-        if not self.accelerators:
-            rows.append(("accelerator", "none"))
-        if self.driver:
-            runs = f", runs CUDA up to {self.driver_cuda}" if self.driver_cuda else ""
-            rows.append(("NVIDIA driver", f"{self.driver}{runs}"))
-        versions = [f"{name} {version}" for name, version in self.libraries.items()]
-        rows.append(("libraries", ", ".join(versions)))
-        rows += [(f"{p.severity}: {p.code}", f"{p.symptom} {p.remedy}") for p in self.problems]
         return ("this machine", ""), rows
 
 
@@ -907,14 +905,14 @@ class Checkup(Result):
     def text(self) -> str:
         """The report as it is printed in a terminal."""
         width = max((len(check.name) for check in self.checks), default=0)
-        lines = []
-        for check in self.checks:
-            lines.append(f"{check.state:4}  {check.name:{width}}  {check.detail}")
-            if check.remedy:
-                lines.append(f"{'':4}  {'':{width}}  -> {check.remedy}")
+        lines = [
+            f"{check.state:4}  {check.name:{width}}  {check.detail}"
+            + (f"\n{'':4}  {'':{width}}  -> {check.remedy}" if check.remedy else "")
+            for check in self.checks
+        ]
         wrong = sum(check.state == "fix" for check in self.checks)
-        lines.append(f"\n{plural(wrong, 'thing')} to fix." if wrong else "\nReady for class.")
-        return "\n".join(lines)
+        last = f"{plural(wrong, 'thing')} to fix." if wrong else "Ready for class."
+        return "\n".join([*lines, "", last])
 
 
 def checkup(facts: Facts | None = None) -> Checkup:

@@ -118,10 +118,12 @@ def processor_name() -> str:
         ):
             stated = str(winreg.QueryValueEx(key, "ProcessorNameString")[0])
     else:
-        for line in read_text(ROOT / "proc/cpuinfo").splitlines():
-            if line.startswith(("model name", "Model", "Hardware")):
-                stated = line.partition(":")[2]
-                break
+        named = re.search(
+            r"^(?:model name|Model|Hardware).*?:(.*)$",
+            read_text(ROOT / "proc/cpuinfo"),
+            re.MULTILINE,
+        )
+        stated = named.group(1) if named else ""
     found = " ".join(stated.split())
     return found or platform.processor() or platform.machine() or "unknown processor"
 
@@ -333,17 +335,17 @@ class Processor(Result):
         return "1 core's time" if self.quota_cores == 1 else f"{self.quota_cores:g} cores' time"
 
     def __str__(self) -> str:
-        cores = f"{self.name}, {plural(self.usable_cores, 'usable core')}"
-        if self.physical_cores not in (None, self.usable_cores):
-            cores += f" of {self.physical_cores} physical"
-        parts = [cores]
-        if self.quota_cores is not None:
-            parts.append(f"{self.quota_words} granted")
-        if self.clock_hz:
-            parts.append(f"{self.clock_hz / 1e9:.2f} GHz now")
-        if self.max_clock_hz:
-            parts.append(f"up to {self.max_clock_hz / 1e9:.2f} GHz")
-        return ", ".join([*parts, " ".join(self.simd)] if self.simd else parts)
+        is_part = self.physical_cores not in (None, self.usable_cores)
+        of = f" of {self.physical_cores} physical" if is_part else ""
+        now, most = ((hertz or 0) / 1e9 for hertz in (self.clock_hz, self.max_clock_hz))
+        parts = (
+            (True, f"{self.name}, {plural(self.usable_cores, 'usable core')}{of}"),
+            (self.quota_words, f"{self.quota_words} granted"),
+            (now, f"{now:.2f} GHz now"),
+            (most, f"up to {most:.2f} GHz"),
+            (self.simd, " ".join(self.simd)),
+        )
+        return ", ".join(text for is_known, text in parts if is_known)
 
     def cache(self, level: str) -> Cache | None:
         """Return one level ("L1d", "L2", "L3"), or None where the system does not report it."""
