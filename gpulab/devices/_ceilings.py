@@ -25,7 +25,7 @@ from gpulab.devices.specs import MemoryLevel
 from gpulab.devices.stream_rates import Clock
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 _MIB = 2**20
@@ -104,14 +104,13 @@ class Ceilings(Result):
     environment: Environment
 
     def __repr__(self) -> str:
-        rates = [
-            f"{level.name} {format_bytes_per_second(level.bytes_per_second)}"
-            for level in self.memory
-        ]
-        rates += [
-            f"{dtype} {format_flops_per_second(rate)}"
-            for dtype, rate in self.flops_per_second.items()
-        ]
+        rates = (
+            *(f"{m.name} {format_bytes_per_second(m.bytes_per_second)}" for m in self.memory),
+            *(
+                f"{dtype} {format_flops_per_second(rate)}"
+                for dtype, rate in self.flops_per_second.items()
+            ),
+        )
         return f"<Ceilings of {self.device}: {', '.join(rates)}>"
 
     @property
@@ -133,17 +132,19 @@ class Ceilings(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per level and one per arithmetic."""
         rows = [
-            (
-                f"{m.name}, {format_bytes(m.working_set_bytes)} streamed",
-                *(format_bytes_per_second(getattr(m, name)) for name in _RATES),
-            )
-            for m in self.memory
+            *(
+                (
+                    f"{m.name}, {format_bytes(m.working_set_bytes)} streamed",
+                    *(format_bytes_per_second(getattr(m, name)) for name in _RATES),
+                )
+                for m in self.memory
+            ),
+            *(
+                (f"matrix product {dtype}", format_flops_per_second(rate), "", "")
+                for dtype, rate in self.flops_per_second.items()
+            ),
+            *note_rows(self.notes, 4),
         ]
-        rows += [
-            (f"matrix product {dtype}", format_flops_per_second(rate), "", "")
-            for dtype, rate in self.flops_per_second.items()
-        ]
-        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
         return ("best of a few runs", "copy", "read", "triad"), rows
 
 
@@ -381,11 +382,8 @@ def _float32_as(precision: str) -> Iterator[None]:
 
     backends: Any = torch.backends
     matmuls = backends.cuda.matmul, backends.mkldnn.matmul
-    before = [place.fp32_precision for place in matmuls]
-    try:
+    with contextlib.ExitStack() as before:
         for place, value in zip(matmuls, (precision, "ieee"), strict=True):
+            before.callback(setattr, place, "fp32_precision", place.fp32_precision)
             place.fp32_precision = value
         yield
-    finally:
-        for place, value in zip(matmuls, before, strict=True):
-            place.fp32_precision = value

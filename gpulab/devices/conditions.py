@@ -195,6 +195,10 @@ def _base_hertz(root: pathlib.Path, cores: tuple[int, ...]) -> float | None:
     return 1e3 * min(clocks) if clocks else None
 
 
+# version 1 of control groups counts nanoseconds, version 2 microseconds
+_THROTTLED = {"throttled_time": 1e-9, "throttled_usec": 1e-6}
+
+
 @functools.cache
 def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
     folders = host_facts.cgroup_directories(root, "cpu")
@@ -202,14 +206,10 @@ def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _throttled_seconds(root: pathlib.Path) -> float | None:
-    total: float | None = None
-    for path in _cpu_stats(root):
-        for line in host_facts.read_text(path).splitlines():
-            name, _, value = line.partition(" ")
-            # version 1 counts nanoseconds, version 2 microseconds
-            if name in ("throttled_time", "throttled_usec"):
-                total = (total or 0.0) + int(value) * (1e-9 if name == "throttled_time" else 1e-6)
-    return total
+    lines = [line for path in _cpu_stats(root) for line in host_facts.read_text(path).splitlines()]
+    pairs = [line.partition(" ")[::2] for line in lines]
+    held = [int(value) * _THROTTLED[name] for name, value in pairs if name in _THROTTLED]
+    return sum(held) if held else None
 
 
 # -- what disturbed a measurement --------------------------------------------------------

@@ -397,9 +397,10 @@ class Machine(Result):
         gpus = ", ".join(gpu.name for gpu in self.accelerators) or "no accelerator"
         wrong = sum(problem.severity != "info" for problem in self.problems)
         state = f"{plural(wrong, 'problem')} to fix" if wrong else "nothing to fix"
-        host = f"{self.processor.name}, {plural(self.processor.usable_cores, 'core')}"
-        free = format_bytes(self.memory.available_bytes)
-        return f"<Machine: {host}, {free} free; {gpus}; {state}>"
+        return (
+            f"<Machine: {self.processor.name}, {plural(self.processor.usable_cores, 'core')}, "
+            f"{format_bytes(self.memory.available_bytes)} free; {gpus}; {state}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per part: processor, caches, memory, disk, each accelerator, libraries,

@@ -180,13 +180,11 @@ def resident_bytes() -> int:
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return the installed versions of the libraries that matter for a measurement."""
-    found: dict[str, str] = {}
+    found: dict[str, str | None] = {}
     for name in _WATCHED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version: str | None = importlib.metadata.version(name)
-            if version:  # None of one that is installed in part
-                found[name] = version
-    return found
+            found[name] = importlib.metadata.version(name)  # None of one that is installed in part
+    return {name: version for name, version in found.items() if version}
 
 
 def cgroup_directories(root: pathlib.Path, controller: str) -> list[tuple[int, pathlib.Path]]:

@@ -307,16 +307,11 @@ def _neighbors(handle: Any, since_microseconds: int) -> tuple[int | None, float 
         return None, None
     pids, ours = {int(process.pid) for process in processes}, os.getpid()
     count = len(pids - {ours}) if ours in pids else max(0, len(pids) - 1)
-    if count == 0:
-        return 0, 0.0
-    samples = ask("DeviceGetProcessUtilization", handle, since_microseconds)
+    samples = ask("DeviceGetProcessUtilization", handle, since_microseconds) if count else []
     if samples is None:
         return count, None
-    shares: dict[int, float] = {}
-    for sample in samples:
-        shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0.0), sample.smUtil / 100.0)
-    if ours in pids:
-        return count, max((share for pid, share in shares.items() if pid != ours), default=0.0)
-    # Our own id is hidden by the container: the busiest process during our own measurement is taken
-    # for ours.
-    return count, sorted([0.0, 0.0, *shares.values()])[-2]
+    shares = dict(sorted((int(sample.pid), sample.smUtil / 100.0) for sample in samples))
+    # Where our own id is hidden by the container, the busiest process during our own measurement is
+    # taken for ours.
+    others = sorted(share for pid, share in shares.items() if pid != ours)
+    return count, max(others if ours in pids else others[:-1], default=0.0)

@@ -147,13 +147,10 @@ class DeviceSpec(Result):
             (name, format_flops_per_second(figure.value), figure.source)
             for name, figure in self.flops_per_second.items()
         ]
-        for level in self.levels:
-            size, rate = "size not known", "not stated"
-            if math.isfinite(level.capacity_bytes):
-                size = format_bytes(level.capacity_bytes)
-            if level.bytes_per_second is not None:
-                rate = format_bytes_per_second(level.bytes_per_second)
-            rows.append((f"{level.name} ({size})", rate, level.source))
+        for name, size, rate, source in self.levels:
+            held = format_bytes(size) if math.isfinite(size) else "size not known"
+            most = "not stated" if rate is None else format_bytes_per_second(rate)
+            rows.append((f"{name} ({held})", most, source))
         return (self.name, "at most", "source"), rows
 
 

@@ -105,31 +105,31 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         return moved / best(lambda: _timed(work, clock))
     # Every run starts together and ends with the last thread: the rate that the whole machine
     # sustains.
-    spans: list[list[tuple[float, float]]] = [[] for _ in range(RUNS + 1)]
     barrier = threading.Barrier(threads)
-    failures: list[BaseException] = []
-    moved = 0
 
-    def body() -> None:
-        nonlocal moved
+    def body() -> tuple[int, list[tuple[float, float]]]:
+        spans = []
         try:
             work, moved = thread_work(operation, nbytes // threads)
-            for run in range(RUNS + 1):
+            for _ in range(RUNS + 1):
                 barrier.wait(_BARRIER_SECONDS)
                 start = clock()
                 work()
-                spans[run].append((start, clock()))
-        except BaseException as error:
-            failures.append(error)
+                spans.append((start, clock()))
+        except BaseException:
             barrier.abort()
+            raise
+        return moved, spans
 
-    for running in [pool.submit(body) for _ in range(threads)]:
-        running.result()
-    real = [error for error in failures if not isinstance(error, threading.BrokenBarrierError)]
-    if failures:
-        raise (real or failures)[0]
-    seconds = min(max(end for _, end in run) - min(start for start, _ in run) for run in spans[1:])
-    return threads * moved / seconds
+    running = [pool.submit(body) for _ in range(threads)]
+    failures = [error for error in (one.exception() for one in running) if error is not None]
+    # the first failure, not the broken barrier that it left to the others
+    for error in sorted(failures, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+        raise error
+    results = [one.result() for one in running]
+    runs = list(zip(*(spans for _, spans in results), strict=True))[1:]
+    seconds = min(max(end for _, end in run) - min(start for start, _ in run) for run in runs)
+    return sum(moved for moved, _ in results) / seconds
 
 
 def _timed(work: Callable[[], Any], clock: Clock) -> float:
