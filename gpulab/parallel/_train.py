@@ -33,7 +33,7 @@ from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProces
 from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
 from gpulab.parallel.scaling_steps import own_device
 from gpulab.training.backend_switches import switches
-from gpulab.training.data_tasks import Order, Task, check_seed
+from gpulab.training.data_tasks import Task, check_seed, order
 from gpulab.units import plural
 
 # What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
@@ -481,7 +481,7 @@ def _batches(job: TrainingJob, device: Any) -> Iterator[tuple[Any, Any]]:
     seed.
     """
     data = training.task(job.task).train
-    for indices in Order(len(data), job.batch_size, job.seed, 0, job.steps):
+    for indices in order(len(data), job.batch_size, job.seed, 0, job.steps):
         inputs, targets = data[torch.from_numpy(indices)]
         yield (
             inputs.to(device, getattr(torch, job.dtype) if inputs.is_floating_point() else None),

@@ -369,11 +369,9 @@ class _Climb:
                 while not run.is_over:
                     run.advance(50)
                 self._check_learning(names, run)
-                run.evaluate()
-                assert run.answers is not None
-                found.append(run.answers)
+                found.append(run.test())
                 if is_script:
-                    _scripts[key] = run.answers
+                    _scripts[key] = found[-1]
             finally:
                 run.close()
         return found

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,14 @@ from gpulab.training import backend_switches
 from gpulab.training._step import MOST_STEPS, SCALED, GraphedStep, Step, explain, settle
 from gpulab.training.data_tasks import (
     Answers,
-    Feed,
-    Order,
+    Batch,
     Task,
     accuracy_of,
     answers_of,
     check_seed,
+    feed,
     find_task,
+    order,
 )
 from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, SeedsResult
 
@@ -260,7 +261,7 @@ class Run:
         self._generators = backend_switches.Generators(self.options.seed, self.device)
         self.meter = Meter(read_clock, self.device, is_opaque=self.options.compile)
         self.answers: Answers | None = None
-        self._feed: Feed | None = None
+        self._feed: Generator[Batch, None, None] | None = None
         self.first_bad_step: int | None = None
         self._began_finite = model is None or all(
             bool(torch.isfinite(parameter).all()) for parameter in self._step.parameters
@@ -359,10 +360,11 @@ class Run:
         o, step = self.options, self._step
         try:
             if self._feed is None:
-                order = Order(len(self.task.train), o.batch_size, o.seed, number, o.steps)
-                self._feed = Feed(
+                self._feed = feed(
                     self.task.train,
-                    order,
+                    order(len(self.task.train), o.batch_size, o.seed, number, o.steps),
+                    batch_size=o.batch_size,
+                    seed=o.seed,
                     loading=o.loading,
                     workers=o.workers,
                     prefetch=o.prefetch,
@@ -372,7 +374,7 @@ class Run:
                 )
             batch = next(self._feed)
             self.meter.mark("data")
-            if not self._feed.on_device:
+            if o.workers or not o.prefetch:  # else the thread ahead has copied it
                 batch = step.to_device(batch)
                 self.meter.mark("copy")
             following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -400,21 +402,24 @@ class Run:
     def _non_finite_items(self, number: int) -> int:
         """How many items of a step's batch are not finite numbers in the run's precision."""
         o = self.options
-        inputs, _ = self.task.train[
-            torch.from_numpy(
-                next(iter(Order(len(self.task.train), o.batch_size, o.seed, number, number + 1)))
-            )
-        ]
+        chosen = next(order(len(self.task.train), o.batch_size, o.seed, number, number + 1))
+        inputs, _ = self.task.train[torch.from_numpy(chosen)]
         if not inputs.is_floating_point():
             return 0
         held = inputs.to(self._step.dtype or self._step.autocast_dtype or inputs.dtype)
         return int((~torch.isfinite(held)).flatten(1).any(1).sum())
 
-    def evaluate(self) -> Accuracy:
-        """Return the accuracy on the test now, in the arithmetic that the weights are in."""
+    def test(self) -> Answers:
+        """Return what the model answers on the test now, in the arithmetic that the weights are
+        in.
+        """
         with backend_switches.switches(self.options.precision, self.device):
             self.answers = answers_of(self.model, self.task)
-        return self.answers.accuracy()
+        return self.answers
+
+    def evaluate(self) -> Accuracy:
+        """Return the accuracy on the test now."""
+        return self.test().accuracy()
 
     def _tested(self, notes: list[Note]) -> Accuracy | None:
         """Return the accuracy; a test that fails costs the test, never the run."""
@@ -513,62 +518,67 @@ def diverged_note(
     began_finite : bool
         Whether all weights were finite numbers before the first step.
     """
-    if bad is None:
-        when = (
-            f"after the last step ({len(losses) - 1}, loss {losses[-1]:.3g}) the test's loss is "
-            "not a finite number"
-        )
-    else:
-        before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
-        when = f"the loss was {losses[bad]} at step {bad}{before}"
-    if not began_finite:
-        cause = (
+    before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
+    when = (
+        f"after the last step ({len(losses) - 1}, loss {losses[-1]:.3g}) the test's loss is not a "
+        "finite number"
+        if bad is None
+        else f"the loss was {losses[bad]} at step {bad}{before}"
+    )
+    layer = (
+        ""
+        if options.precision in SCALED
+        else " If that changes nothing, a layer makes the nan: look for a division by zero, or a "
+        "root or logarithm of zero."
+    )
+    causes = (
+        (
+            not began_finite,
             "The model had weights that are infinite or nan from the start. Pass "
-            "task.make_model(seed), or a model with finite weights."
-        )
-    elif non_finite:
-        cause = (
+            "task.make_model(seed), or a model with finite weights.",
+        ),
+        (
+            non_finite,
             f"{non_finite} of the {options.batch_size} items of that batch hold numbers that are "
             f"infinite or nan in {options.precision}, so it is the data. Find them with "
-            "torch.isfinite, and fix them or leave them out."
-        )
-    elif bad == 0 and options.precision in SCALED:
-        cause = (
+            "torch.isfinite, and fix them or leave them out.",
+        ),
+        (
+            bad == 0 and options.precision in SCALED,
             "No update came before it, so the forward pass leaves the range of float16. Pass "
-            'precision="bfloat16".'
-        )
-    elif bad == 0:
-        cause = (
+            'precision="bfloat16".',
+        ),
+        (
+            bad == 0,
             "No update came before it, so it is the model itself. Look at its layers: "
-            "task.loss(model, task.train[:8])."
-        )
-    else:
-        cause = _advice(options, own_optimizer)
-        if options.precision not in SCALED:
-            cause += (
-                " If that changes nothing, a layer makes the nan: look for a division by zero, or "
-                "a root or logarithm of zero."
-            )
-    return Note("diverged", f"{when}. {cause}")
+            "task.loss(model, task.train[:8]).",
+        ),
+        (True, f"{_advice(options, own_optimizer)}{layer}"),
+    )
+    return Note("diverged", f"{when}. {next(cause for holds, cause in causes if holds)}")
 
 
 def _advice(options: Options, own_optimizer: bool) -> str:
-    if options.precision == "pure-float16":
-        return (
+    is_clipped = options.clip is not None or options.optimizer.startswith(_ADAPTIVE)
+    ways = (
+        (
+            options.precision == "pure-float16",
             'Pass precision="float16", which keeps float32 weights and scales the loss, or '
-            '"bfloat16"; in pure float16 '
-            "the optimizer's epsilon is zero, which makes the weights nan."
-        )
-    if options.precision in SCALED and options.loss_scale != "dynamic":
-        return 'Leave loss_scale out, so that it is dynamic, or pass precision="bfloat16".'
-    if own_optimizer:
-        return "Give your optimizer a smaller learning rate."
-    clip = (
-        ""
-        if options.clip is not None or options.optimizer.startswith(_ADAPTIVE)
-        else ", or clip=1.0"
+            '"bfloat16"; in pure float16 the optimizer\'s epsilon is zero, which makes the weights '
+            "nan.",
+        ),
+        (
+            options.precision in SCALED and options.loss_scale != "dynamic",
+            'Leave loss_scale out, so that it is dynamic, or pass precision="bfloat16".',
+        ),
+        (own_optimizer, "Give your optimizer a smaller learning rate."),
+        (
+            True,
+            f"Pass a smaller learning_rate (it was {options.learning_rate:g})"
+            f"{'' if is_clipped else ', or clip=1.0'}.",
+        ),
     )
-    return f"Pass a smaller learning_rate (it was {options.learning_rate:g}){clip}."
+    return next(way for holds, way in ways if holds)
 
 
 def rising_note(
@@ -730,12 +740,9 @@ def fit(
     report = _validate.callback("fit", "progress", progress)
     asked = _validate.callback("fit", "stop", stop)
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
-    try:
-        # the test too: an interrupt in its midst would lose the run
-        with _interrupts.deferred() as interrupt:
-            return _driven(run, report, asked, interrupt)
-    finally:
-        run.close()
+    # the test too: an interrupt in its midst would lose the run
+    with contextlib.closing(run), _interrupts.deferred() as interrupt:
+        return _driven(run, report, asked, interrupt)
 
 
 def _driven(
@@ -829,29 +836,21 @@ def over_seeds(
     # between two runs too: an interrupt there would lose those that are complete
     with _interrupts.deferred() as interrupt:
 
-        def is_over() -> bool:
-            return interrupt.asked or (asked is not None and asked())
-
         def step(fraction: float, text: str) -> None:
             if report is not None:
                 done = (len(runs) + fraction) / len(chosen)
                 report(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
 
         for seed in chosen:
-            model = job.make_model(seed)
-            try:
-                run = fit(job, model=model, seed=seed, progress=step, stop=is_over, **options)
-            except (StoppedError, KeyboardInterrupt):  # before this seed's first step
-                if runs:
-                    break
-                if interrupt.asked:
-                    raise KeyboardInterrupt from None
-                raise
-            runs.append(run)
-            # as the run's own test: its accuracy stands beside
-            with backend_switches.switches(run.options.precision, devices.find(run.device)):
-                answers.append(answers_of(model, job))
-            if run.ended in ("stopped", "interrupted"):
+            with contextlib.closing(Run(job, seed=seed, **options)) as run:
+                try:
+                    runs.append(_driven(run, step, asked, interrupt))
+                except (StoppedError, KeyboardInterrupt):  # before this seed's first step
+                    if runs:
+                        break
+                    raise
+                answers.append(run.answers or run.test())
+            if runs[-1].ended in ("stopped", "interrupted"):
                 break
     done = chosen[: len(runs)]
     is_cut = len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted")

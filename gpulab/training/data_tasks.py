@@ -15,10 +15,10 @@ from __future__ import annotations
 import functools
 import math
 import os
-import queue
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -351,8 +351,6 @@ def task(name: str | Task) -> Task:
 
 _BATCH = 250
 _Z = 1.959964  # the normal distribution's 97.5 % point
-
-
 find_task = task  # for functions that have a task among their arguments
 
 
@@ -625,53 +623,48 @@ def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
 
 
 Batch = tuple[Any, Any]
+Load = Callable[[np.ndarray], Batch]
 _DEFAULT_AHEAD = 2  # batches a worker prepares ahead where nothing else was asked, as PyTorch does
-_PATIENCE_SECONDS = 0.1
 _LINUX_SHARED = "/dev/shm"
 
 
-class Order:
-    """The indices of the batches ``first`` to ``last`` (not included), each int64 of shape
+def order(items: int, batch_size: int, seed: int, first: int, last: int) -> Iterator[np.ndarray]:
+    """Yield the indices of the batches ``first`` to ``last`` (not included), each int64 of shape
     (batch_size,).
 
     Each epoch is another permutation; its last items that fill no batch wait for another epoch.
     Batch k depends on the seed and k alone, so a run whose loading was cut off goes on with the
     batches that it would have seen.
     """
-
-    def __init__(self, items: int, batch_size: int, seed: int, first: int, last: int) -> None:
-        self.items, self.batch_size, self.seed, self.first, self.last = (
-            items,
-            batch_size,
-            seed,
-            first,
-            last,
-        )
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        an_epoch, size = self.items // self.batch_size, self.batch_size
-        permutation, known = np.zeros(0, dtype=np.int64), -1
-        for number in range(self.first, self.last):
-            epoch, place = divmod(number, an_epoch)
-            if epoch != known:
-                permutation, known = (
-                    np.random.default_rng((self.seed, epoch)).permutation(self.items),
-                    epoch,
-                )
-            yield permutation[place * size : (place + 1) * size]
+    permutation = np.zeros(0, dtype=np.int64)
+    for number in range(first, last):
+        epoch, place = divmod(number, items // batch_size)
+        if place == 0 or number == first:
+            permutation = np.random.default_rng((seed, epoch)).permutation(items)
+        yield permutation[place * batch_size : (place + 1) * batch_size]
 
 
-class Feed:
-    """What gives a run its batches: ``next(feed)``, then ``close()``.
+def feed(
+    data: Data,
+    chosen: Iterator[np.ndarray],
+    *,
+    batch_size: int,
+    seed: int,
+    loading: str,
+    workers: int,
+    prefetch: int,
+    pinned: bool,
+    to_device: Callable[[Batch], Batch],
+    device: devices.Device,
+) -> Generator[Batch, None, None]:
+    """Yield a run's batches; its end, or ``close()``, ends the thread or the processes.
 
     Parameters
     ----------
     data : Data
-    order : Order
-    loading, workers, prefetch, pinned
+    chosen : iterator of ndarray
+        From ``order``.
+    batch_size, seed, loading, workers, prefetch, pinned
         As in ``training.fit``.
     to_device : callable
         Copies a batch to the device; called by the thread ahead where there is one, else by the
@@ -679,52 +672,31 @@ class Feed:
     device : Device
         Where that is; a thread ahead has a stream of its own there.
     """
-
-    def __init__(
-        self,
-        data: Data,
-        order: Order,
-        *,
-        workers: int,
-        prefetch: int,
-        pinned: bool,
-        to_device: Callable[[Batch], Batch],
-        device: devices.Device,
-        loading: str = "batches",
-    ) -> None:
-        self.on_device = prefetch > 0 and workers == 0
-        self._ahead: _Ahead | None = None
-        source: Any = _ItemByItem(data) if loading == "items" else data
-        if workers:
-            check_shared(
-                "fit",
-                (data.inputs[:1].nbytes + data.targets[:1].nbytes) * order.batch_size,
-                workers,
-                prefetch or _DEFAULT_AHEAD,
-            )
-            self._batches = _workers(source, order, workers, prefetch, pinned)
-            return
-        batches = (
-            _resident(data, order, to_device)
-            if loading == "resident"
-            else _here(source, order, pinned)
+    source: Any = _ItemByItem(data) if loading == "items" else data
+    if workers:
+        nbytes = (data.inputs[:1].nbytes + data.targets[:1].nbytes) * batch_size
+        check_shared("fit", nbytes, workers, prefetch or _DEFAULT_AHEAD)
+        loader: DataLoader[Any] = DataLoader(
+            source,
+            batch_sampler=cast(Any, chosen),
+            num_workers=workers,
+            prefetch_factor=prefetch or _DEFAULT_AHEAD,
+            pin_memory=pinned,
+            collate_fn=tuple,
+            # or the loader would draw its workers' seeds from the learner's generator
+            generator=torch.Generator().manual_seed(seed),
+            worker_init_fn=_interrupts.leave_to_the_run,
         )
-        if prefetch:
-            self._ahead = _Ahead(batches, prefetch, to_device, device)
-            batches = iter(self._ahead)
-        self._batches = batches
-
-    def __next__(self) -> Batch:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """End the thread or the processes."""
-        if self._ahead is not None:
-            self._ahead.close()
-        # Not left to the last reference: an error that a notebook keeps holds the loader, and its
-        # processes heed no interrupt.
-        getattr(self._batches, "_shutdown_workers", lambda: None)()
-        self._batches = iter(())
+        batches: Any = iter(loader)
+        try:
+            yield from batches
+        finally:
+            # Not left to the last reference: an error that a notebook keeps holds the loader, and
+            # its processes heed no interrupt.
+            batches._shutdown_workers()
+        return
+    load = _resident(data, to_device) if loading == "resident" else _here(source, pinned)
+    yield from _ahead(chosen, load, prefetch, to_device, device) if prefetch else map(load, chosen)
 
 
 class _ItemByItem:
@@ -742,40 +714,65 @@ class _ItemByItem:
     __getitems__ = __getitem__  # what PyTorch's DataLoader asks for at once
 
 
-def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> Iterator[Batch]:
+def _resident(data: Data, to_device: Callable[[Batch], Batch]) -> Load:
     """Copy all of the data once; a batch is then an indexing on the device."""
     inputs, targets = to_device((data.inputs, data.targets))
-    for indices in order:
+
+    def load(indices: np.ndarray) -> Batch:
         chosen = torch.from_numpy(indices)
         # from pageable memory the host would wait, in each step, for all that the device has still
         # to do
         if inputs.is_cuda:
             chosen = chosen.pin_memory()
         chosen = chosen.to(inputs.device, non_blocking=inputs.is_cuda)
-        yield inputs[chosen], targets[chosen]
+        return inputs[chosen], targets[chosen]
+
+    return load
 
 
-def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:
-    for indices in order:
+def _here(data: Data, pinned: bool) -> Load:
+    def load(indices: np.ndarray) -> Batch:
         inputs, targets = data[torch.from_numpy(indices)]
-        yield (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
+        return (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
+
+    return load
 
 
-def _workers(
-    data: Data, order: Order, workers: int, prefetch: int, pinned: bool
+def _ahead(
+    chosen: Iterator[np.ndarray],
+    load: Load,
+    ahead: int,
+    to_device: Callable[[Batch], Batch],
+    device: devices.Device,
 ) -> Iterator[Batch]:
-    # A generator of its own: the loader would otherwise draw its workers' seeds from the learner's.
-    loader: DataLoader[Any] = DataLoader(
-        cast(Any, data),
-        batch_sampler=cast(Any, order),
-        num_workers=workers,
-        prefetch_factor=prefetch or _DEFAULT_AHEAD,
-        pin_memory=pinned,
-        collate_fn=tuple,
-        generator=torch.Generator().manual_seed(order.seed),
-        worker_init_fn=_interrupts.leave_to_the_run,
-    )
-    return iter(loader)
+    """Yield batches that a thread prepares and copies to the device, a few ahead of the run."""
+    is_cuda = device.torch_type == "cuda"
+    stream = cast(Any, torch.cuda.Stream)(device.index) if is_cuda else None
+
+    def copied(indices: np.ndarray) -> tuple[Batch, Any]:
+        batch = load(indices)
+        with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
+            there = to_device(batch)
+            return there, stream.record_event() if stream is not None else None
+
+    def ready(loading: Future[tuple[Batch, Any]]) -> Batch:
+        batch, event = loading.result()
+        if event is not None:
+            current = torch.cuda.current_stream(device.index)
+            current.wait_event(event)
+            for tensor in batch:
+                tensor.record_stream(current)
+        return batch
+
+    pool, waiting = ThreadPoolExecutor(1, "gpulab-prefetch"), deque[Future[tuple[Batch, Any]]]()
+    try:
+        for indices in chosen:
+            waiting.append(pool.submit(copied, indices))
+            if len(waiting) > ahead:
+                yield ready(waiting.popleft())
+        yield from map(ready, waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
@@ -799,65 +796,3 @@ def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
             "for them. Lower workers, prefetch or batch_size, free some there, or start the "
             "container with more (docker run --shm-size=1g)."
         )
-
-
-class _Ahead:
-    """A thread that prepares batches and copies them to the device, a few ahead of the run."""
-
-    def __init__(
-        self,
-        batches: Iterator[Batch],
-        ahead: int,
-        to_device: Callable[[Batch], Batch],
-        device: devices.Device,
-    ) -> None:
-        self._batches, self._to_device, self._device = batches, to_device, device
-        self._queue: queue.Queue[Any] = queue.Queue(maxsize=ahead)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="gpulab-prefetch", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            # The current device is that of each thread: of this one it is the first, wherever the
-            # run trains.
-            stream = (
-                cast(Any, torch.cuda.Stream)(self._device.index)
-                if self._device.torch_type == "cuda"
-                else None
-            )
-            for batch in self._batches:
-                with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
-                    there = self._to_device(batch)
-                    event = stream.record_event() if stream is not None else None
-                self._give((there, event))
-                if self._closed.is_set():
-                    return
-        except BaseException as error:  # passed to the run, which raises it
-            self._give(error)
-
-    def _give(self, item: Any) -> None:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=_PATIENCE_SECONDS)
-            except queue.Full:
-                continue
-            return
-
-    def __iter__(self) -> Iterator[Batch]:
-        while True:
-            item = self._queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            batch, event = item
-            if event is not None:
-                stream = torch.cuda.current_stream(self._device.index)
-                stream.wait_event(event)
-                for tensor in batch:
-                    if tensor.is_cuda:
-                        tensor.record_stream(stream)
-            yield batch
-
-    def close(self) -> None:
-        self._closed.set()
-        self._thread.join(timeout=5)
