@@ -378,7 +378,7 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
 
 
 @contextlib.contextmanager
-def guard(doing: str) -> Iterator[None]:
+def guard(doing: str, expected: str = "") -> Iterator[None]:
     """Raise ``OutOfMemoryError`` or ``DeviceError`` in place of a library's own error inside the
     block.
 
@@ -386,11 +386,17 @@ def guard(doing: str) -> Iterator[None]:
     ----------
     doing : str
         What the block does, with its values, for the sentence.
+    expected : str
+        What was expected and what to do, where the block calls code of the learner's: any other
+        error is then raised as ``InputError`` with this sentence.
     """
     try:
         yield
     except Exception as error:
         ours = translate(error, doing)
+        if ours is None and expected:
+            raised = f"{type(error).__name__} ({message_of(error)})"
+            ours = InputError(f"{doing} raised {raised}; expected {expected}")
         if ours is None or ours is error:
             raise
         raise ours from error

@@ -21,7 +21,6 @@ from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, paired_ratio
 from gpulab.training import backend_switches
 from gpulab.training._loop import Run
-from gpulab.training._step import DEFAULTS
 from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds, find_task
 from gpulab.training.ladder_recordings import START, Technique, recorded_gains, techniques
 from gpulab.training.run_results import (
@@ -171,12 +170,6 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
         ("start", base),
         *((technique.title, technique.options) for technique in wanted),
     ):
-        unknown = [name for name in options if name not in (*DEFAULTS, "model")]
-        if unknown:
-            raise InputError(
-                f"ladder: {what} has {shown(unknown[0])}; expected some of "
-                f"{', '.join(sorted(DEFAULTS))}. Pass these names."
-            )
         if options.get("model") is not None:
             raise InputError(
                 f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would "

@@ -209,6 +209,8 @@ class Run:
     Attributes
     ----------
     task : Task
+    model : torch.nn.Module
+        On the run's device.
     device : Device
     options : Options
         The options in effect on this device.
@@ -254,8 +256,8 @@ class Run:
         settled = settle(self.task, device, options)
         self.options, self.device, _, self.notes = settled
         self._own_optimizer = callable(options.get("optimizer"))
-        made = self.task.make_model(self.options.seed) if model is None else model
-        self._step = Step(self.task, settled, made)
+        self.model = self.task.make_model(self.options.seed) if model is None else model
+        self._step = Step(self.task, settled, self.model)
         self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
         self.losses: list[float] = []
         self._generators = backend_switches.Generators(self.options.seed, self.device)
@@ -268,11 +270,6 @@ class Run:
         )
         self.parts_every = _PARTED_EVERY
         self._stretches = 0
-
-    @property
-    def model(self) -> Any:
-        """The model, on the run's device."""
-        return self._step.model
 
     @property
     def is_over(self) -> bool:

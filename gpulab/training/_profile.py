@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpulab import _validate, devices
-from gpulab.errors import GpulabError, InputError, kind_of, message_of
+from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
@@ -125,28 +125,11 @@ class Profile(Result):
     @property
     def between_ratio(self) -> float:
         """The share of the steps in which the host ran no operator: Python code and waiting."""
-        return 1.0 - self._covered("host")
-
-    @property
-    def device_idle_ratio(self) -> float | None:
-        """The share of the steps in which the device ran no kernel; None on a CPU, where host and
-        device are one.
-        """
-        return (
-            1.0 - self._covered("device")
-            if any(span.lane == "device" for span in self.spans)
-            else None
-        )
-
-    def _covered(self, lane: str) -> float:
-        """Return the share of the steps in which a lane was at work."""
-        pieces = [
-            (s.start_seconds, s.end_seconds) for s in self.spans if s.lane == lane and s.depth == 0
-        ]
         whole = sum(end - start for start, end in self.steps)
-        return (
-            sum(overlap(union(pieces), step) for step in self.steps) / whole if whole > 0 else 0.0
-        )
+        calls = [s for s in self.spans if s.lane == "host" and s.depth == 0]
+        pieces = union((span.start_seconds, span.end_seconds) for span in calls)
+        busy = sum(overlap(pieces, step) for step in self.steps)
+        return 1.0 - (busy / whole if whole > 0 else 0.0)
 
     def __repr__(self) -> str:
         each = plural(round(self.operators_per_step), "operator")
@@ -259,29 +242,21 @@ def profile(
     )
     where = devices.find(device)
 
-    def once(what: str) -> float:
+    def once() -> float:
         """Make a step and wait for the device; return how long both took."""
         begin = time.perf_counter()
-        try:
-            with devices.guard(f"profile: {what}"):
-                step(*args)
-                where.synchronize()
-        except GpulabError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"profile: the step raised {type(error).__name__} ({message_of(error)}); expected "
-                "it to run. Call it once by itself first."
-            ) from error
+        with devices.guard("profile: the step", "it to run. Call it once by itself first."):
+            step(*args)
+            where.synchronize()
         return time.perf_counter() - begin
 
-    for number in range(warmup):
-        once(f"warm-up step {number + 1} of {warmup}")
+    for _ in range(warmup):
+        once()
     with _profiling(where) as profiler:
         for number in range(steps):
             with record_function(f"{_MARK}{number}"):
-                once(f"step {number + 1} of {steps} under the profiler")
-    plain = [once(f"step without the profiler {number + 1} of {steps}") for number in range(steps)]
+                once()
+    plain = [once() for _ in range(steps)]
     label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
     # A mean, as all figures of a step here: its rows in the table add up to it.
     return _result(label, where, profiler.events(), steps, sum(plain) / steps)
@@ -366,18 +341,16 @@ def _on_device(event: Any) -> bool:
     return str(event.device_type).rpartition(".")[2] != "CPU"
 
 
-def _is_mark(event: Any) -> bool:
-    return bool(getattr(event, "is_user_annotation", False))
-
-
 def _span(event: Any, zero: float, windows: Sequence[tuple[float, float]]) -> ProfileSpan | None:
     """Return an event as a span; None for our own marks and for what is outside the steps."""
     start, end = (event.time_range.start - zero) * 1e-6, (event.time_range.end - zero) * 1e-6
     if event.name.startswith(_MARK) or end <= start or not windows[0][0] <= start <= windows[-1][1]:
         return None
     if _on_device(event):
-        return None if _is_mark(event) else ProfileSpan(event.name, "device", 0, start, end)
-    if _is_mark(event):
+        return (
+            None if event.is_user_annotation else ProfileSpan(event.name, "device", 0, start, end)
+        )
+    if event.is_user_annotation:
         return ProfileSpan(
             event.name.rpartition("#")[2], "mark", _depth(event, marks=True), start, end
         )
@@ -388,7 +361,7 @@ def _depth(event: Any, *, marks: bool) -> int:
     """Return how many operators (or marks) an event lies in."""
     depth, parent = 0, event.cpu_parent
     while parent is not None:
-        if _is_mark(parent) == marks and not parent.name.startswith(_MARK):
+        if parent.is_user_annotation == marks and not parent.name.startswith(_MARK):
             depth += 1
         parent = parent.cpu_parent
     return depth
@@ -398,12 +371,12 @@ def _costs(events: Any, count: int) -> dict[str, tuple[float, float, float]]:
     """Return what each operator took by itself, a step."""
     found: dict[str, list[float]] = {}
     for event in events:
-        if _on_device(event) or _is_mark(event) or event.name.startswith(_MARK):
+        if _on_device(event) or event.is_user_annotation or event.name.startswith(_MARK):
             continue
         cost = found.setdefault(event.name, [0.0, 0.0, 0.0])
         cost[0] += 1
         cost[1] += event.self_cpu_time_total * 1e-6
-        cost[2] += getattr(event, "self_device_time_total", 0.0) * 1e-6
+        cost[2] += event.self_device_time_total * 1e-6
     ordered = sorted(found.items(), key=lambda item: -item[1][1])
     return {
         name: (calls / count, host / count, there / count) for name, (calls, host, there) in ordered
@@ -532,17 +505,15 @@ def hidden_waits(
     calls = _validate.whole("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
     waits = _Waits(where.torch_type, _validate.flag("hidden_waits", "count_to_cpu", count_to_cpu))
-    warned = None
-    try:
-        with _debug_mode(where) as caught, _operators(waits), _fetches(waits):
-            for _ in range(calls):
-                fn(*args)
-        warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
-    except Exception as error:
-        raise InputError(
-            f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to run. Call it once by itself first."
-        ) from error
+    with (
+        devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
+        _debug_mode(where) as caught,
+        _operators(waits),
+        _fetches(waits),
+    ):
+        for _ in range(calls):
+            fn(*args)
+    warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
     sites = tuple((*where, count) for where, count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
     return HiddenWaits(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gpulab import _files, _validate, devices, timing
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.timing.comparing import compare_within
@@ -48,6 +48,7 @@ _WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it
 # much later
 _THREAD_SECONDS = 10.0
 
+_TRAINS = "it to train the model. Call it once by itself: script(task.make_model(), task.train)."
 _USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
 _READING = (
     "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
@@ -232,18 +233,10 @@ class _Script:
         """
         generators = Generators(seed, self.where)
         own = dataclasses.replace(data, inputs=data.inputs.clone(), targets=data.targets.clone())
-        try:
+        with devices.guard(f"compare_scripts: {self.name}", _TRAINS):
             with generators.in_use(), backend_switches.put_back():
                 self.script(model, own)
             self.where.synchronize()
-        except GpulabError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"compare_scripts: {self.name} raised {type(error).__name__} "
-                f"({message_of(error)}); expected it to train the model. Call it once by itself: "
-                "script(task.make_model(), task.train)."
-            ) from error
 
     def timed(self, data: Data) -> Callable[[], None]:
         """Return what is timed: the script on a new model."""

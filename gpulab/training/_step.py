@@ -100,25 +100,27 @@ def _check_precision(precision: Any) -> None:
     """Refuse what is no precision; a format that nothing trains in is explained, with the next
     best.
     """
-    word = precision.lower() if isinstance(precision, str) else ""
-    expected = f"expected one of: {', '.join(PRECISIONS)}"
-    if word.startswith(("float8", "fp8", "float4", "fp4")):
-        raise InputError(
-            f"fit: precision is {shown(precision)}; {expected}. PyTorch multiplies so few bits "
-            "only on some GPUs (8 bits from compute capability 8.9 on), with a scale for each "
-            "tensor that another library keeps. Pass 'bfloat16', the next best; "
-            "gl.precision.matmul_error shows what 8 bits lose."
-        )
-    if word.startswith(("int", "uint")):
-        raise InputError(
-            f"fit: precision is {shown(precision)}; {expected}. Integers have no gradients. Pass "
-            "model=gl.compression."
-            "quantize_aware(model), which rounds the weights to few bits while it trains."
-        )
-    if word in _OTHER_NAMES and precision not in PRECISIONS:
-        raise InputError(
-            f"fit: precision is {shown(precision)}; {expected}. Pass {_OTHER_NAMES[word]!r}."
-        )
+    word, expected = str(precision).lower(), f"expected one of: {', '.join(PRECISIONS)}"
+    advice = (
+        (
+            word.startswith(("float8", "fp8", "float4", "fp4")),
+            "PyTorch multiplies so few bits only on some GPUs (8 bits from compute capability 8.9 "
+            "on), with a scale for each tensor that another library keeps. Pass 'bfloat16', the "
+            "next best; gl.precision.matmul_error shows what 8 bits lose.",
+        ),
+        (
+            word.startswith(("int", "uint")),
+            "Integers have no gradients. Pass model=gl.compression.quantize_aware(model), which "
+            "rounds the weights to few bits while it trains.",
+        ),
+        (
+            word in _OTHER_NAMES and precision not in PRECISIONS,
+            f"Pass {_OTHER_NAMES.get(word)!r}.",
+        ),
+    )
+    for holds, sentence in advice:
+        if holds and isinstance(precision, str):
+            raise InputError(f"fit: precision is {shown(precision)}; {expected}. {sentence}")
     _validate.word("fit", "precision", precision, PRECISIONS)
 
 
@@ -273,17 +275,13 @@ def _optimizer(
     optimizer: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
 ) -> tuple[str, Callable[[Any], Any]]:
     """Return the optimizer's name and a function from parameters to it."""
-    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+    if not callable(optimizer) and not isinstance(optimizer, str):
         raise InputError(
             f"fit: optimizer is {shown(optimizer)}; expected a name such as 'adam', or a function "
             "from parameters to an optimizer. Pass optimizer=lambda parameters: "
             "torch.optim.Adam(parameters, lr=1e-3)."
         )
     if not isinstance(optimizer, str):
-        if not callable(optimizer):
-            raise InputError(
-                f"fit: optimizer is {shown(optimizer)}; expected a name or a function. Pass 'adam'."
-            )
         if learning_rate is not None or values["fused"] is not None:
             raise InputError(
                 "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
@@ -482,14 +480,12 @@ class Step:
 
 def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
     """Return the optimizer that a function makes of the parameters."""
-    try:
+    with devices.guard(
+        "fit: making the optimizer",
+        "it to take the parameters. Pass optimizer='adam', or a function from parameters to an "
+        "optimizer.",
+    ):
         optimizer = make(parameters)
-    except Exception as error:
-        raise InputError(
-            f"fit: making the optimizer raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to take the parameters. Pass optimizer='adam', or a function from "
-            "parameters to an optimizer."
-        ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
             f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer of "
@@ -498,19 +494,23 @@ def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
     return optimizer
 
 
+_NO_COMPILER = (
+    "torch.compile found no working C++ compiler; install g++ (or clang++, and set CXX=clang++)"
+)
+
+
 def _compiling_failed(error: Exception) -> str:
     """Say why ``torch.compile`` made nothing: mostly it is a compiler, or Python's headers, that
     this machine lacks.
     """
     text = f"{type(error).__name__} {error}"
-    if any(words in text for words in ("InvalidCxxCompiler", "No working C++ compiler")):
-        return (
-            "torch.compile found no working C++ compiler; install g++ (or clang++, and set "
-            "CXX=clang++)"
-        )
-    if "Python.h" in text:
-        return "torch.compile found no headers of Python (Python.h); install python3-dev"
-    return f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
+    causes = {
+        "InvalidCxxCompiler": _NO_COMPILER,
+        "No working C++ compiler": _NO_COMPILER,
+        "Python.h": "torch.compile found no headers of Python (Python.h); install python3-dev",
+    }
+    failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
+    return next((cause for words, cause in causes.items() if words in text), failed)
 
 
 class Scaler(torch.amp.GradScaler):

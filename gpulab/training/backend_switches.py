@@ -149,7 +149,11 @@ def put_back() -> Iterator[None]:
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        (_deterministic, _set_deterministic),
+        # by the function that sets Inductor's switch too: 0 is off, 1 warns
+        (
+            torch.get_deterministic_debug_mode,
+            lambda mode: torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1),
+        ),
     ]
     before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
     older = _matmul_precision(places)
@@ -166,26 +170,12 @@ def put_back() -> Iterator[None]:
             setattr(place, name, value)
 
 
-def _deterministic() -> tuple[bool, bool]:
-    enabled = torch.are_deterministic_algorithms_enabled()
-    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _set_deterministic(state: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(state[0], warn_only=state[1])
-
-
 def _float32_places() -> list[Any]:
     """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on
     CUDA, and of oneDNN.
     """
     backends: Any = torch.backends
-    places = (
-        backends.cuda.matmul,
-        getattr(backends.cudnn, "conv", None),
-        getattr(backends.mkldnn, "matmul", None),
-    )
-    return [place for place in places if hasattr(place, "fp32_precision")]
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul]
 
 
 @contextlib.contextmanager
@@ -200,9 +190,8 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         wanted = "tf32" if precision == "tf32" else "ieee"
         places = _float32_places()
         _matmul_precision(places, "high" if wanted == "tf32" else "highest")
-        for place in places:
-            of_cpu = place is getattr(torch.backends.mkldnn, "matmul", None)
-            place.fp32_precision = "ieee" if of_cpu else wanted
+        for place, value in zip(places, (wanted, wanted, "ieee"), strict=True):
+            place.fp32_precision = value
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)

@@ -34,7 +34,6 @@ from gpulab.errors import (
     MissingLibraryError,
     OutOfMemoryError,
     kind_of,
-    message_of,
     pip_command,
 )
 from gpulab.evidence import Evidence
@@ -166,14 +165,9 @@ def _placed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 @functools.cache
-def _text() -> str:
-    return _PROSE.read_text(encoding="ascii")
-
-
-@functools.cache
 def characters() -> str:
     """Return the characters of the prose in order: the number of each is its token."""
-    return "".join(sorted(set(_text())))
+    return "".join(sorted(set(_PROSE.read_text(encoding="ascii"))))
 
 
 @functools.cache
@@ -182,7 +176,7 @@ def prose() -> tuple[Data, Data]:
     the last tenth is for the test.
     """
     number = {character: index for index, character in enumerate(characters())}
-    tokens = torch.tensor([number[character] for character in _text()])
+    tokens = torch.tensor([number[character] for character in _PROSE.read_text(encoding="ascii")])
     end = round(len(tokens) * (1 - _TEST_SHARE))
     return _windows(tokens[:end], _STRIDE), _windows(tokens[end:], CONTEXT)
 
@@ -434,22 +428,16 @@ def answers_of(model: Any, job: Task) -> Answers:
         model.eval()
         for begin in range(0, len(job.test), _BATCH):
             inputs, targets = job.test[slice(begin, begin + _BATCH)]
-            try:
+            with devices.guard(
+                f"evaluate: the model with {job.name}'s inputs {tuple(inputs.shape)} on {where}",
+                "it to take them. Pass a model with the inputs and outputs of task.make_model().",
+            ):
                 batch = (
                     inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where),
                     targets.to(where),
                 )
                 right.append(job.correct(model, batch).cpu().numpy())
                 loss += float(job.loss(model, batch)) * len(targets)
-            except Exception as error:  # whatever the layers of somebody's model raise
-                ours = devices.translate(
-                    error, f"evaluate: {len(targets)} items of {job.name} on {where}"
-                )
-                raise ours or InputError(
-                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs "
-                    f"{tuple(inputs.shape)} ({message_of(error)}); expected it to take them. Pass "
-                    "a model with the inputs and outputs of task.make_model()."
-                ) from error
     copies = job.test.copies
     together, each = (
         np.concatenate(right).reshape(copies, -1).sum(axis=0),

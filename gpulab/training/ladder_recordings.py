@@ -320,25 +320,19 @@ def recorded_gains(name: str) -> list[Found]:
 
 def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
     """Return what one recording says of a technique by itself."""
-    own = recorded_ladder(recording)
-    titles = {one.name: one.title for one in techniques()}
+    own, titles = recorded_ladder(recording), {one.name: one.title for one in techniques()}
     alone, _, _ = own.rows.get(titles.get(name, ""), (None, None, None))
+    key, what = _CLAIMS.get(name, ("", ""))
     if alone is not None:
         return [(f"alone, {own.model}", alone)]
-    if name in _STEPS:
-        steps = recorded_steps(recording, *_STEPS[name])
-        return [
-            (f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval))
-            for row in steps.rows
-        ]
-    if name in _CLAIMS:
-        key, what = _CLAIMS[name]
+    if key:
         found = claims.judge(key, recording).comparisons
         return [
             (", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval))
             for one in found
         ]
-    return []
+    rows = recorded_steps(recording, *_STEPS[name]).rows if name in _STEPS else ()
+    return [(f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval)) for row in rows]
 
 
 @dataclass(frozen=True, repr=False)

@@ -43,7 +43,6 @@ from gpulab.errors import (
     kind_of,
     message_of,
     pip_command,
-    shown,
 )
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
@@ -146,20 +145,9 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     -------
     ndarray
         (3, size, size), uint8.
-
-    Raises
-    ------
-    InputError
-        If the file is not a picture.
     """
     image = pillow()
-    try:
-        picture = image.open(io.BytesIO(file)).convert("RGB")
-    except OSError as error:
-        raise InputError(
-            f"decode: {len(file)} bytes are not a picture ({error}); expected a JPEG file. Check "
-            "whether the file is complete."
-        ) from error
+    picture = image.open(io.BytesIO(file)).convert("RGB")
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
     left, top = (
@@ -230,8 +218,6 @@ class BatchSet:
 
     def __getitem__(self, number: int) -> LoadedBatch:
         """Return batch ``number``."""
-        if not 0 <= number < self.batches:
-            raise IndexError(f"batch {shown(number)} of {self.batches}")
         start = time.perf_counter()
         random = np.random.default_rng([self.seed, number])
         chosen = [
@@ -525,22 +511,6 @@ def _median_seconds(spans: Sequence[StepSpan]) -> float:
     return statistics.median(span.seconds for span in spans) if spans else math.nan
 
 
-def check_seconds(function: str, name: str, value: Any, most: float = 60.0) -> float:
-    """Return seconds within bounds.
-
-    Raises
-    ------
-    InputError
-        If they are not.
-    """
-    if not _validate.is_finite(value) or not 0 <= value <= most:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected seconds from 0 to {most:g}. Pass for "
-            f"example {name}=0.02."
-        )
-    return float(value)
-
-
 def schedule(
     loading: Sequence[float],
     copying: Sequence[float],
@@ -648,9 +618,9 @@ def model_pipeline(
     0.0
     """
     name = "model_pipeline"
-    loading = check_seconds(name, "loading_seconds", loading_seconds)
-    copying = check_seconds(name, "copy_seconds", copy_seconds)
-    computing = check_seconds(name, "compute_seconds", compute_seconds)
+    loading = _validate.within(name, "loading_seconds", loading_seconds, high=_MOST_SECONDS)
+    copying = _validate.within(name, "copy_seconds", copy_seconds, high=_MOST_SECONDS)
+    computing = _validate.within(name, "compute_seconds", compute_seconds, high=_MOST_SECONDS)
     cores, workers = (
         _validate.whole(name, "cores", cores, 1, 4096),
         _validate.whole(name, "workers", workers, 0, 64),
@@ -747,7 +717,7 @@ def replay(
     )
     words = "its steps as long as they were"
     if compute_seconds is not None:
-        seconds = check_seconds("replay", "compute_seconds", compute_seconds)
+        seconds = _validate.within("replay", "compute_seconds", compute_seconds, high=_MOST_SECONDS)
         computing, words = (
             [seconds] * len(computing),
             f"each step computing for {format_seconds(seconds)}",
@@ -780,10 +750,10 @@ def replay(
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
-Clock = Callable[[], float]
 # A step of a modelled accelerator where none was asked for: what a middling network takes for a
 # small batch on a fast GPU.
 STEP_SECONDS = 0.02
+_MOST_SECONDS = 60.0  # of a batch: any that a course can wait for
 _LINK = "pcie4-x16"
 _FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
 # A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a
@@ -802,8 +772,6 @@ class ModelledAccelerator:
     pinned : bool
         Without page-locked memory the host waits for each copy.
     evidence : Evidence
-    now, sleep : callable
-        The clock, and how to wait.
     """
 
     name = "a modelled accelerator"
@@ -815,8 +783,6 @@ class ModelledAccelerator:
         *,
         pinned: bool,
         evidence: Evidence,
-        now: Clock = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.copy_seconds, self.compute_seconds, self.pinned, self.evidence = (
             copy_seconds,
@@ -824,12 +790,12 @@ class ModelledAccelerator:
             pinned,
             evidence,
         )
-        self._now, self._sleep, self._free = now, sleep, -1e300
+        self._free = -math.inf
         self._plan: list[tuple[float, float, float]] = []
 
     def step(self, batch: Any) -> None:
         """Plan the copy and the step; wait for the copy where memory is not pinned."""
-        start = max(self._now(), self._free)
+        start = max(time.perf_counter(), self._free)
         copied = start + self.copy_seconds
         self._free = copied + self.compute_seconds
         self._plan.append((start, copied, self._free))
@@ -841,9 +807,7 @@ class ModelledAccelerator:
         self._until(self._free)
 
     def _until(self, moment: float) -> None:
-        rest = moment - self._now()
-        if rest > 0:
-            self._sleep(rest)
+        time.sleep(max(0.0, moment - time.perf_counter()))
 
     def spans(self, begin: float) -> list[StepSpan]:
         """Return the timetable."""
@@ -1014,7 +978,9 @@ def pipeline(
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"
     seconds = (
-        STEP_SECONDS if step_seconds is None else check_seconds(name, "step_seconds", step_seconds)
+        STEP_SECONDS
+        if step_seconds is None
+        else _validate.within(name, "step_seconds", step_seconds, high=_MOST_SECONDS)
     )
     nbytes = batch_size * 3 * image_size**2
     check_shared("pipeline", nbytes, workers, prefetch)

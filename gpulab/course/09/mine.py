@@ -46,7 +46,7 @@ import dataclasses
 import threading
 from typing import Any
 from gpulab import devices, training
-from gpulab.errors import InputError
+from gpulab.errors import GpulabError
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.training import Data, Gain, ScriptsResult
@@ -86,7 +86,7 @@ def check(answer: Any) -> str:
         otherwise_right = len(found.objections) == (0 if found.gain.verdict == "faster" else 1)  # the gain is the only one
         if otherwise_right:
             found = dataclasses.replace(found, gain=_sure_gain(found, answer, job))
-    except InputError as error:
+    except GpulabError as error:
         raise Refused(str(error)) from error
     if found.objections:
         raise Refused(found.objections[0])
