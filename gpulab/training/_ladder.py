@@ -7,6 +7,7 @@ number of samples under the same seeds, and tested.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -353,9 +354,10 @@ class _Climb:
         is_script = not names and not any(map(callable, self.base.values()))
         for seed in range(seeds):
             size = self.runs[names].options.batch_size
-            run = self._run(names, steps=max(1, samples // size), seed=seed)
-            key = (self.job, str(self.where), run.options)
-            try:
+            with contextlib.closing(
+                self._run(names, steps=max(1, samples // size), seed=seed)
+            ) as run:
+                key = (self.job, str(self.where), run.options)
                 if is_script and key in _scripts:
                     found.append(_scripts[key])
                     continue
@@ -365,8 +367,6 @@ class _Climb:
                 found.append(run.test())
                 if is_script:
                     _scripts[key] = found[-1]
-            finally:
-                run.close()
         return found
 
     def _learned(
@@ -409,20 +409,20 @@ class _Climb:
         deadline: float,
     ) -> LadderResult:
         """Climb, and return what was found."""
-        here: list[Technique] = []
+        names: Names = ()
         out: list[tuple[Technique, str]] = []
         for one in wanted:
-            reason = self._lacking(one, tuple(other.name for other in here))
+            reason = self._lacking(one, names)
             if reason is None:
-                here.append(one)
+                names = (*names, one.name)
             else:
                 out.append((one, reason))
-        if not here:
+        if not names:
             raise InputError(
                 f"ladder: {self.where.name} has none of these techniques; expected at least one. "
                 "Pass others."
             )
-        names = tuple(one.name for one in here)
+        here = [self.known[name] for name in names]
         rungs = [names[: k + 1] for k in range(len(names))]
         without = [self._all_but(name, names) for name in names]
         singles = [(name,) for name in names]

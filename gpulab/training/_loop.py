@@ -484,8 +484,7 @@ class Run:
         """Return notes on a run whose losses are finite, and which yet learned nothing."""
         if not self.losses:
             return []
-        targets = getattr(self.task.train, "targets", None)
-        guessing = 0.0 if targets is None else math.log(max(2, int(targets.max()) + 1))
+        guessing = math.log(max(2, int(self.task.train.targets.max()) + 1))
         found = [rising_note(self.options, self.losses, guessing, self._own_optimizer)]
         if self._step.scaler is not None:
             scale, steps = float(self._step.scaler.get_scale()), len(self.losses)
@@ -734,24 +733,28 @@ def fit(
     >>> result.ended, result.steps
     ('finished', 2)
     """
-    report = _validate.callback("fit", "progress", progress)
-    asked = _validate.callback("fit", "stop", stop)
+    report = _validate.callback("fit", "progress", progress) or _nothing
+    asked = _validate.callback("fit", "stop", stop) or _nothing
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     # the test too: an interrupt in its midst would lose the run
     with contextlib.closing(run), _interrupts.deferred() as interrupt:
         return _driven(run, report, asked, interrupt)
 
 
+def _nothing(*_: Any) -> None:
+    """Report nothing, and ask for no stop."""
+
+
 def _driven(
     run: Run,
-    report: Callable[[float, str], None] | None,
-    stop: Callable[[], bool] | None,
+    report: Callable[[float, str], None],
+    stop: Callable[[], bool | None],
     interrupt: _interrupts.Interrupted,
 ) -> FitResult:
     """Drive a run to its end, or to where the learner ends it; return what was reached."""
     steps, ended = run.options.steps, None
     while not run.is_over:
-        if interrupt.asked or (stop is not None and stop()):
+        if interrupt.asked or stop():
             ended = "interrupted" if interrupt.asked else "stopped"
             break
         try:
@@ -761,8 +764,7 @@ def _driven(
             ended = "interrupted"
             break
         now = len(run.losses)
-        if report is not None:
-            report(now / steps, f"step {now} of {steps}: loss {run.losses[-1]:.4g}")
+        report(now / steps, f"step {now} of {steps}: loss {run.losses[-1]:.4g}")
     if ended is None:
         return run.result()
     if not run.losses:
@@ -820,8 +822,8 @@ def over_seeds(
     ((0, 1), 2)
     """
     job, chosen = find_task(task), _seeds(seeds)
-    report = _validate.callback("over_seeds", "progress", progress)
-    asked = _validate.callback("over_seeds", "stop", stop)
+    report = _validate.callback("over_seeds", "progress", progress) or _nothing
+    asked = _validate.callback("over_seeds", "stop", stop) or _nothing
     own = sorted({"model", "seed"} & set(options))
     if own:
         raise InputError(
@@ -834,9 +836,8 @@ def over_seeds(
     with _interrupts.deferred() as interrupt:
 
         def step(fraction: float, text: str) -> None:
-            if report is not None:
-                done = (len(runs) + fraction) / len(chosen)
-                report(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
+            done = (len(runs) + fraction) / len(chosen)
+            report(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
 
         for seed in chosen:
             with contextlib.closing(Run(job, seed=seed, **options)) as run:

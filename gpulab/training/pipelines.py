@@ -972,8 +972,8 @@ def pipeline(
         _validate.flag(name, "read_loss", read_loss),
     )
     progress, stop = (
-        _validate.callback(name, "progress", progress),
-        _validate.callback(name, "stop", stop),
+        _validate.callback(name, "progress", progress) or _nothing,
+        _validate.callback(name, "stop", stop) or _nothing,
     )
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"
@@ -1076,14 +1076,18 @@ def _loader(
         getattr(batches, "_shutdown_workers", lambda: None)()
 
 
+def _nothing(*_: Any) -> None:
+    """Report nothing, and ask for no stop."""
+
+
 def drive(
     batches: Iterator[LoadedBatch],
     accelerator: Accelerator,
     *,
     steps: int,
     read_loss: bool,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Callable[[float, str], None] = _nothing,
+    stop: Callable[[], bool | None] = _nothing,
 ) -> list[tuple[int, float, float]]:
     """Run the training loop: take a batch, pass it on, wait where the loss is read.
 
@@ -1101,10 +1105,9 @@ def drive(
     """
     loads: list[tuple[int, float, float]] = []
     for step in range(steps):
-        if stop is not None and stop():
+        if stop():
             break
-        if progress is not None:
-            progress(step / steps, f"step {step + 1} of {steps}")
+        progress(step / steps, f"step {step + 1} of {steps}")
         try:
             batch = next(batches)
         except RuntimeError as error:
@@ -1121,6 +1124,5 @@ def drive(
         raise StoppedError(
             "pipeline: stopped before two steps were made; expected at least two. Run it again."
         )
-    if progress is not None:
-        progress(1.0, "done")
+    progress(1.0, "done")
     return loads

@@ -645,14 +645,11 @@ class LadderResult(Result):
         """Return the techniques left out, with their gains on recorded machines."""
         rows: list[tuple[str, ...]] = []
         for one in self.left_out:
-            here = "" if one.alone is None else str(one.alone)
-            first = (one.title, one.reason, here)
-            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded] or [
-                ("not recorded yet", "")
-            ]
+            first = (one.title, one.reason, str(one.alone or ""))
+            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded]
             rows += [
                 (*(first if number == 0 else ("", "", "")), *case)
-                for number, case in enumerate(cases)
+                for number, case in enumerate(cases or [("not recorded yet", "")])
             ]
         return (
             "not in the ladder",
