@@ -8,51 +8,10 @@ GDDR memory whose error correction is on keep a sixteenth for it (a T4 of 16 GB 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gpulab.devices.datasheets import PARTS
+from gpulab.devices.datasheets import parts
 from gpulab.errors import InputError, shown
 
 _GIB = 2**30
-_ECC = 15 / 16  # what inline error correction of GDDR memory leaves
-# NVIDIA's data sheets and product pages.
-_GIGABYTES: Mapping[str, float] = {
-    "T4": 16 * _ECC,
-    "A100 40GB": 40,
-    "A100 80GB PCIe": 80,
-    "A100 80GB SXM": 80,
-    "A30": 24,
-    "A10": 24 * _ECC,
-    "A40": 48 * _ECC,
-    "RTX A6000": 48,
-    "L4": 24 * _ECC,
-    "L40": 48 * _ECC,
-    "L40S": 48 * _ECC,
-    "RTX 6000 Ada": 48,
-    "H100 SXM": 80,
-    "H100 PCIe": 80,
-    "H100 NVL": 94,
-    "H200 SXM": 141,
-    "H200 NVL": 141,
-    "GeForce RTX 3060 Ti": 8,
-    "GeForce RTX 3070": 8,
-    "GeForce RTX 3070 Ti": 8,
-    "GeForce RTX 3080 Ti": 12,
-    "GeForce RTX 3090": 24,
-    "GeForce RTX 3090 Ti": 24,
-    "GeForce RTX 4060": 8,
-    "GeForce RTX 4070": 12,
-    "GeForce RTX 4070 SUPER": 12,
-    "GeForce RTX 4070 Ti": 12,
-    "GeForce RTX 4070 Ti SUPER": 16,
-    "GeForce RTX 4080": 16,
-    "GeForce RTX 4080 SUPER": 16,
-    "GeForce RTX 4090": 24,
-    "GeForce RTX 5070": 12,
-    "GeForce RTX 5070 Ti": 16,
-    "GeForce RTX 5080": 16,
-    "GeForce RTX 5090": 32,
-}
 
 
 def gpus() -> tuple[str, ...]:
@@ -63,7 +22,7 @@ def gpus() -> tuple[str, ...]:
     >>> "H100 SXM" in gpus()
     True
     """
-    return tuple(part.name for part in PARTS if part.name in _GIGABYTES)
+    return tuple(part.name for part in parts() if part.memory_gigabytes)
 
 
 def memory_bytes(name: str) -> int:
@@ -79,9 +38,11 @@ def memory_bytes(name: str) -> int:
     >>> memory_bytes("A100 80GB SXM") == 80 * 2**30
     True
     """
-    if not isinstance(name, str) or name not in _GIGABYTES:
+    sizes = {part.name: part.memory_gigabytes for part in parts()}
+    size = sizes.get(name) if isinstance(name, str) else None
+    if size is None:
         raise InputError(
             f"memory_bytes: the memory of a GPU {shown(name)} is not known; expected one of: "
             f"{', '.join(gpus())}. Pass one of these, or bytes."
         )
-    return int(_GIGABYTES[name] * _GIB)
+    return int(size * _GIB)

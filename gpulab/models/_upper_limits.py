@@ -582,7 +582,7 @@ def roofline(
     try:
         where = devices.find(device)
     except DeviceError as error:
-        products = ", ".join(part.name for part in datasheets.PARTS[:3])
+        products = ", ".join(part.name for part in datasheets.parts()[:3])
         there = ", ".join(recordings.names()) or "none yet"
         raise DeviceError(
             f"roofline: {shown(device)} is not a device of this machine, a known product, or a "

@@ -260,7 +260,7 @@ def _capability_here() -> str | None:
 
 def _named(capability: str) -> str:
     """Return a compute capability with a product of it."""
-    for part in datasheets.PARTS:
+    for part in datasheets.parts():
         if part.compute_capability == capability:
             return f"{capability}, such as {part.name}"
     return capability
@@ -307,7 +307,7 @@ class RooflineExplorer(Instrument):
             (name, f"{recording.environment.device} (recorded)")
             for name, recording in recordings.readable().items()
         ]
-        sheets = [(part.name, f"{part.name} (data sheet)") for part in datasheets.PARTS]
+        sheets = [(part.name, f"{part.name} (data sheet)") for part in datasheets.parts()]
         seconds = [(s, rounded(format_seconds(s))) for s in (0.2, 0.5, 1.0, 2.0, 5.0)]
         return [
             Several(
