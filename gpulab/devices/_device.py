@@ -200,9 +200,6 @@ class Device(Result):
         if self.is_cpu:
             return
         try:
-            if self.torch_type == "cuda" and "torch" not in sys.modules and "cupy" in sys.modules:
-                sys.modules["cupy"].cuda.Device(self.index).synchronize()
-                return
             import torch
 
             if self.kind == "mps":

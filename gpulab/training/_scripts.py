@@ -403,18 +403,20 @@ def _of_ladder(result: LadderResult) -> list[str]:
     here = [row for row in rows if not row[0].startswith("left out")]
     trained = f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds."
     untrained = "No form was trained to the end, so there is no accuracy."
-    parts = [
+    lacking = [
+        "## Not on this device",
+        _table(*result.left_out_table()),
+        *(f"> {each.sentence}" for each in result.recorded_evidence),
+    ]
+    return [
         f"## Techniques, one by one ({result.task})",
         result.sentence,
         _table(headers, here),
         f"> {result.evidence.sentence}",
         f"> {result.product_evidence.sentence}",
         trained if result.seeds else untrained,
+        *(lacking if result.left_out else []),
     ]
-    if result.left_out:
-        parts += ["## Not on this device", _table(*result.left_out_table())]
-        parts += [f"> {each.sentence}" for each in result.recorded_evidence]
-    return parts
 
 
 def _of_scripts(result: ScriptsResult) -> list[str]:

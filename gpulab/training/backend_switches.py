@@ -14,6 +14,13 @@ import torch
 from gpulab.devices import Device
 
 _POLL_SECONDS = 0.001
+# where PyTorch keeps whether float32 may be narrower: of products and convolutions on CUDA, and of
+# oneDNN
+_FLOAT32: list[Any] = [
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,
+    torch.backends.mkldnn.matmul,
+]
 # who is in an ``exclusive`` block or waits for one, as they came; the first is inside
 _line: list[threading.Thread] = []
 
@@ -52,36 +59,27 @@ class Generators:
     """
 
     def __init__(self, seed: int, device: Device) -> None:
+        self._seed, self._states = seed, list[Any]()
         self._generators: list[Any] = [torch.default_generator]
         if not device.is_cpu:
             self._generators.append(_generator_of(device))
-        with exclusive():
-            callers = self._now()
-            try:
-                # Not torch.manual_seed, which seeds every accelerator of the caller's too.
-                for generator in self._generators:
-                    generator.manual_seed(seed)
-                self._states = self._now()
-            finally:
-                self._set(callers)
-
-    def _now(self) -> list[Any]:
-        return [generator.get_state() for generator in self._generators]
-
-    def _set(self, states: list[Any]) -> None:
-        for generator, state in zip(self._generators, states, strict=False):
-            generator.set_state(state)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block the generators are the run's own."""
-        callers = self._now()
-        self._set(self._states)
+        callers = [generator.get_state() for generator in self._generators]
         try:
+            for number, generator in enumerate(self._generators):
+                if self._states:
+                    generator.set_state(self._states[number])
+                else:
+                    # Not torch.manual_seed, which seeds every accelerator of the caller's too.
+                    generator.manual_seed(self._seed)
             yield
         finally:
-            self._states = self._now()
-            self._set(callers)
+            self._states = [generator.get_state() for generator in self._generators]
+            for generator, state in zip(self._generators, callers, strict=True):
+                generator.set_state(state)
 
 
 @contextlib.contextmanager
@@ -142,8 +140,7 @@ def put_back() -> Iterator[None]:
     After it they are as they were, so that what one script turned on for itself is not on for the
     next one.
     """
-    places = _float32_places()
-    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places]
+    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in _FLOAT32]
     found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
@@ -156,7 +153,7 @@ def put_back() -> Iterator[None]:
         ),
     ]
     before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
-    older = _matmul_precision(places)
+    older = _matmul_precision()
     try:
         for (place, name), value in zip(found, before, strict=True):
             setattr(place, name, value)
@@ -165,17 +162,9 @@ def put_back() -> Iterator[None]:
         for (get, put), state in zip(calls, states, strict=True):
             if get() != state:
                 put(state)
-        _matmul_precision(places, older)
+        _matmul_precision(older)
         for (place, name), value in zip(found, before, strict=True):
             setattr(place, name, value)
-
-
-def _float32_places() -> list[Any]:
-    """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on
-    CUDA, and of oneDNN.
-    """
-    backends: Any = torch.backends
-    return [backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul]
 
 
 @contextlib.contextmanager
@@ -188,9 +177,8 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     """
     with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
-        places = _float32_places()
-        _matmul_precision(places, "high" if wanted == "tf32" else "highest")
-        for place, value in zip(places, (wanted, wanted, "ieee"), strict=True):
+        _matmul_precision("high" if wanted == "tf32" else "highest")
+        for place, value in zip(_FLOAT32, (wanted, wanted, "ieee"), strict=True):
             place.fp32_precision = value
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
@@ -200,14 +188,14 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
             yield
 
 
-def _matmul_precision(places: list[Any], wanted: str | None = None) -> str:
+def _matmul_precision(wanted: str | None = None) -> str:
     """Return the older switch of float32 products, and set it where another is wanted, which sets
     the newer ones too; they are "ieee" afterwards, or as the older one sets them.
 
     While the newer ones say otherwise the older one cannot be read, and Inductor of PyTorch 2.9 and
     2.10 reads it.
     """
-    for place in places:
+    for place in _FLOAT32:
         place.fp32_precision = "ieee"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*new API settings.*")

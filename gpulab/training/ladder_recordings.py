@@ -32,11 +32,6 @@ _TF32 = "TF32 is a number format of NVIDIA GPUs from compute capability 8.0"
 Lacks = Callable[[Device], "str | None"]
 
 
-def _never(device: Device) -> str | None:
-    """Return None: every device has it."""
-    return None
-
-
 @dataclass(frozen=True)
 class Technique:
     """One rung: options of ``fit`` that replace those of the beginner's script.
@@ -60,7 +55,7 @@ class Technique:
     improves: str = "the step"
     options: Mapping[str, Any] = field(default_factory=dict)
     model: Callable[[], Any] | None = None
-    lacks: Lacks = _never
+    lacks: Lacks = lambda device: None
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -83,10 +78,6 @@ class Technique:
 
 def _only(what: str, has: Callable[[Device], bool]) -> Lacks:
     return lambda device: None if has(device) else f"{what}; this is {device.name}."
-
-
-def _is_cuda(device: Device) -> bool:
-    return device.kind == "cuda"
 
 
 def _ranks(device: Device) -> str | None:
@@ -113,7 +104,7 @@ _ALL = (
         "cuDNN autotune",
         "arithmetic",
         {"autotune": True},
-        lacks=_only("cuDNN runs on NVIDIA GPUs", _is_cuda),
+        lacks=_only("cuDNN runs on NVIDIA GPUs", lambda device: device.kind == "cuda"),
     ),
     Technique("fused", "fused optimizer", "starting operators", {"fused": True}),
     Technique("compile", "torch.compile", "starting operators", {"compile": True}),
@@ -122,7 +113,7 @@ _ALL = (
         "CUDA graph",
         "starting operators",
         {"cuda_graph": True},
-        lacks=_only("CUDA graphs need an NVIDIA GPU", _is_cuda),
+        lacks=_only("CUDA graphs need an NVIDIA GPU", lambda device: device.kind == "cuda"),
     ),
     Technique(
         "lighter", "depthwise layers", "arithmetic", model=lambda: networks.mobilenet(width=16)
