@@ -6,6 +6,7 @@ a CUDA graph that replays the step.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import shutil
@@ -18,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from gpulab import _validate, devices
 from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, message_of, shown
 from gpulab.evidence import Note
-from gpulab.memory.training_step import checkpointed, optimizer_kinds
+from gpulab.memory.training_step import checkpointed, optimizer_factory
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import Task, check_seed
 from gpulab.training.run_results import Options
@@ -275,30 +276,19 @@ def _optimizer(
     optimizer: Any, learning_rate: Any, values: dict[str, Any], notes: list[Note]
 ) -> tuple[str, Callable[[Any], Any]]:
     """Return the optimizer's name and a function from parameters to it."""
-    if not callable(optimizer) and not isinstance(optimizer, str):
-        raise InputError(
-            f"fit: optimizer is {shown(optimizer)}; expected a name such as 'adam', or a function "
-            "from parameters to an optimizer. Pass optimizer=lambda parameters: "
-            "torch.optim.Adam(parameters, lr=1e-3)."
-        )
+    name, make = cast(Any, optimizer_factory("fit", optimizer))
+    if make is None:
+        raise InputError("fit: optimizer is None; expected a name or a factory. Pass 'adam'.")
     if not isinstance(optimizer, str):
         if learning_rate is not None or values["fused"] is not None:
             raise InputError(
                 "fit: the optimizer is a function, so it decides learning_rate and fused itself; "
                 "expected neither. Leave them out."
             )
-        name = str(getattr(optimizer, "__name__", "optimizer"))
-        return name.replace("<lambda>", "own optimizer"), optimizer
-    known = optimizer_kinds()
-    known.pop("sparseadam")  # the loop gives no sparse gradients
-    word = _validate.word("fit", "optimizer", optimizer.lower(), [*sorted(known), "sgd-momentum"])
-    kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
-    takes = inspect.signature(kind).parameters
-    arguments: dict[str, Any] = {"lr": values["learning_rate"]}
-    if word == "sgd-momentum":
-        arguments["momentum"] = 0.9
+        return name, make
+    takes, arguments = inspect.signature(make.func).parameters, {"lr": values["learning_rate"]}
     if values["fused"] and "fused" not in takes:
-        sentence = f"{kind.__name__} has no fused form in PyTorch, so its default form was used."
+        sentence = f"{name} has no fused form in PyTorch, so its default form was used."
         notes.append(Note("skipped", sentence))
         values["fused"] = None
     if values["fused"]:
@@ -307,7 +297,7 @@ def _optimizer(
         arguments |= {name: False for name in ("fused", "foreach") if name in takes}
     if values["cuda_graph"] and "capturable" in takes:
         arguments["capturable"] = True
-    return word, lambda parameters: kind(parameters, **arguments)
+    return optimizer.lower(), functools.partial(make, **arguments)
 
 
 Batch = tuple[Any, Any]

@@ -356,14 +356,15 @@ class RecordedLadder(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        if self.together is None:
-            alone = sum(alone is not None for alone, _, _ in self.rows.values())
-            return (
-                f"<ladder on {self.recording}: "
-                f"{f'{alone} alone; all together ' if self.rows else ''}not recorded yet>"
-            )
+        alone = sum(alone is not None for alone, _, _ in self.rows.values())
+        some = f"{alone} alone; all together " if self.rows else ""
         promised = "" if self.product is None else f", product {format_ratio(self.product)}"
-        return f"<ladder on {self.recording}: together {self.together}{promised}>"
+        what = (
+            f"{some}not recorded yet"
+            if self.together is None
+            else f"together {self.together}{promised}"
+        )
+        return f"<ladder on {self.recording}: {what}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a technique, then the combination and the product."""
