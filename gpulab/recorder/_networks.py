@@ -299,7 +299,7 @@ def _step_behind(device: Device, workers: int) -> Work:
         pipelines.LiveAccelerator(device, _JPEG_BATCH, _JPEG_SIZE, pinned=True) if live else None
     )
     setting = contextlib.ExitStack()
-    batches = setting.enter_context(pipelines._loader(_batches(), workers, 2, live))
+    batches = setting.enter_context(pipelines.loader(_batches(), workers, 2, live))
 
     def run() -> None:
         batch = next(batches)

@@ -38,6 +38,7 @@ from gpulab.training.data_tasks import (
     check_seed,
     feed,
     find_task,
+    nothing,
     order,
 )
 from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, SeedsResult
@@ -733,16 +734,12 @@ def fit(
     >>> result.ended, result.steps
     ('finished', 2)
     """
-    report = _validate.callback("fit", "progress", progress) or _nothing
-    asked = _validate.callback("fit", "stop", stop) or _nothing
+    report = _validate.callback("fit", "progress", progress) or nothing
+    asked = _validate.callback("fit", "stop", stop) or nothing
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     # the test too: an interrupt in its midst would lose the run
     with contextlib.closing(run), _interrupts.deferred() as interrupt:
         return _driven(run, report, asked, interrupt)
-
-
-def _nothing(*_: Any) -> None:
-    """Report nothing, and ask for no stop."""
 
 
 def _driven(
@@ -822,8 +819,8 @@ def over_seeds(
     ((0, 1), 2)
     """
     job, chosen = find_task(task), _seeds(seeds)
-    report = _validate.callback("over_seeds", "progress", progress) or _nothing
-    asked = _validate.callback("over_seeds", "stop", stop) or _nothing
+    report = _validate.callback("over_seeds", "progress", progress) or nothing
+    asked = _validate.callback("over_seeds", "stop", stop) or nothing
     own = sorted({"model", "seed"} & set(options))
     if own:
         raise InputError(

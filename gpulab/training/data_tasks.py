@@ -262,6 +262,10 @@ def check_seed(function: str, seed: Any) -> int:
     return _validate.whole(function, "seed", seed, 0, 2**63 - 1)
 
 
+def nothing(*_: Any) -> None:
+    """Report nothing, and ask for no stop: what stands for a callback that was not given."""
+
+
 _TASKS = {
     task.name: task
     for task in (

@@ -48,7 +48,7 @@ from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import check_shared
+from gpulab.training.data_tasks import check_shared, nothing
 from gpulab.units import format_bytes, format_seconds, plural
 
 CLASSES = 10
@@ -972,8 +972,8 @@ def pipeline(
         _validate.flag(name, "read_loss", read_loss),
     )
     progress, stop = (
-        _validate.callback(name, "progress", progress) or _nothing,
-        _validate.callback(name, "stop", stop) or _nothing,
+        _validate.callback(name, "progress", progress) or nothing,
+        _validate.callback(name, "stop", stop) or nothing,
     )
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"
@@ -994,7 +994,7 @@ def pipeline(
             else _modelled(nbytes, seconds, pinned)
         )
         begin = time.perf_counter()
-        with _loader(data, workers, prefetch, pinned and live) as batches:
+        with loader(data, workers, prefetch, pinned and live) as batches:
             loads = drive(
                 batches, accelerator, steps=steps, read_loss=read_loss, progress=progress, stop=stop
             )
@@ -1044,7 +1044,7 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
 
 
 @contextlib.contextmanager
-def _loader(
+def loader(
     data: BatchSet, workers: int, prefetch: int, pinned: bool
 ) -> Iterator[Iterator[LoadedBatch]]:
     """Give the batches in order; the workers end with the block."""
@@ -1062,22 +1062,18 @@ def _loader(
     with warnings.catch_warnings():
         # of more workers than cores: the result has a note about it
         warnings.simplefilter("ignore", UserWarning)
-        loader: Any = DataLoader(
+        loading: Any = DataLoader(
             data,  # type: ignore[arg-type]
             batch_size=None,
             num_workers=workers,
             pin_memory=pinned,
             **options,
         )
-        batches = iter(loader)
+        batches = iter(loading)
     try:
         yield batches
     finally:
         getattr(batches, "_shutdown_workers", lambda: None)()
-
-
-def _nothing(*_: Any) -> None:
-    """Report nothing, and ask for no stop."""
 
 
 def drive(
@@ -1086,8 +1082,8 @@ def drive(
     *,
     steps: int,
     read_loss: bool,
-    progress: Callable[[float, str], None] = _nothing,
-    stop: Callable[[], bool | None] = _nothing,
+    progress: Callable[[float, str], None] = nothing,
+    stop: Callable[[], bool | None] = nothing,
 ) -> list[tuple[int, float, float]]:
     """Run the training loop: take a batch, pass it on, wait where the loss is read.
 

@@ -263,11 +263,8 @@ class SeedsAccuracy(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        count = len(self.accuracies)
-        return (
-            f"<{_percent(self.mean)} {_span(self.interval)} over {count} "
-            f"seed{'s' if count != 1 else ''} and test items>"
-        )
+        seeds = plural(len(self.accuracies), "seed")
+        return f"<{_percent(self.mean)} {_span(self.interval)} over {seeds} and test items>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the mean with both intervals, then each model's accuracy."""
