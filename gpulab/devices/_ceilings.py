@@ -286,19 +286,20 @@ def _host_memory(
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
     free = host.free_bytes or _SMALLEST_STREAM_BYTES
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
-    if taken < 2 * cached:
-        sentence = (
-            f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so "
-            "the DRAM figure partly includes the cache. Treat it as an upper bound."
-        )
-        notes.append(Note("warm-cache", sentence))
-    if not cached:
-        sentence = (
-            "the system does not report the sizes of the caches, so no cache was measured; "
-            f"{format_bytes(taken)} were streamed for DRAM. If a cache holds a large part of that, "
-            "treat the DRAM figure as an upper bound."
-        )
-        notes.append(Note("skipped", sentence))
+    partly = (
+        f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so the "
+        "DRAM figure partly includes the cache. Treat it as an upper bound."
+    )
+    unknown = (
+        "the system does not report the sizes of the caches, so no cache was measured; "
+        f"{format_bytes(taken)} were streamed for DRAM. If a cache holds a large part of that, "
+        "treat the DRAM figure as an upper bound."
+    )
+    doubts = (
+        (taken < 2 * cached, Note("warm-cache", partly)),
+        (not cached, Note("skipped", unknown)),
+    )
+    notes += [note for holds, note in doubts if holds]
     measure("DRAM", float(host.memory_bytes or math.inf), taken)
     return tuple(levels)
 
