@@ -128,7 +128,9 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         raise error
     results = [one.result() for one in running]
     runs = list(zip(*(spans for _, spans in results), strict=True))[1:]
-    seconds = min(max(end for _, end in run) - min(start for start, _ in run) for run in runs)
+    seconds: float = min(
+        max(end for _, end in run) - min(start for start, _ in run) for run in runs
+    )
     return sum(moved for moved, _ in results) / seconds
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -18,8 +18,8 @@ _POLL_SECONDS = 0.001
 # oneDNN
 _FLOAT32: list[Any] = [
     torch.backends.cuda.matmul,
-    torch.backends.cudnn.conv,
-    torch.backends.mkldnn.matmul,
+    cast(Any, torch.backends.cudnn).conv,
+    cast(Any, torch.backends.mkldnn).matmul,
 ]
 # who is in an ``exclusive`` block or waits for one, as they came; the first is inside
 _line: list[threading.Thread] = []

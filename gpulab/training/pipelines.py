@@ -971,7 +971,7 @@ def pipeline(
         _validate.flag(name, "pinned", pinned),
         _validate.flag(name, "read_loss", read_loss),
     )
-    progress, stop = (
+    report, asked = (
         _validate.callback(name, "progress", progress) or nothing,
         _validate.callback(name, "stop", stop) or nothing,
     )
@@ -996,7 +996,7 @@ def pipeline(
         begin = time.perf_counter()
         with loader(data, workers, prefetch, pinned and live) as batches:
             loads = drive(
-                batches, accelerator, steps=steps, read_loss=read_loss, progress=progress, stop=stop
+                batches, accelerator, steps=steps, read_loss=read_loss, progress=report, stop=asked
             )
         spans = accelerator.spans(begin)
     spans += [
