@@ -1,4 +1,5 @@
-"""NVIDIA's figures: rates of one multiprocessor by architecture, and the common products.
+"""NVIDIA's figures: rates of one multiprocessor by architecture, and the common products. They are
+entries of ``datasheets.toml``, beside this file; a product more is an entry more.
 
 Two independent sources meet here: the products' data sheets, and the architectures' per-clock
 rates. A test checks that they agree within two percent. All figures are dense: structured sparsity
