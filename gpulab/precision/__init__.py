@@ -9,11 +9,9 @@ from gpulab.precision._formats import (
     format,
     formats,
     nearby,
-    neighbours,
     number,
     number_from_bits,
     round_to,
-    spacing,
 )
 from gpulab.precision._sums import (
     ProductError,
@@ -52,10 +50,8 @@ __all__ = [
     "gradients",
     "matmul_error",
     "nearby",
-    "neighbours",
     "number",
     "number_from_bits",
     "round_to",
-    "spacing",
     "sum_error",
 ]

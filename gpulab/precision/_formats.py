@@ -437,20 +437,6 @@ def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) ->
     return result
 
 
-def quantum(x: np.ndarray, one: Format) -> np.ndarray:
-    """Return the distance of the grid's numbers around each magnitude, as if the exponent had no
-    upper end; 1 for what is not finite.
-    """
-    if one.kind == "integer":
-        return np.ones_like(x)
-    _, exponent = np.frexp(np.where(np.isfinite(x), x, 1.0))
-    # frexp's mantissa lies in [0.5, 1), so the exponent in the sense of IEEE is one less; zero
-    # counts as the smallest.
-    lowest = np.where(x == 0, one.emin, exponent - 1)
-    steps: np.ndarray = np.ldexp(1.0, np.maximum(lowest, one.emin) - one.mantissa_bits)
-    return steps
-
-
 def as_float64(function: str, x: Any) -> np.ndarray:
     """Return what a caller gave as a float64 array.
 
@@ -480,29 +466,16 @@ def as_float64(function: str, x: Any) -> np.ndarray:
         )
     with np.errstate(over="ignore"):
         converted = np.array(given, dtype=np.float64)
-        if given.dtype.kind in "iu" or given.dtype.itemsize > 8:
-            back = (
-                converted.astype(given.dtype)
-                if given.dtype.kind == "f"
-                else _back(converted, given.dtype)
-            )
-            if not np.array_equal(back, given, equal_nan=given.dtype.kind == "f"):
-                raise InputError(
-                    f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, "
-                    "so it would be rounded twice; expected float64 numbers. Convert it first, if "
-                    "one more rounding does no harm."
-                )
+    # compared one by one, as Python's numbers: NumPy would compare whole numbers as float64
+    wide = given.dtype.kind in "iu" or given.dtype.itemsize > 8
+    exact = given.astype(object) if wide else given
+    if wide and ((exact != converted.astype(object)) & ~np.isnan(converted)).any():
+        raise InputError(
+            f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, so it "
+            "would be rounded twice; expected float64 numbers. Convert it first, if one more "
+            "rounding does no harm."
+        )
     return converted
-
-
-def _back(converted: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return whole numbers again; what float64 rounded up beyond the integers' range counts as
-    changed.
-    """
-    top = float(np.iinfo(dtype).max)
-    return np.where(converted >= top + (top < 2.0**53), np.iinfo(dtype).min, converted).astype(
-        dtype
-    )
 
 
 def shaped(result: np.ndarray, given: np.ndarray) -> np.ndarray:
@@ -541,22 +514,16 @@ def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndar
     value = rounded(given, one, overflow_rule("encode", one, overflow))
     if one.kind == "integer":
         return shaped(value.astype(np.int64).astype(np.uint8), given)
-    magnitude = np.abs(value)
-    finite = np.isfinite(value)
-    mantissa, exponent = np.frexp(np.where(finite, magnitude, 0.0))
-    normal = magnitude >= one.smallest_normal
-    # A normal number: the exponent's field and the bits after the first one. A subnormal one counts
-    # smallest numbers.
-    field = np.where(normal, exponent - 1 + one.bias, 0).astype(np.int64)
-    steps = np.ldexp(
-        mantissa, np.where(normal, one.mantissa_bits + 1, exponent - one.emin + one.mantissa_bits)
-    )
-    body = (field << one.mantissa_bits) + np.where(finite, steps, 0.0).astype(np.int64)
-    body -= np.where(normal & finite, 1 << one.mantissa_bits, 0)
+    finite = np.where(np.isfinite(value), np.abs(value), 0.0)
+    # Its place among the numbers from zero on: each power of two has as many as the mantissa
+    # counts, and those below the smallest normal number lie as far apart as those above it.
+    exponent = np.where(finite < one.smallest_normal, one.emin, np.frexp(finite)[1] - 1)
+    steps = np.ldexp(finite, one.mantissa_bits - exponent).astype(np.int64)
+    place = steps + ((exponent - one.emin).astype(np.int64) << one.mantissa_bits)
     top = (1 << (one.bits - 1)) - 1  # all ones after the sign
     infinite = ((1 << one.exponent_bits) - 1) << one.mantissa_bits
     quiet = infinite | (1 << (one.mantissa_bits - 1)) if one.has_infinity else top
-    body = np.where(np.isinf(value), infinite, np.where(np.isnan(value), quiet, body)).astype(
+    body = np.where(np.isinf(value), infinite, np.where(np.isnan(value), quiet, place)).astype(
         np.uint64
     )
     sign = (np.signbit(value) & ~np.isnan(value)).astype(np.uint64)
@@ -628,88 +595,6 @@ def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
             "- 1. Pass unsigned bits."
         )
     return given
-
-
-def neighbours(x: Any, format: str | Format) -> tuple[np.ndarray, np.ndarray]:
-    """Return the next numbers of a format below and above ``x``, excluding ``x`` itself.
-
-    Parameters
-    ----------
-    x : array_like of float64
-    format : str or Format
-
-    Returns
-    -------
-    below, above : ndarray of float64
-        Of the shape of ``x``. Beyond the largest number this is infinity if the format has one,
-        else nan.
-
-    Raises
-    ------
-    InputError
-        As ``round_to``'s.
-
-    Examples
-    --------
-    >>> below, above = neighbours([1.0, 0.1], "float8_e4m3fn")
-    >>> print(below, above)
-    [0.9375  0.09375] [1.125     0.1015625]
-    """
-    one = find("neighbours", format)
-    given = as_float64("neighbours", x)
-    above, below = _above(given, one), -_above(-given, one, mirrored=True)
-    return shaped(below, given), shaped(above, given)
-
-
-def _above(x: np.ndarray, one: Format, mirrored: bool = False) -> np.ndarray:
-    """Return the next number above; of the mirrored number line, whose end an integer format has
-    elsewhere.
-    """
-    top, bottom = (-one.lowest, -one.largest) if mirrored else (one.largest, one.lowest)
-    held = np.clip(x, bottom, top)
-    nearest = rounded(-held, one, "saturate") * -1 if mirrored else rounded(held, one, "saturate")
-    # One step away from zero is the spacing; towards zero it is that of the number just nearer to
-    # zero.
-    inner = np.nextafter(nearest, 0.0)
-    step = np.where(nearest < 0, quantum(inner, one), quantum(nearest, one))
-    end = np.inf if one.has_infinity else np.nan
-    with np.errstate(invalid="ignore", over="ignore"):
-        following = np.where(nearest > x, nearest, nearest + step) + 0.0
-        following = np.where(following > top, end, following)
-        following = np.where(x < bottom, bottom, following)
-        following = np.where(x >= top, end, following)
-    return np.where(np.isnan(x) | (x == np.inf), np.nan, following)
-
-
-def spacing(x: Any, format: str | Format) -> np.ndarray:
-    """Return the distance from ``x`` to the next number of the format away from zero (a unit in the
-    last place).
-
-    Parameters
-    ----------
-    x : array_like of float64
-        The position; only its power of two matters.
-    format : str or Format
-
-    Returns
-    -------
-    ndarray of float64
-        nan beyond the largest number and for what is not finite.
-
-    Raises
-    ------
-    InputError
-        As ``round_to``'s.
-
-    Examples
-    --------
-    >>> print(spacing([1.0, 2048.0, 1e-6], "float16"))
-    [9.76562500e-04 2.00000000e+00 5.96046448e-08]
-    """
-    one = find("spacing", format)
-    given = as_float64("spacing", x)
-    inside = (given >= one.lowest) & (given <= one.largest)
-    return shaped(np.where(inside, quantum(given, one), math.nan), given)
 
 
 def add(a: np.ndarray, b: np.ndarray, one: Format) -> np.ndarray:
@@ -913,11 +798,10 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
         raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")
     x = float(given)
     held = float(round_to(x, one))
-    for _ in range(abs(steps)):
-        further = float(neighbours(held, one)[1 if steps > 0 else 0])
-        if not math.isfinite(further):
-            break
-        held = further
+    if steps and not math.isnan(held):
+        place = _ordinal(held, one)
+        ends = min(place, _ordinal(one.lowest, one)), max(place, _ordinal(one.largest, one))
+        held = _value(min(max(place + steps, ends[0]), ends[1]), one)
     return _made(x if not steps else held, held, int(encode(held, one)), one)
 
 
@@ -960,16 +844,19 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
 
 
 def _made(given: float, held: float, code: int, one: Format) -> Number:
-    below, above = (float(v) for v in neighbours(held, one))
+    place = _ordinal(held, one)
+    below, above = _value(place - 1, one), _value(place + 1, one)
+    exponent = max(math.frexp(held or one.smallest_subnormal)[1] - 1, one.emin)
+    spacing = math.ldexp(1.0, exponent - one.mantissa_bits) if one.kind == "float" else 1.0
     if math.isnan(held):
-        kind = "nan"
+        kind, below, above, spacing = "nan", math.nan, math.nan, math.nan
     elif math.isinf(held):
-        kind = "infinite"
+        kind, spacing = "infinite", math.nan
     elif held == 0:
         kind = "zero"
     else:
         kind = "normal" if abs(held) >= one.smallest_normal else "subnormal"
-    return Number(one, given, held, code, kind, below, above, float(spacing(held, one)), _EVIDENCE)
+    return Number(one, given, held, code, kind, below, above, spacing, _EVIDENCE)
 
 
 def nearby(
@@ -1010,18 +897,15 @@ def nearby(
 
 
 def _ordinal(x: float, one: Format) -> int:
-    """Return a number's place in the order of the format's numbers, zero being 0."""
-    held = float(round_to(x, one, overflow="saturate"))
-    return (
-        int(held)
-        if one.kind == "integer"
-        else int(math.copysign(int(encode(abs(held), one)), held))
-    )
+    """Return the place of the nearest number in the order of the format's numbers, zero being 0."""
+    if one.kind == "integer":
+        return int(round_to(x, one))
+    return int(encode(abs(x), one)) * (-1 if x < 0 else 1)
 
 
 def _value(ordinal: int, one: Format) -> float:
-    return (
-        float(ordinal)
-        if one.kind == "integer"
-        else math.copysign(float(decode(abs(ordinal), one)), ordinal)
-    )
+    """Return the number at a place in that order; nan where there is none."""
+    if one.kind == "integer":
+        return float(ordinal) if one.lowest <= ordinal <= one.largest else math.nan
+    is_code = abs(ordinal) < 2 ** (one.bits - 1)
+    return math.copysign(float(decode(abs(ordinal), one)), ordinal) if is_code else math.nan

@@ -198,7 +198,7 @@ GRADIENTS = precision.gradients(nn.Linear(2, 1), torch.ones(1, 2), loss=torch.su
 ONE, POLICY = ([[1.0]], [[1.0]]), precision.autocast_policy("cpu", operators=["add"])
 REFUSED = [
     *[(function, (1.0, "half"), {}) for function in (
-        precision.round_to, precision.encode, precision.spacing, precision.number,
+        precision.round_to, precision.encode, precision.number,
     )],
     *[(precision.round_to, (x, "float16"), {}) for x in ("1.5", [1j], 2**53 + 1, True)],
     (precision.round_to, (1.0, "float8_e4m3fn", "infinity"), {}),

@@ -58,11 +58,15 @@ def test_every_code_neighbour_and_spacing(name: str) -> None:
     np.testing.assert_array_equal(
         precision.encode(got, name)[~np.isnan(got)], codes[~np.isnan(got)]
     )
-    wanted = [[-end, *listed[:-1]], [*listed[1:], end]]
-    np.testing.assert_array_equal(precision.neighbours(listed, name), wanted)
-    outward = listed[listed >= 0]
-    steps = precision.spacing([outward[:-1], -outward[:-1]], name)
-    np.testing.assert_array_equal(steps, [np.diff(outward)] * 2)
+    chosen = np.unique(np.linspace(0, len(listed) - 1, 999).round().astype(int))
+    padded = np.array([-end, *listed, end])[np.add.outer([0, 1, 2], chosen)]
+    numbers = [precision.number(x, name) for x in padded[1].tolist()]
+    np.testing.assert_array_equal(
+        [[n.below for n in numbers], [n.above for n in numbers]], padded[::2]
+    )
+    wanted = np.where(padded[1] < 0, padded[1] - padded[0], padded[2] - padded[1])
+    inner = [n.format.lowest < n.held < n.format.largest for n in numbers]
+    np.testing.assert_array_equal(np.array([n.spacing for n in numbers])[inner], wanted[inner])
 
 
 def test_int8_is_twos_complement() -> None:
@@ -74,8 +78,9 @@ def test_int8_is_twos_complement() -> None:
     expected = [min(max(round(Fraction(h)), -128), 127) for h in halves.tolist()]
     np.testing.assert_array_equal(precision.round_to(halves, "int8"), expected)
     assert not np.signbit(precision.round_to([-0.0, -0.5, math.nan], "int8")).any()
-    ends = [[math.nan, math.nan, 126], [-128, -127, math.nan]]
-    np.testing.assert_array_equal(precision.neighbours([-129, -128, 127], "int8"), ends)
+    ends = [precision.number(x, "int8") for x in (-128, 127)]
+    got = [[one.below, one.above] for one in ends]
+    np.testing.assert_array_equal(got, [[math.nan, -127], [126, math.nan]])
 
 
 def near(name: str, count: int, seed: int) -> np.ndarray:
@@ -89,7 +94,7 @@ def near(name: str, count: int, seed: int) -> np.ndarray:
 def test_wide_formats_against_fractions(name: str) -> None:
     """Random numbers, midpoints of random neighbours and what lies beside them."""
     low, largest = precision.round_to(near(name, 300, 8), name), precision.format(name).largest
-    middles = (low + precision.neighbours(low, name)[1]) / 2
+    middles = (low + [precision.number(x, name).above for x in low.tolist()]) / 2
     beside = [np.nextafter(middles, side) for side in (-np.inf, np.inf)]
     tries = np.concatenate([near(name, 300, 9), middles, *beside])
     for x in tries[np.isfinite(tries)].tolist():
@@ -147,13 +152,14 @@ def test_overflow_rules(
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.sampled_from(precision.formats()))
 @settings(max_examples=300, deadline=None)
 def test_rounding_keeps_the_order(x: float, y: float, name: str) -> None:
-    """Idempotent and monotonic; the neighbours lie on either side."""
+    """Idempotent and monotonic; the next numbers lie on either side."""
     pair = np.sort([x, y])
     held = precision.round_to(pair, name, overflow="saturate")
     np.testing.assert_array_equal(precision.round_to(held, name), held)
-    below, above = precision.neighbours(pair, name)
     assert held[0] <= held[1]
-    assert not ((below >= pair) | (above <= pair)).any()
+    for one in (precision.number(value, name) for value in held.tolist()):
+        assert math.isnan(one.below) or one.below < one.held
+        assert math.isnan(one.above) or one.held < one.above
 
 
 def test_formats_and_numbers_in_tables(approved: Any) -> None:
