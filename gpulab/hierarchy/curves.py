@@ -85,23 +85,20 @@ def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | No
     Of all assignments that keep the order, the one with the most pairs within four doublings, and
     of these the nearest.
     """
-    best: tuple[int, float] = (0, 0.0)
-    answer: list[int | None] = [None] * len(found)
-    for count in range(min(len(found), len(reported)), 0, -1):
-        for steps in itertools.combinations(range(len(found)), count):
-            for caches in itertools.combinations(range(len(reported)), count):
-                away = [
-                    abs(math.log2(found[s] / reported[c]))
-                    for s, c in zip(steps, caches, strict=True)
-                ]
-                # of two that are equally near, the smaller cache
-                rank = (-count, round(sum(away), 6))
-                if max(away) <= _FURTHEST_OCTAVES and rank < best:
-                    best = rank
-                    answer = [None] * len(found)
-                    for s, c in zip(steps, caches, strict=True):
-                        answer[s] = c
-    return answer
+    pairings = (
+        dict(zip(steps, caches, strict=True))
+        for count in range(min(len(found), len(reported)) + 1)
+        for steps in itertools.combinations(range(len(found)), count)
+        for caches in itertools.combinations(range(len(reported)), count)
+    )
+
+    def rank(pairs: dict[int, int]) -> tuple[bool, int, float]:
+        away = [abs(math.log2(found[s] / reported[c])) for s, c in pairs.items()]
+        # of two that are equally near, the smaller cache, which comes first
+        return max(away, default=0) > _FURTHEST_OCTAVES, -len(pairs), round(sum(away), 6)
+
+    best = min(pairings, key=rank)
+    return [best.get(step) for step in range(len(found))]
 
 
 # -------------------------------------------------------------------------------------------------
