@@ -320,53 +320,23 @@ def sass_by_line(module: CompiledModule, kernel: KernelFacts) -> dict[int, tuple
 #
 # Only the few attributes that the course shows are read. Their numbers are those that ``cuobjdump
 # -elf`` prints with these names: EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10,
-# EIATTR_CBANK_PARAM_SIZE 0x19, EIATTR_REGCOUNT 0x2f.
+# EIATTR_CBANK_PARAM_SIZE 0x19.
 
 
-_MAX_THREADS, _REQUIRED_THREADS, _PARAMETER_BYTES, _REGISTERS = 0x05, 0x10, 0x19, 0x2F
+_MAX_THREADS, _REQUIRED_THREADS, _PARAMETER_BYTES = 0x05, 0x10, 0x19
 # The form of an attribute that is a size and that many bytes; the others hold nothing, a byte or
 # two bytes.
 _SIZED = 4
-_NOBITS = 8
-_KERNEL = 0x10  # STO_CUDA_ENTRY in a symbol's st_other: a kernel, not a device function
-# The system reserves 1 KB of shared memory of each block (CUDA C++ Programming Guide, "Shared
-# Memory"). The size of a kernel's section contains it from compute capability 9.0: seen in the
-# files of NVRTC 13.0 for all twelve architectures beside the assembler's own figure.
-_RESERVED_FROM, _RESERVED_BYTES = 90, 1024
 
 
-class _Section(NamedTuple):
-    """One section of the file; ``data`` is empty where it takes no room in the file."""
-
-    size: int
-    data: bytes
-
-
-def _sections(cubin: bytes) -> dict[str, _Section]:
-    """Return the sections of a 64-bit little-endian ELF file by name.
-
-    Raises
-    ------
-    CompileError
-        If the bytes are not such a file.
-    """
-    if len(cubin) < 64 or cubin[:6] != b"\x7fELF\x02\x01":
-        raise CompileError(
-            f"cubin: {len(cubin)} bytes that are not an NVIDIA ELF file; expected machine code. "
-            "Compile the source again."
-        )
+def _sections(cubin: bytes) -> dict[str, bytes]:
+    """Return the sections of a 64-bit little-endian ELF file by name."""
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * size) for i in range(count)]
-    data = [b"" if head[1] == _NOBITS else cubin[head[4] : head[4] + head[5]] for head in heads]
-    return {
-        _string(data[names_at], head[0]): _Section(head[5], content)
-        for head, content in zip(heads, data, strict=True)
-    }
-
-
-def _string(table: bytes, start: int) -> str:
-    return table[start : table.index(b"\0", start)].decode()
+    data = [cubin[head[4] : head[4] + head[5]] for head in heads]
+    names = [data[names_at][head[0] :].partition(b"\0")[0].decode() for head in heads]
+    return dict(zip(names, data, strict=True))
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -376,52 +346,6 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         size = struct.unpack_from("<H", data, at + 2)[0] if form == _SIZED else 0
         yield attribute, data[at + 4 : at + 4 + size] if form == _SIZED else data[at + 2 : at + 4]
         at += 4 + size
-
-
-def kernels_in(cubin: bytes, arch: str) -> tuple[list[dict[str, Any]], int]:
-    """Return what a CUBIN for an architecture such as "sm_90" records about its kernels, by the
-    fields of ``KernelFacts`` (registers only where it records them), and the bytes of the module's
-    own ``__constant__`` memory.
-
-    Raises
-    ------
-    CompileError
-        If the bytes are not an ELF file.
-    """
-    parts, none = _sections(cubin), _Section(0, b"")
-    table, strings = parts[".symtab"].data, parts[".strtab"].data
-    symbols = [
-        (_string(strings, name), other)
-        for name, _, other, _ in (
-            struct.unpack_from("<IBBH", table, at) for at in range(0, len(table), 24)
-        )
-    ]
-    registers = {
-        symbols[number][0]: value
-        for number, value in (
-            struct.unpack_from("<II", data)
-            for attribute, data in _attributes(parts.get(".nv.info", none).data)
-            if attribute == _REGISTERS
-        )
-    }
-    reserved = _RESERVED_BYTES if int(re.sub(r"\D", "", arch)) >= _RESERVED_FROM else 0
-    kernels = []
-    for symbol, other in symbols:
-        if not other & _KERNEL or f".text.{symbol}" not in parts:
-            continue
-        own = dict(_attributes(parts.get(f".nv.info.{symbol}", none).data))
-        threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
-        facts: dict[str, Any] = {
-            "symbol": symbol,
-            "shared_bytes": max(0, parts.get(f".nv.shared.{symbol}", none).size - reserved),
-            "parameter_bytes": struct.unpack("<H", own.get(_PARAMETER_BYTES, b"\0\0"))[0],
-            "max_threads": math.prod(struct.unpack_from("<III", threads)) if threads else None,
-            "code_bytes": parts[f".text.{symbol}"].size,
-        }
-        if symbol in registers:
-            facts["registers"] = registers[symbol]
-        kernels.append(facts)
-    return kernels, parts.get(".nv.constant3", none).size
 
 
 # -------------------------------------------------------------------------------------------------
@@ -604,10 +528,12 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
             continue
         frames = [tuple(map(int, frame)) for frame in _FRAME.findall(text)]
         barriers = re.search(r"used (\d+) barriers", used[2])
+        shared = re.search(r"(\d+) bytes smem", used[2])
         stack = re.search(r"(\d+) bytes cumulative stack size", used[2])
         usage[symbol] = {
             "registers": int(used[1]),
             "barriers": int(barriers[1]) if barriers else 0,
+            "shared_bytes": int(shared[1]) if shared else 0,
             "stack_bytes": int(stack[1]) if stack else frames[0][0],
             "spill_store_bytes": sum(frame[1] for frame in frames),
             "spill_load_bytes": sum(frame[2] for frame in frames),
@@ -674,8 +600,7 @@ def fault(
             "'-use_fast_math'. Fix or remove it."
         )
     errors = [diagnostic for diagnostic in diagnostics(log) if diagnostic.kind == "error"]
-    wrong_names = [name for name in names if any(d.file == _NAME_MAP for d in errors)]
-    if wrong_names and errors[0].file == _NAME_MAP:
+    if errors and errors[0].file == _NAME_MAP:
         return InputError(
             f"compile_cuda: names={list(names)} asks for a kernel that is not in the source "
             f"({errors[0].text}); expected a template's name "
@@ -890,8 +815,8 @@ def compile_cuda(
 
     Notes
     -----
-    Source: NVRTC and ``ptxas -v``; registers, shared memory and arguments are those in the machine
-    code's ``.nv.info``, spills those of the assembler's log. docs.nvidia.com/cuda/nvrtc,
+    Source: NVRTC and ``ptxas -v``; registers, shared memory and spills are those of the assembler's
+    log, arguments and bounds those in the machine code's ``.nv.info``. docs.nvidia.com/cuda/nvrtc,
     docs.nvidia.com/cuda/cuda-binary-utilities.
 
     Examples
@@ -1022,7 +947,7 @@ def _compile(
     release = re.search(r"release [\d.]+, V([\d.]+)", output.ptx)
     return compiled_module(
         output.cubin,
-        facts_of(output.cubin, arch, output.log, source, output.symbols),
+        facts_of(output.cubin, output.log, source, output.symbols),
         arch=arch,
         language="CUDA C++",
         source=source,
@@ -1036,35 +961,38 @@ def _compile(
 
 
 def facts_of(
-    cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tuple[str, str]] = ()
+    cubin: bytes, log: str, source: str, asked: Sequence[tuple[str, str]] = ()
 ) -> Mapping[str, KernelFacts]:
     """Put the file's and the log's facts of each kernel together, in the order of the source.
 
     Raises
     ------
     CompileError
-        If the two do not describe the same kernels.
+        If the log says nothing of the kernels in the file.
     """
-    kernels, constant_bytes = kernels_in(cubin, arch)
-    used = usage_by_kernel(log)
-    shown_as = shown_names([kernel["symbol"] for kernel in kernels], asked)
+    parts, used = _sections(cubin), usage_by_kernel(log)
+    if not used and any(name.startswith(".text.") for name in parts):
+        raise CompileError(
+            "compile_cuda: the assembler's log has no entry for the kernels; expected their "
+            "registers and spills. Leave out options that silence it.",
+            log=log,
+        )
     found = []
-    for kernel in kernels:
-        name = shown_as[kernel["symbol"]]
-        if kernel["symbol"] not in used:
-            raise CompileError(
-                f"compile_cuda: the assembler's log has no entry for {name}; expected its "
-                "registers and spills. Leave out options that silence it.",
-                log=log,
-            )
+    for symbol, name in shown_names(used, asked).items():
+        own = dict(_attributes(parts.get(f".nv.info.{symbol}", b"")))
+        threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
         # overloads: a text search cannot distinguish them
         where = kernel_place(source, name) if not name.endswith(")") else None
         found.append(
             KernelFacts(
                 name=name,
+                symbol=symbol,
                 line=where[0] if where else None,
-                constant_bytes=constant_bytes,
-                **(used[kernel["symbol"]] | kernel),
+                constant_bytes=len(parts.get(".nv.constant3", b"")),
+                parameter_bytes=struct.unpack("<H", own.get(_PARAMETER_BYTES, b"\0\0"))[0],
+                max_threads=math.prod(struct.unpack_from("<III", threads)) if threads else None,
+                code_bytes=len(parts[f".text.{symbol}"]),
+                **used[symbol],
             )
         )
     order = [name for name, _ in asked]

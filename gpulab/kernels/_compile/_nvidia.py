@@ -95,15 +95,9 @@ def find_library(name: str) -> Path | None:
     """Return the file of ``nvrtc`` or ``nvJitLink``, the newest of the first folder that has one;
     None if there is none.
     """
-    pattern, form = (
-        (f"{name}64_*.dll", rf"{name}64_\d+_\d+\.dll")
-        if _WINDOWS
-        else (f"lib{name}.so.*", rf"lib{name}\.so\.[\d.]+")
-    )
-    if _WINDOWS and name == "nvJitLink":
-        pattern, form = f"{name}_*.dll", rf"{name}_\d+_\d+\.dll"
+    form = rf"{name}(64)?_\d+_\d+\.dll" if _WINDOWS else rf"lib{name}\.so\.[\d.]+"
     for folder in (root / below for root in roots() for below in _SUBFOLDERS):
-        found = [path for path in folder.glob(pattern) if re.fullmatch(form, path.name)]
+        found = [path for path in folder.glob(f"*{name}*") if re.fullmatch(form, path.name)]
         if found:
             return max(found, key=_numbers_in)
     return None

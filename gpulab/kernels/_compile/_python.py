@@ -195,21 +195,15 @@ def _value(
     name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]
 ) -> Value:
     home, function = _home(value), path[-1]
-
-    def called(plain: types.FunctionType, options: dict[str, Any]) -> Value:
+    # what cuda.jit, or Numba's simulator, made of a function is one of the learner's
+    plain = getattr(value, "py_func", None) or getattr(value, "fn", None)
+    if plain is None and not _within(home, "gpulab", "numba", "numba_cuda", "numpy", "math"):
+        plain = value
+    if isinstance(plain, types.FunctionType):
         if plain in path:
             sentence, line = recursion(name, plain, function)
             raise CompileError(f"{who}: {sentence}", line)
-        return "function", (portable(plain, who, seen, path), options)
-
-    if isinstance(value, types.FunctionType) and not _within(
-        home, "gpulab", "numba", "numba_cuda", "numpy", "math"
-    ):
-        return called(value, {})
-    if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
-        return called(value.py_func, options_of(value))
-    if hasattr(value, "fn") and isinstance(value.fn, types.FunctionType):  # Numba's simulator
-        return called(value.fn, {})
+        return "function", (portable(plain, who, seen, path), options_of(value))
     if isinstance(value, types.ModuleType):
         stands_in = _within(home, "numba.cuda", "numba_cuda", "gpulab.kernels")
         return "module", "numba.cuda" if stands_in else home
@@ -221,8 +215,8 @@ def _value(
     if getattr(value, "is_gpulab_cuda", False) is True:
         return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
     if _within(home, "numba", "numba_cuda"):
-        plain = getattr(value, "__name__", None) or getattr(value, "name", None) or name
-        return "numba", str(plain)
+        word = getattr(value, "__name__", None) or getattr(value, "name", None) or name
+        return "numba", str(word)
     if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
         return "value", pickle.dumps(value)
     line = function.__code__.co_firstlineno
@@ -388,7 +382,7 @@ def _made(code: types.CodeType, pickled: bytes, arch: str) -> CompiledModule:
         *([f"-maxrregcount={options['max_registers']}"] if "max_registers" in options else []),
     ]
     cubin, ptx, log = _nvidia.link(answer["ltoir"], arch, flags)
-    (facts,) = facts_of(cubin, arch, log, "").values()  # Numba compiles one kernel at a time
+    (facts,) = facts_of(cubin, log, "").values()  # Numba compiles one kernel at a time
     named = facts._replace(name=kernel["name"], line=code.co_firstlineno)
     return compiled_module(
         cubin,
