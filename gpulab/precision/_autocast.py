@@ -619,9 +619,10 @@ def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
 
     def run(*dtypes: torch.dtype) -> list[Kernel]:
         inputs = make(shapes, dtypes)
-        with KernelTypes() as seen:
+        seen = KernelTypes()
+        with seen:
             function(*inputs)
-        return [(name, given, gave) for name, given, gave in seen.kernels]
+        return seen.kernels
 
     try:
         high, lower = run(*[torch.float32] * len(shapes)), run(*[low] * len(shapes))
@@ -684,7 +685,7 @@ def _fake(low: torch.dtype) -> dict[str, Seen]:
         }
 
 
-# Operators that compute nothing: storage and views.
+# Operators that compute nothing: storage, views and casts.
 _IDLE = frozenset(
     {
         "empty",
@@ -697,39 +698,28 @@ _IDLE = frozenset(
         "zeros",
         "lift_fresh",
         "arange",
+        "_to_copy",
     }
 )
-CASTS = frozenset({"_to_copy"})
 
 
 class KernelTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep for each operator its name and the floating types that it was given and gave; below
-    autocast, so casts are seen too.
+    """Keep for each operator that computes its name and the floating types that it was given and
+    gave; below autocast, so after its casts.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.every: list[tuple[str, list[str], list[str]]] = []
+        self.kernels: list[Kernel] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note its types."""
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         given, gave = _types((args, kwargs)), _types(result)
-        idle = (
-            func.namespace == "prim"
-            or func.is_view
-            or name in _IDLE
-            or (name in CASTS and given == gave)
-        )
-        if given and not idle:
-            self.every.append((name, given, gave))
+        if given and not (func.namespace == "prim" or func.is_view or name in _IDLE):
+            self.kernels.append((name, given, gave))
         return result
-
-    @property
-    def kernels(self) -> list[tuple[str, list[str], list[str]]]:
-        """Without the casts."""
-        return [each for each in self.every if each[0] not in CASTS]
 
 
 def _types(tree: Any) -> list[str]:
