@@ -9,8 +9,6 @@ import json
 import math
 import os
 import pathlib
-from collections import Counter
-from typing import Any
 
 from gpulab._files import read_regular, write_atomically
 from gpulab._validate import expanded
@@ -113,7 +111,6 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
         read_regular(file, MAX_FILE_BYTES).decode("utf-8"),
         parse_constant=_finite,
         parse_float=_finite,
-        object_pairs_hook=_each_once,
     )
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
@@ -136,22 +133,6 @@ def readable() -> dict[str, Recording]:
         with contextlib.suppress(RecordingError):
             recordings[name] = load(name)
     return recordings
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; one that says two things under one name was not written by gpulab,
-    and which of them holds is open.
-    """
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        twice = next(
-            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
-        )
-        raise RecordingError(
-            f"recordings.read: the file contains the key {shown(twice)} twice in one object; "
-            "expected it once. The file is damaged."
-        )
-    return made
 
 
 def _finite(word: str) -> float:
