@@ -68,21 +68,9 @@ class Experiment:
 _REGISTRY: dict[str, Experiment] = {}
 
 
-def register(experiment: Experiment) -> Experiment:
-    """Add an experiment.
-
-    Raises
-    ------
-    InputError
-        If another experiment has the name.
-    """
-    if experiment.name in _REGISTRY:
-        raise InputError(
-            f"recorder.register: an experiment {experiment.name!r} already exists; expected a new "
-            "name."
-        )
+def register(experiment: Experiment) -> None:
+    """Add an experiment, in place of one of the same name."""
     _REGISTRY[experiment.name] = experiment
-    return experiment
 
 
 def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experiment, ...]:

@@ -212,7 +212,7 @@ def _linear(
         model = make(dense.eval())
         x = torch.randn(count, n).to(str(device), getattr(torch, dtype))
         flops = 2.0 * count * n**2 if form == "dense" else None
-        return Work(_without_gradients(model), f"linear, {form}", (x,), flops)
+        return Work(torch.no_grad()(functools.partial(model)), f"linear, {form}", (x,), flops)
 
     params = {"layer": "linear", "form": form, "zeros": zeros, "dtype": dtype, "n": n}
     return timed(device, {**params, "rows": count}, rank, prepare)
@@ -223,19 +223,11 @@ def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str |
     layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
     x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
     flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
-    run = _without_gradients(layer.to(str(device)).eval())
+    run = torch.no_grad()(functools.partial(layer.to(str(device)).eval()))
     if tf32 is not None:
         convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         convolutions.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
     return Work(run, f"convolution, {groups} groups", (x,), flops)
-
-
-def _without_gradients(model: Any) -> Callable[[Any], Any]:
-    def run(x: Any) -> Any:
-        with torch.no_grad():
-            return model(x)
-
-    return run
 
 
 def pipeline(device: Device) -> Iterable[Case]:
@@ -591,14 +583,6 @@ def _converted(convert: Callable[[Any], Any], device: Device) -> Callable[[], An
     return functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32))
 
 
-def _zeros(device: Device) -> Callable[[], Any]:
-    return functools.partial(torch.zeros, _ELEMENTS, device=str(device))
-
-
-def _zeros_by_the_host(device: Device) -> Callable[[], Any]:
-    return lambda: torch.zeros(_ELEMENTS).to(str(device))
-
-
 def _products(multiply: Callable[[Any, Any], Any], device: Device) -> Callable[[], Any]:
     """Return a thousand small products."""
     a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
@@ -629,7 +613,10 @@ _TIPS: Mapping[str, _Tip] = {
         functools.partial(_products, _one_by_one), functools.partial(_products, torch.bmm)
     ),
     "cudnn_autotune": _Tip(_normalized, functools.partial(_normalized, autotune=True)),
-    "create_on_device": _Tip(_zeros_by_the_host, _zeros),
+    "create_on_device": _Tip(
+        lambda device: lambda: torch.zeros(_ELEMENTS).to(str(device)),
+        lambda device: lambda: torch.zeros(_ELEMENTS, device=str(device)),
+    ),
 }
 
 
