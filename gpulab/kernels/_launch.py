@@ -368,11 +368,8 @@ def the_device(who: str, arguments: list[Argument]) -> int:
 def _index(array: Any) -> int:
     # a tensor's has an index, CuPy's an id; Numba's own arrays have none
     device = getattr(array, "device", None)
-    for attribute in ("index", "id"):
-        number = getattr(device, attribute, None)
-        if isinstance(number, int):
-            return number
-    return 0
+    number = getattr(device, "index", getattr(device, "id", None))
+    return number if isinstance(number, int) else 0
 
 
 # -------------------------------------------------------------------------------------------------
