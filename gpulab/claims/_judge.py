@@ -193,11 +193,11 @@ def _verdict(claim: Claim, cases: Sequence[Comparison], states: Sequence[bool | 
     return Verdict.FAILS if against >= half else Verdict.UNDECIDED
 
 
-def compared(rule: Rule, recording: Recording, cpu: Recording | None) -> list[Comparison]:
-    """Return what one rule finds in a recording; ``cpu`` is the recorded CPU beside a GPU."""
+def compared(rule: Rule, recording: Recording, cpu: Recording | None) -> Iterator[Comparison]:
+    """Yield what one rule finds in a recording; ``cpu`` is the recorded CPU beside a GPU."""
     if "ratio" in rule:
-        return list(_figures(rule, recording))
-    return list(_beside_cpu(rule, recording, cpu) if "cpu" in rule else _pairs(rule, recording))
+        return _figures(rule, recording)
+    return _beside_cpu(rule, recording, cpu) if "cpu" in rule else _pairs(rule, recording)
 
 
 def average(cases: Sequence[Comparison]) -> list[Comparison]:
