@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.utils import parametrize
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -523,32 +522,22 @@ def _zero_share(model: Any) -> float:
 
 def _forms(model: Any, finished: Any) -> tuple[str, ...]:
     """Return how the layers of a model are stored and computed."""
-    found: dict[str, None] = {}
     kinds = {
         compressed_layers.Integer: "integers",
         compressed_layers.Quantized: "integers in float",
         compressed_layers.Sparse: "csr",
     }
-    for each in finished.modules():
-        if type(each) in kinds:
-            found[kinds[type(each)]] = None
-        elif isinstance(each, torch.nn.Linear) and type(each.weight.data) is not torch.Tensor:
-            found["2:4" if "SemiStructured" in type(each.weight.data).__name__ else "torchao"] = (
-                None
-            )
-    for each in model.modules():
-        if parametrize.is_parametrized(each, "weight") and any(
-            isinstance(p, compressed_layers.Codebook) for p in each.parametrizations.weight
-        ):
-            found["shared"] = None
-    if (
-        "csr" not in found
-        and "2:4" not in found
-        and "torchao" not in found
-        and _zero_share(finished) > _MANY
-    ):
-        found["dense zeros"] = None
-    return tuple(found)
+    own = [kinds[type(each)] for each in finished.modules() if type(each) in kinds]
+    weights = [m.weight.data for m in finished.modules() if isinstance(m, torch.nn.Linear)]
+    packed = [
+        "2:4" if "SemiStructured" in type(weight).__name__ else "torchao"
+        for weight in weights
+        if type(weight) is not torch.Tensor
+    ]
+    codebooks = [m for m in model.modules() if isinstance(m, compressed_layers.Codebook)]
+    is_dense = not packed and "csr" not in own and _zero_share(finished) > _MANY
+    found = [*own, *packed, *("shared" for _ in codebooks)]
+    return tuple(dict.fromkeys([*found, "dense zeros"] if is_dense else found))
 
 
 class _Beside(NamedTuple):

@@ -411,14 +411,11 @@ class Aware(nn.Module):
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.activations is None:
             return x
-        bits = self.scheme.activation_bits
-        if self.scheme.activations == "static":
-            if self.training:
-                self._follow(x.detach())
-            low, high = self.low, self.high
-        else:
-            low, high = torch.aminmax(x.detach())
-        step, zero = input_grid(low, high, bits)
+        bits, static = self.scheme.activation_bits, self.scheme.activations == "static"
+        if static and self.training:
+            self._follow(x.detach())
+        ends = (self.low, self.high) if static else torch.aminmax(x.detach())
+        step, zero = input_grid(*ends, bits)
         rounded: torch.Tensor = straight_through(x, lambda v: round_inputs(v, step, zero, bits))
         return rounded
 
