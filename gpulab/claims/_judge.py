@@ -263,20 +263,15 @@ def _beside_cpu(rule: Rule, recording: Recording, cpu: Recording | None) -> Iter
 def _figures(rule: Rule, recording: Recording) -> Iterator[Comparison]:
     """Yield one figure of an entry's timing over another; the interval is the median's alone."""
     figure = next(name for name in rule["ratio"] if name != "median_seconds")
-
-    def ratio(value: float, median: float) -> float:
-        return median / value if rule["ratio"][1] == figure else value / median
-
     for entry in _entries(rule, recording):
         timing = _timing(entry)
         value, ends = getattr(timing, figure), timing.interval_seconds
         if value:
-            interval = None
-            if ends is not None and ends[0] > 0:
-                one, other = (ratio(value, end) for end in ends)
-                interval = (min(one, other), max(one, other))
-            case, middle = _label(entry.params), ratio(value, timing.median_seconds)
-            yield Comparison(case, middle, interval, entry.key, entry.key)
+            medians = [timing.median_seconds, *(ends if ends is not None and ends[0] > 0 else ())]
+            is_below = rule["ratio"][1] == figure
+            ratios = [median / value if is_below else value / median for median in medians]
+            interval = (min(ratios), max(ratios)) if len(ratios) > 1 else None
+            yield Comparison(_label(entry.params), ratios[0], interval, entry.key, entry.key)
 
 
 def _entries(rule: Rule, recording: Recording) -> Iterator[Entry]:
