@@ -17,6 +17,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import training_step
 from gpulab.precision._formats import Format, as_float64, find
+from gpulab.recordings.schema import thin
 from gpulab.results import Result
 from gpulab.units import plural
 
@@ -82,11 +83,8 @@ class Magnitudes(Result):
         flat = [np.abs(np.asarray(each, dtype=np.float64)).ravel() for each in arrays]
         every = np.concatenate(flat) if flat else np.zeros(0)
         finite = np.sort(every[np.isfinite(every) & (every > 0)])
-        if finite.size > MOST_KEPT:
-            finite = finite[np.linspace(0, finite.size - 1, MOST_KEPT).round().astype(np.int64)]
-        return cls(
-            kind, every.size, int((every == 0).sum()), int((~np.isfinite(every)).sum()), finite
-        )
+        zeros, not_finite = int((every == 0).sum()), int((~np.isfinite(every)).sum())
+        return cls(kind, every.size, zeros, not_finite, thin(finite, MOST_KEPT))
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,8 @@ class Gradients(Result):
         ]
         most = max(weights, default=1.0)
         thinned = [
-            _thin(values, weight / most) for values, weight in zip(kept, weights, strict=True)
+            thin(values, max(2, round(len(values) * weight / most)))
+            for values, weight in zip(kept, weights, strict=True)
         ]
         joined = np.sort(np.concatenate(thinned)) if thinned else np.zeros(0)
         count, zeros = (
@@ -168,14 +167,6 @@ class Gradients(Result):
                 for k in self.kinds
             ]
         return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
-
-
-def _thin(values: np.ndarray, share: float) -> np.ndarray:
-    if share >= 1 or values.size < 3:
-        return values
-    return values[
-        np.linspace(0, values.size - 1, max(2, round(values.size * share))).round().astype(np.int64)
-    ]
 
 
 def _number(value: float | None) -> str:

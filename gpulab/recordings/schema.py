@@ -482,11 +482,11 @@ def reported_accelerator(recording: Recording) -> Mapping[str, Any]:
     )
 
 
-def thin(samples_seconds: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
-    """Return at most ``keep`` samples, evenly spaced in time, in their order."""
-    if len(samples_seconds) <= keep:
-        return samples_seconds
-    kept: np.ndarray = samples_seconds[
-        np.linspace(0, len(samples_seconds) - 1, keep).round().astype(int)
-    ]
+def thin(values: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
+    """Return at most ``keep`` values at evenly spaced places, in their order: of samples evenly
+    spaced in time.
+    """
+    if len(values) <= keep:
+        return values
+    kept: np.ndarray = values[np.linspace(0, len(values) - 1, keep).round().astype(int)]
     return kept
