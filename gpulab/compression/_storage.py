@@ -130,12 +130,10 @@ def packed(model: Any) -> bytes:
     body = io.BytesIO()
     seen: dict[Any, str] = {}
     for name, tensor in finish(model).state_dict().items():
-        key = _identity(tensor)
-        if key is not None and key in seen:
-            header[name] = {"form": "same", "as": seen[key]}
+        first = seen.setdefault(_identity(name, tensor), name)
+        if first != name:
+            header[name] = {"form": "same", "as": first}
             continue
-        if key is not None:
-            seen[key] = name
         entry, parts = _smallest(tensor)
         entry["parts"] = [len(part) for part in parts]
         header[name] = entry
@@ -146,16 +144,16 @@ def packed(model: Any) -> bytes:
     return _MAGIC + len(names).to_bytes(4, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
-def _identity(tensor: Any) -> Any:
-    """Return what two names of one tensor have in common; None where there is no plain storage to
-    tell by.
+def _identity(name: str, tensor: Any) -> Any:
+    """Return what two names of one tensor have in common; the name itself where there is no plain
+    storage to compare.
     """
     if (
         type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         or tensor.layout is not torch.strided
         or not tensor.numel()
     ):
-        return None
+        return name
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
@@ -225,20 +223,16 @@ def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
     header = json.loads(
         zlib.decompressobj().decompress(content[begin : begin + length], _MOST_HEADER)
     )
-    place = begin + length
+    body = io.BytesIO(content[begin + length :])
     done: dict[str, Any] = {}
     for name, entry in header.items():
         if entry["form"] == "same":
             done[name] = done[entry["as"]]
         else:
-            parts = []
-            for size in entry["parts"]:
-                parts.append(content[place : place + size])
-                place += size
-            done[name] = _restored(entry, parts)
+            done[name] = _restored(entry, [body.read(size) for size in entry["parts"]])
         yield name, done[name]
-    if place != len(content):
-        raise ValueError("cut short, or longer than its header says")
+    if body.read():
+        raise ValueError("longer than its header says")
 
 
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:

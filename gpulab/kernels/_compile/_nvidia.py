@@ -454,11 +454,8 @@ def compile_program(source: str, options: Sequence[str], names: Sequence[str] = 
     """
     nvrtc, program = _load("nvrtc"), ctypes.c_void_p()
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-    code = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), FILE.encode(), 0, None, None
-    )
-    if code != SUCCESS:
-        return Output(code, nvrtc.nvrtcGetErrorString(code).decode())
+    # where this fails, so does the compilation, and says why
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), FILE.encode(), 0, None, None)
     try:
         for name in names:
             nvrtc.nvrtcAddNameExpression(program, name.encode())

@@ -238,12 +238,6 @@ def described(argument: Any, who: str) -> Value:
     """
     if isinstance(argument, tuple):
         return "tuple", [described(item, who) for item in argument]
-    if isinstance(argument, np.generic):
-        return "scalar", argument.dtype
-    if isinstance(argument, (bool, int, float, complex)):  # as Numba has it: int64, float64
-        return "scalar", np.dtype(
-            next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind))
-        )
     if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
         # PyTorch does not report where the elements of a tensor are that autograd watches
         argument = argument.detach()
@@ -255,8 +249,10 @@ def described(argument: Any, who: str) -> Value:
         # the same layout over no memory at all
         alike = np.lib.stride_tricks.as_strided(np.empty(0, dtype), shape, interface.get("strides"))
         return "array", (dtype, len(shape), _layout(alike.flags))
+    # a Python number as Numba has it: int64, float64
+    is_plain = isinstance(argument, (np.ndarray, np.generic, bool, int, float, complex))
     try:
-        array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
+        array = np.asarray(argument if is_plain else argument.detach())
     except (AttributeError, TypeError, RuntimeError, ValueError):
         raise InputError(
             f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
