@@ -652,7 +652,8 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
 
         return look
 
-    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in found.items()]
+    for name, layer in found.items():
+        layer.register_forward_pre_hook(watch(name))  # of a copy, in which others take their places
     try:
         with torch.no_grad():
             for batch in batches:
@@ -662,9 +663,6 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
             f"quantize: the model raised {message_of(error)} on a calibration input; expected "
             "inputs like the training's."
         ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
     found_ranges = {}
     for name, ends in seen.items():
         if not ends:

@@ -71,7 +71,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     23680
     """
     done = finish(compressed_layers.module("count", model))
-    counter = _Counter(done)
+    counter = _Counter(done)  # whose hooks stay: the copy is counted once
     try:
         # any function mode keeps PyTorch's attention layer off its fused path, whose products
         # no counter sees
@@ -82,8 +82,6 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
             f"count: the model raised {message_of(error)}; expected it to run on these inputs. Try "
             "model(x) first."
         ) from error
-    finally:
-        counter.remove()
     batch = int(inputs[0].shape[0]) if inputs and getattr(inputs[0], "dim", lambda: 0)() else 1
     which = (
         "one operator was"
@@ -137,16 +135,10 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unknown: dict[str, None] = {}
         self.products = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
         self.begun: list[int] = []  # FLOP seen before each layer that is at work
-        self._hooks = []
         for name, each in model.named_modules():
             if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, Shipped)):
-                self._hooks.append(each.register_forward_pre_hook(self._enter))
-                self._hooks.append(each.register_forward_hook(self._leave(name), always_call=True))
-
-    def remove(self) -> None:
-        """Take the hooks off."""
-        for hook in self._hooks:
-            hook.remove()
+                each.register_forward_pre_hook(self._enter)
+                each.register_forward_hook(self._leave(name), always_call=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note it where no counter sees its products."""
