@@ -884,12 +884,9 @@ def nearby(
     bottom, top = max(float(low), one.lowest), min(float(high), one.largest)
     if bottom > top:
         return np.zeros(0), 0
-    first = _ordinal(bottom, one)
-    last = _ordinal(top, one)
-    if _value(first, one) < bottom:
-        first += 1
-    if _value(last, one) > top:
-        last -= 1
+    first, last = _ordinal(bottom, one), _ordinal(top, one)  # the nearest may lie outside
+    first += _value(first, one) < bottom
+    last -= _value(last, one) > top
     count = max(0, last - first + 1)
     if count > most:
         return np.zeros(0), count
