@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,15 @@ def check_array(
             f"{who}: {name} is read-only and {kernel} writes to it; expected an array that may "
             "change. Pass a copy."
         )
+
+
+def described_array(interface: Mapping[str, Any]) -> np.ndarray:
+    """Return an array over no memory at all, of the type and the layout that a
+    ``__cuda_array_interface__`` describes.
+    """
+    return np.lib.stride_tricks.as_strided(
+        np.empty(0, interface["typestr"]), interface["shape"], interface.get("strides")
+    )
 
 
 def same_memory(who: str, name: str, a: np.ndarray, other_name: str, b: np.ndarray) -> bool:

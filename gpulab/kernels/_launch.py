@@ -37,6 +37,7 @@ from gpulab.kernels._arguments import (
     check_count,
     check_whole,
     checked_extents,
+    described_array,
     same_memory,
 )
 from gpulab.kernels._compile import _nvidia, _python
@@ -719,17 +720,12 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
         )
     if argument.kind == DEVICE:
         interface = value.__cuda_array_interface__
-        strides, step = interface.get("strides"), np.dtype(interface["typestr"]).itemsize
-        for size, stride in zip(
-            reversed(interface["shape"]), reversed(strides or ()), strict=False
-        ):
-            if size > 1 and stride != step:
-                raise InputError(
-                    f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array "
-                    "in C order without gaps, since C++ sees only its first element's address. "
-                    "Pass a contiguous copy."
-                )
-            step *= size
+        if not described_array(interface).flags.c_contiguous:
+            raise InputError(
+                f"{who}: {argument.name} has strides {tuple(interface['strides'])} bytes; expected "
+                "an array in C order without gaps, since C++ sees only its first element's "
+                "address. Pass a contiguous copy."
+            )
 
 
 def packed_bytes(arguments: Sequence[Argument]) -> int:

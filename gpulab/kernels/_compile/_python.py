@@ -32,6 +32,7 @@ from gpulab.errors import (
     message_of,
     shown,
 )
+from gpulab.kernels._arguments import described_array
 from gpulab.kernels._compile import _cuda, _nvidia
 from gpulab.kernels._compile._cuda import (
     CompiledModule,
@@ -243,12 +244,10 @@ def described(argument: Any, who: str) -> Value:
         argument = argument.detach()
     interface = getattr(argument, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
-        dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
-        if hasattr(argument, "detach") and not shape:  # a tensor that launch sends as a number
-            return "scalar", dtype
-        # the same layout over no memory at all
-        alike = np.lib.stride_tricks.as_strided(np.empty(0, dtype), shape, interface.get("strides"))
-        return "array", (dtype, len(shape), _layout(alike.flags))
+        alike = described_array(interface)
+        if hasattr(argument, "detach") and not alike.ndim:  # which launch sends as a number
+            return "scalar", alike.dtype
+        return "array", (alike.dtype, alike.ndim, _layout(alike.flags))
     # a Python number as Numba has it: int64, float64
     is_plain = isinstance(argument, (np.ndarray, np.generic, bool, int, float, complex))
     try:
