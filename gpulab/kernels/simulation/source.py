@@ -561,7 +561,7 @@ def meaning_of(found: Any) -> Any:
     if isinstance(found, types.ModuleType):
         name = _MODULES.get(found.__name__)
         return found if name is None else Intrinsic(name)
-    if isinstance(found, Callee) and found.function.__module__.startswith(_OURS[:2]):
+    if isinstance(found, Callee) and str(found.function.__module__).startswith(_OURS[:2]):
         name = found.function.__name__
         return Intrinsic(name) if name == "literal_unroll" else found
     if getattr(found, "is_gpulab_cuda", False):
