@@ -688,38 +688,28 @@ def table_of(launch: Occupancy, **changed: Any) -> OccupancyTable:
 def _cause(launch: Occupancy) -> str:
     """Return what the limiting resource holds, with the numbers."""
     sm, blocks = launch.sm, plural(launch.blocks_per_sm, "block")
-    slots = f"{launch.warps_per_sm} of {sm.warps} warp slots"
-    match launch.limiter:
-        case "warps":
-            fill = "fills" if launch.blocks_per_sm == 1 else "fill"
-            return (
-                f"A block has {plural(launch.warps_per_block, 'warp')}: {blocks} {fill} {slots}, "
-                "and one more does not fit."
-            )
-        case "registers":
-            return _register_cause(launch, blocks)
-        case "shared":
-            return _shared_cause(launch, blocks)
-        case "blocks":
-            warps = plural(launch.warps_per_block, "warp")
-            return (
-                f"An SM takes at most {sm.blocks} blocks, and {launch.blocks_per_sm} of {warps} "
-                f"each fill {slots}."
-            )
-        case _:
-            used = plural(launch.barriers_per_block, "barrier")
-            return f"An SM has {sm.barriers} barriers, enough for {blocks} of {used} each."
+    warps = plural(launch.warps_per_block, "warp")
+    slots = f"fill{'s' if launch.blocks_per_sm == 1 else ''} {launch.warps_per_sm} of {sm.warps}"
+    return {
+        "warps": f"A block has {warps}: {blocks} {slots} warp slots, and one more does not fit.",
+        "registers": _register_cause(launch, blocks),
+        "shared": _shared_cause(launch, blocks),
+        "blocks": f"An SM takes at most {sm.blocks} blocks, and {launch.blocks_per_sm} of {warps} "
+        f"each {slots} warp slots.",
+        "barriers": f"An SM has {sm.barriers} barriers, enough for {blocks} of "
+        f"{plural(launch.barriers_per_block, 'barrier')} each.",
+    }[launch.limiter]
 
 
 def _register_cause(launch: Occupancy, blocks: str) -> str:
     registers = launch.registers_per_thread
-    per_warp = math.ceil(registers * WARP_THREADS / REGISTER_STEP) * REGISTER_STEP
+    per_warp = math.ceil(max(registers, 1) * WARP_THREADS / REGISTER_STEP) * REGISTER_STEP
     warps = launch.sm.registers // PARTITIONS // per_warp * PARTITIONS
     held = f"The register file holds {plural(warps, 'warp')} of {registers} registers per thread"
-    if launch.blocks_per_sm == 0:
-        needed = math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS
-        return f"{held}, fewer than the {needed} that one block needs: it can't be launched."
-    return f"{held}: {blocks}."
+    if launch.blocks_per_sm:
+        return f"{held}: {blocks}."
+    needed = math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS
+    return f"{held}, fewer than the {needed} that one block needs: it can't be launched."
 
 
 def _shared_cause(launch: Occupancy, blocks: str) -> str:
