@@ -18,10 +18,13 @@ compared with the formula.
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
 
 from gpulab._validate import is_finite, is_whole, items, whole, within, word
 from gpulab.errors import InputError, shown
@@ -70,19 +73,10 @@ class _Algorithm(NamedTuple):
     critical: Callable[[int], float]
     sent: Callable[[int, int], float]
     words: str
-    powers_of_two: bool = False
 
 
 def _log_up(p: int) -> int:
     return (p - 1).bit_length()
-
-
-def _log_down(p: int) -> int:
-    return p.bit_length() - 1
-
-
-def _is_power(p: int) -> bool:
-    return p & (p - 1) == 0
 
 
 def _others(p: int, v: int = 0) -> int:
@@ -100,41 +94,11 @@ def _two_parts(p: int, v: int = 0) -> float:
     return 2 * (p - 1) / p
 
 
-def _folds(p: int) -> int:
-    """Two more messages in turn where ranks beyond a power of two first hand their data to a
-    neighbor, and get the result back.
-    """
-    return 0 if _is_power(p) else 2
-
-
 def _children(p: int, v: int) -> int:
     """How many ranks get the message from rank v of a binomial tree, in which the ranks that have
     it double with each step.
     """
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
-
-
-def _scattered(p: int, v: int) -> float:
-    """The share that rank v of a binomial scatter passes on: to each half of its block, that half's
-    part.
-    """
-    lowest = _log_up(p) if v == 0 else (v & -v).bit_length() - 1
-    blocks = ((v + (1 << bit), 1 << bit) for bit in range(lowest))
-    return sum(max(min(first + size, p) - first, 0) for first, size in blocks) / p
-
-
-def _halving(p: int) -> float:
-    """What a rank exchanges by halving and doubling among the largest power of two of ranks."""
-    return 2 * (1 - 2.0 ** -_log_down(p))
-
-
-def _folded(inner: float, p: int, v: int) -> float:
-    """What rank v sends where the 2 (p - 2**k) first ranks pair up: the even one hands over its
-    data, the odd one works and hands back.
-    """
-    if v >= 2 * (p - (1 << _log_down(p))):
-        return inner
-    return 1.0 if v % 2 == 0 else inner + 1
 
 
 _TREE_WORDS = "binomial tree: the ranks that have the data double with each message in turn"
@@ -154,45 +118,15 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
             lambda p, v: (v > 0) + _children(p, v),
             "tree: the whole reduced up a binomial tree, then sent down it",
         ),
-        "recursive doubling": _Algorithm(
-            lambda p: _log_down(p) + _folds(p),
-            lambda p: _log_down(p) + _folds(p),
-            lambda p, v: _folded(_log_down(p), p, v),
-            "recursive doubling: the whole exchanged with the rank 1, 2, 4, ... away",
-        ),
-        "halving and doubling": _Algorithm(
-            lambda p: 2 * _log_down(p) + _folds(p),
-            lambda p: _halving(p) + _folds(p),
-            lambda p, v: _folded(_halving(p), p, v),
-            "Rabenseifner: a reduce-scatter by recursive halving, then an all-gather by recursive "
-            "doubling",
-        ),
-        "direct": _Algorithm(
-            _others, _others, _others, "direct: each rank sends the whole to each other rank"
-        ),
     },
     "all_gather": {
         "ring": _Algorithm(
             _others, _part, _part, "ring: each rank's part passed from neighbor to neighbor"
         ),
-        "doubling": _Algorithm(
-            _log_up,
-            _part,
-            _part,
-            "recursive doubling, or Bruck's algorithm where the number of ranks is not a power of "
-            "two",
-        ),
     },
     "reduce_scatter": {
         "ring": _Algorithm(
             _others, _part, _part, "ring: parts passed on, each rank adding its own"
-        ),
-        "halving": _Algorithm(
-            _log_down,
-            _part,
-            _part,
-            "recursive halving: half exchanged, then a quarter, then an eighth",
-            powers_of_two=True,
         ),
         "ring all-reduce": _Algorithm(
             lambda p: 2 * (p - 1),
@@ -203,29 +137,16 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     },
     "broadcast": {
         "tree": _Algorithm(_log_up, _log_up, _children, _TREE_WORDS),
-        "scatter and all-gather": _Algorithm(
-            lambda p: _log_up(p) + p - 1,
-            _two_parts,
-            lambda p, v: _scattered(p, v) + _part(p),
-            "van de Geijn: the parts scattered down a binomial tree, then gathered by all over a "
-            "ring",
-        ),
-        "direct": _Algorithm(
-            _others,
-            _others,
-            lambda p, v: 0 if v else p - 1,
-            "direct: the root sends each rank all",
-        ),
     },
     "reduce": {
-        "tree": _Algorithm(
-            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
-        ),
         "ring": _Algorithm(
             lambda p: 2 * (p - 1),
             _two_parts,
             lambda p, v: p > 1 if v else _part(p),
             "a ring reduce-scatter, then each rank sends its part to the root",
+        ),
+        "tree": _Algorithm(
+            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
         ),
     },
     "gather": {
@@ -301,6 +222,18 @@ class CollectiveCost(Result):
     bandwidth_bytes_per_second: float
     evidence: Evidence
 
+    columns: ClassVar = {
+        "collective": lambda c: f"{c.operation} of {format_bytes(c.nbytes)}, {c.ranks} ranks",
+        "algorithm": lambda c: c.algorithm,
+        "messages in turn": lambda c: c.steps,
+        "bytes in turn": lambda c: format_bytes(c.critical_bytes),
+        "sent by rank 0": lambda c: format_bytes(c.sent_bytes(0)),
+        "time": lambda c: format_seconds(c.seconds),
+        "bus bandwidth": lambda c: (
+            format_bytes_per_second(c.bus_bytes_per_second) if c.critical_bytes else ""
+        ),
+    }
+
     @property
     def seconds(self) -> float:
         """Steps times latency, and the bytes in turn at the bandwidth."""
@@ -340,38 +273,6 @@ class CollectiveCost(Result):
             f"{format_seconds(self.seconds)}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the cost, line by line."""
-        rows = [
-            ("messages in turn", f"{self.steps}"),
-            ("bytes in turn", format_bytes(self.critical_bytes)),
-            ("sent by rank 0", format_bytes(self.sent_bytes(0))),
-            ("time", format_seconds(self.seconds)),
-        ]
-        if self.operation in _BUS_SHARES or self.operation in ("broadcast", "reduce"):
-            rows.append(("bus bandwidth", format_bytes_per_second(self.bus_bytes_per_second)))
-        return (
-            f"{self.operation} of {format_bytes(self.nbytes)}, {self.ranks} ranks, "
-            f"{self.algorithm}",
-            "",
-        ), rows
-
-
-def collective_algorithms(operation: str) -> tuple[str, ...]:
-    """Return the algorithms known for an operation.
-
-    Raises
-    ------
-    InputError
-        If the operation is not known.
-
-    Examples
-    --------
-    >>> collective_algorithms("broadcast")
-    ('tree', 'scatter and all-gather', 'direct')
-    """
-    return tuple(_ALGORITHMS[word("collective_algorithms", "operation", operation, OPERATIONS)])
-
 
 def collective_cost(
     operation: str,
@@ -394,7 +295,8 @@ def collective_cost(
     ranks : int
         1 to 1,048,576.
     algorithm : str, optional
-        One of ``collective_algorithms(operation)``; the first by default.
+        "ring" or "tree" of an all-reduce and of a reduce, "ring" or "ring all-reduce" (gloo's) of a
+        reduce-scatter; the others have one. By default the ring where there is one, as NCCL has it.
     latency_seconds, bandwidth_bytes_per_second : float
         Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
         counted.
@@ -406,8 +308,7 @@ def collective_cost(
     Raises
     ------
     InputError
-        If a name is not known, a number is not valid, or the algorithm needs a power of two and the
-        number of ranks is not one.
+        If a name is not known or a number is not valid.
 
     Examples
     --------
@@ -437,11 +338,6 @@ def collective_cost(
     if rate != math.inf:
         rate = within("collective_cost", "bandwidth_bytes_per_second", rate, _LEAST)
     how = by_name[algorithm]
-    if how.powers_of_two and not _is_power(ranks):
-        raise InputError(
-            f"collective_cost: {algorithm} among {ranks} ranks; expected a power of two. Pass "
-            "another algorithm or number of ranks."
-        )
     evidence = Evidence.modelled(
         f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends "
         "and receives one at a time, links are not shared, reducing costs nothing",
@@ -551,7 +447,9 @@ MODES = ("strong", "weak")
 # ready only there. Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section
 # 2.1: 2 N operations a token forward, 4 N backward.
 BACKWARD_SHARE = 2 / 3
-_MOST_NAMED = 20  # points that a message lists
+_WITHOUT_END = 2.0**100  # ranks: speed-ups there are those of ever more ranks
+_NO_BOUND = 2.0**50
+_ROUNDING = 1e-13  # relative
 
 
 class ScalingPoint(NamedTuple):
@@ -585,8 +483,32 @@ class ScalingPoint(NamedTuple):
         return self.speedup / self.ranks
 
 
+class PointsByRanks:
+    """What a model of scaling and a measurement have in common: points, each of a number of
+    ranks.
+    """
+
+    points: tuple[Any, ...]
+
+    def at(self, ranks: int) -> Any:
+        """Return the point at a number of ranks.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        there = {point.ranks: point for point in self.points}
+        if ranks not in there:
+            raise InputError(
+                f"at: {shown(ranks)} ranks are not among the points "
+                f"({', '.join(map(str, there))}); expected one of them. Pass one."
+            )
+        return there[ranks]
+
+
 @dataclass(frozen=True, repr=False)
-class ScalingCurve(Result):
+class ScalingCurve(PointsByRanks, Result):
     """A model of scaling, at the requested numbers of ranks.
 
     Attributes
@@ -634,29 +556,6 @@ class ScalingCurve(Result):
         """The speed-up at the largest requested number of ranks."""
         return self.points[-1].speedup
 
-    @property
-    def efficiency(self) -> float:
-        """The efficiency at the largest requested number of ranks."""
-        return self.points[-1].efficiency
-
-    def at(self, ranks: int) -> ScalingPoint:
-        """Return the point at a number of ranks.
-
-        Raises
-        ------
-        InputError
-            If this number was not requested.
-        """
-        found = [point for point in self.points if point.ranks == ranks]
-        if found:
-            return found[0]
-        there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
-        there += ", ..." if len(self.points) > _MOST_NAMED else ""
-        raise InputError(
-            f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. "
-            "Include it in ranks=."
-        )
-
     def __repr__(self) -> str:
         last = self.points[-1]
         return (
@@ -702,10 +601,8 @@ def amdahl(
     """
     s = within("amdahl", "serial_share", serial_share, 0, 1)
     one = within("amdahl", "seconds", seconds, _LEAST)
-    points = []
-    for p in _ranks("amdahl", ranks):
-        part = s + (1 - s) / p
-        points.append(ScalingPoint(p, one * part, one * part, 0.0, 0.0, 1 / part))
+    parts = {p: s + (1 - s) / p for p in _ranks("amdahl", ranks)}
+    points = [ScalingPoint(p, one * x, one * x, 0.0, 0.0, 1 / x) for p, x in parts.items()]
     evidence = Evidence.modelled(
         f"{100 * s:.3g} % of the time on one rank cannot be divided, the rest divides evenly, and "
         "communication costs nothing",
@@ -822,7 +719,7 @@ def scaling(
     Examples
     --------
     >>> c = scaling(0.1, 400e6, 10e-6, 100e9, [1, 8], mode="weak")
-    >>> round(c.at(8).communication_seconds * 1e3, 3), round(c.efficiency, 3)
+    >>> round(c.at(8).communication_seconds * 1e3, 3), round(c.at(8).efficiency, 3)
     (7.14, 0.933)
 
     Notes
@@ -833,157 +730,64 @@ def scaling(
     compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
     hidden.
     """
-    own = processors is None
-    is_free = isinstance(bandwidth_bytes_per_second, float) and math.isinf(
-        bandwidth_bytes_per_second
-    )
-    made = _Step(
-        within("scaling", "step_seconds", step_seconds, _LEAST),
-        within("scaling", "parameter_bytes", parameter_bytes),
-        within("scaling", "latency_seconds", latency_seconds),
-        math.inf
-        if is_free
-        else within("scaling", "bandwidth_bytes_per_second", bandwidth_bytes_per_second, _LEAST),
-        word("scaling", "mode", mode, MODES) == "weak",
-        within("scaling", "overlap", overlap, 0, 1),
-        within("scaling", "serial_share", serial_share, 0, 1),
-        MOST_RANKS if own else whole("scaling", "processors", processors, 1, MOST_RANKS),
-    )
+    one = within("scaling", "step_seconds", step_seconds, _LEAST)
+    nbytes = within("scaling", "parameter_bytes", parameter_bytes)
+    latency = within("scaling", "latency_seconds", latency_seconds)
+    rate = bandwidth_bytes_per_second
+    if rate != math.inf:
+        rate = within("scaling", "bandwidth_bytes_per_second", rate, _LEAST)
+    weak = word("scaling", "mode", mode, MODES) == "weak"
+    share = within("scaling", "overlap", overlap, 0, 1)
+    serial = within("scaling", "serial_share", serial_share, 0, 1)
+    places = math.inf
+    if processors is not None:
+        places = whole("scaling", "processors", processors, 1, MOST_RANKS)
+
+    def step(p: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Return what a `ScalingPoint` has after its ranks, for a number of ranks or an array."""
+        turns = np.maximum(p / places, 1.0)  # of ranks that share a processor
+        # the part of the compute that grows with a rank's batch
+        spread = one * (1 - serial) * (turns if weak else 1 / np.minimum(p, places))
+        compute = one * serial * turns + spread
+        # what ``collective_cost`` says of a ring all-reduce
+        moved = 2 * (p - 1) * latency + 2 * (p - 1) / p * nbytes / rate
+        exposed = moved - np.minimum(share * moved, BACKWARD_SHARE * spread)
+        seconds = compute + exposed
+        return seconds, compute, moved, exposed, (p if weak else 1) * one / seconds
+
+    # Between two of these the speed-up only rises or only falls: one rank, one on each processor,
+    # the fastest step where as much as possible or nothing more is hidden, and the number from
+    # which on the backward pass is too short to hide more.
+    wait, wire, divided = np.float64(latency), nbytes / rate, one * (1 - serial)
+    with np.errstate(all="ignore"):  # without latency there are none but the first two
+        hidden = BACKWARD_SHARE * divided / np.float64(2 * share)
+        b, c = wire - wait - weak * hidden, wire + (not weak) * hidden
+        root = np.sqrt(b * b + 4 * wait * c)  # of wait p^2 + b p - c = 0
+        fastest = [divided / np.float64(1 - share), (1 - BACKWARD_SHARE) * divided]
+        at = np.sqrt([(each / 2 - wire) / wait for each in fastest])
+        at = np.array([1, places, *at, (root - b) / (2 * wait), 2 * c / (root + b)])
+    at = np.floor(np.nan_to_num(at, nan=1.0))[:, None] + np.arange(-1, 3)
+    tried = np.unique(np.clip(at, 1, min(places, MOST_RANKS)))
+    speedups = step(tried)[-1]
+    reached = float(speedups.max())
+    # Rounding must not decide between numbers of ranks that are equally fast.
+    best: int | None = int(tried[np.argmax(speedups >= reached * (1 - _ROUNDING))])
+    bound = float(step(_WITHOUT_END)[-1])
+    if bound > reached * (1 + _ROUNDING):
+        best, reached = None, bound if bound < _NO_BOUND else math.inf
+    batch = "each rank has the batch of one" if weak else "the batch is divided evenly"
+    link = f"{format_seconds(latency)} a message and {format_bytes_per_second(rate)}"
+    shared = "" if places == math.inf else f"; ranks beyond {places} take turns"
     evidence = Evidence.modelled(
-        made.assumptions,
+        f"{batch}; compute takes {format_seconds(one)} on one rank; a ring averages "
+        f"{format_bytes(nbytes)} of gradients over links of {link}, "
+        f"{100 * share:.3g} % of it at most during the backward pass{shared}",
         "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)",
     )
-    points = tuple(made.point(p) for p in _ranks("scaling", ranks))
+    points = tuple(ScalingPoint(p, *map(float, step(p))) for p in _ranks("scaling", ranks))
     return ScalingCurve(
-        "ring all-reduce",
-        "weak" if made.weak else "strong",
-        points,
-        made.best(),
-        made.limit(),
-        evidence,
+        "ring all-reduce", "weak" if weak else "strong", points, best, reached, evidence
     )
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A data-parallel step as the model has it."""
-
-    one: float
-    nbytes: float
-    latency: float
-    bandwidth: float
-    weak: bool
-    overlap: float
-    serial: float
-    processors: int
-
-    def point(self, p: int) -> ScalingPoint:
-        compute, spread = self.compute(p)
-        moved = self.communication(p)
-        exposed = moved - min(self.overlap * moved, BACKWARD_SHARE * spread)
-        seconds = compute + exposed
-        return ScalingPoint(
-            p, seconds, compute, moved, exposed, (p if self.weak else 1) * self.one / seconds
-        )
-
-    def compute(self, p: int) -> tuple[float, float]:
-        """Return the compute of each rank, and that part of it which grows with its batch; ranks
-        that share a processor take turns.
-        """
-        turns = max(p / self.processors, 1.0)
-        spread = (
-            self.one * (1 - self.serial) * (turns if self.weak else 1 / min(p, self.processors))
-        )
-        return self.one * self.serial * turns + spread, spread
-
-    def communication(self, p: int) -> float:
-        """Return what ``collective_cost`` says of a ring all-reduce, without its result: a slider's
-        move asks for thousands of these.
-        """
-        return 2 * (p - 1) * self.latency + 2 * (p - 1) / p * self.nbytes / self.bandwidth
-
-    def best(self) -> int | None:
-        """Return from where one more rank no longer helps.
-
-        Without turns the time of a strong step is the larger of two functions a + b / p + c p, so
-        it falls and then rises for good, and the first rank that does not help is found by halving.
-        Where ranks take turns, none helps.
-        """
-        if self.weak:
-            return self.most_of_weak()[0]
-        if self.latency == 0 and self.processors >= MOST_RANKS:
-            # Then T(p) falls towards a bound or not at all; differences would drown in rounding.
-            # With overlap a third of the compute (the forward pass) stays beside the communication
-            # that nothing hides any more, without it all of the compute.
-            divides = self.one * (1 - self.serial) * (1 - BACKWARD_SHARE if self.overlap else 1)
-            if divides > 2 * self.nbytes / self.bandwidth:
-                return None
-        return _first(lambda p: self.point(p + 1).seconds >= self.point(p).seconds)
-
-    def limit(self) -> float:
-        """Return the speed-up that no number of ranks exceeds."""
-        if self.weak:
-            return self.most_of_weak()[1]
-        best = self.best()
-        if best is not None:
-            return self.point(best).speedup
-        # no latency, or each rank would not help
-        left = self.one * self.serial + 2 * self.nbytes / self.bandwidth
-        return self.one / left if left else math.inf
-
-    def most_of_weak(self) -> tuple[int | None, float]:
-        """Return the fastest number of ranks of a weak step and its speed-up; None and the bound
-        where ever more ranks come nearer to it.
-
-        Over u = 1 / p a rank's share of the step is the larger of two concave functions: all that
-        may hide is hidden, or the backward pass is too short for it. The second is the larger from
-        some p on. So the least is at an end of one of the two pieces: one rank, both sides of where
-        they meet, as many ranks as processors, or without end.
-        """
-        own = self.processors >= MOST_RANKS  # then no rank takes turns
-        full = _first(lambda p: self._fills(min(p, self.processors)))
-        ends = sorted(
-            {1, *(() if full is None else (full - 1, full)), *(() if own else (self.processors,))}
-        )
-        best = max(ends, key=lambda p: self.point(p).speedup)
-        turn, wait = 0.0 if own else self.one / self.processors, 2 * self.latency
-        a_rank = turn + wait - min(self.overlap * wait, BACKWARD_SHARE * (1 - self.serial) * turn)
-        bound, reached = self.one / a_rank if a_rank else math.inf, self.point(best).speedup
-        # Where the two are one number, as for a link that costs nothing, rounding must not decide.
-        return (None if bound > reached * (1 + 1e-12) else best), max(bound, reached)
-
-    def _fills(self, p: int) -> bool:
-        """Whether the backward pass is too short for the communication that may hide behind it."""
-        return self.overlap * self.communication(p) > BACKWARD_SHARE * self.compute(p)[1]
-
-    @property
-    def assumptions(self) -> str:
-        batch = "each rank has the batch of one" if self.weak else "the batch is divided evenly"
-        link = (
-            f"{format_seconds(self.latency)} a message and "
-            f"{format_bytes_per_second(self.bandwidth)}"
-        )
-        turns = (
-            "" if self.processors >= MOST_RANKS else f"; ranks beyond {self.processors} take turns"
-        )
-        return (
-            f"{batch}; compute takes {format_seconds(self.one)} on one rank; a ring averages "
-            f"{format_bytes(self.nbytes)} of gradients over links of {link}, "
-            f"{100 * self.overlap:.3g} % of it at most during the backward pass{turns}"
-        )
-
-
-def _first(ends: Callable[[int], bool]) -> int | None:
-    """Return the first number of ranks for which a condition holds that, once it holds, goes on
-    holding; None if it never does.
-    """
-    if not ends(MOST_RANKS):
-        return None
-    low, high = 0, MOST_RANKS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ends(middle) else (middle, high)
-    return high
 
 
 def _ranks(function: str, ranks: Any) -> list[int]:
@@ -1059,8 +863,51 @@ class StagePass(Result):
         return f"{self.kind[0].upper()}{number}" + (f"'{self.chunk}" if self.chunk else "")
 
 
+class StagePasses:
+    """What the timetable of a pipeline and a measured run of one have in common."""
+
+    stages: int
+    chunks: int
+    passes: tuple[StagePass, ...]
+
+    @property
+    def duration(self) -> float:
+        """From the first forward's begin to the last backward's end, in the unit of the passes."""
+        return max(one.end for one in self.passes)
+
+    def of_stage(self, stage: int) -> tuple[StagePass, ...]:
+        """Return the passes of one stage, in the order in which it does them."""
+        return tuple(one for one in self.passes if one.stage == stage)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """How long each stage works, in the unit of the passes."""
+        return tuple(
+            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
+        )
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """The most microbatches whose activations each stage holds at once: from a forward's begin
+        until its backward's end.
+
+        A chunk's activations count as a part of the stage's, so this may be a fraction where there
+        are several.
+        """
+        most = [
+            max(
+                itertools.accumulate(
+                    one.count if one.kind == "forward" else -one.count
+                    for one in self.of_stage(stage)
+                )
+            )
+            for stage in range(self.stages)
+        ]
+        return tuple(most) if self.chunks == 1 else tuple(each / self.chunks for each in most)
+
+
 @dataclass(frozen=True, repr=False)
-class StageSchedule(Result):
+class StageSchedule(StagePasses, Result):
     """When each stage of a pipeline does which pass, for one batch from the first forward to the
     last backward.
 
@@ -1092,22 +939,6 @@ class StageSchedule(Result):
     evidence: Evidence
 
     @property
-    def duration(self) -> float:
-        """From the first forward's begin to the last backward's end, in the unit of the costs."""
-        return max(one.end for one in self.passes)
-
-    def of_stage(self, stage: int) -> tuple[StagePass, ...]:
-        """Return the passes of one stage, in the order in which it does them."""
-        return tuple(one for one in self.passes if one.stage == stage)
-
-    @property
-    def busy(self) -> tuple[float, ...]:
-        """How long each stage works, in the unit of the costs."""
-        return tuple(
-            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
-        )
-
-    @property
     def bubble_ratio(self) -> float:
         """The share of all stages' time in which they wait, counted in the timetable; 0 to 1."""
         # a rounding below nothing is nothing
@@ -1130,16 +961,6 @@ class StageSchedule(Result):
         return {"split": "(p - 1) / p", "interleaved": "(p - 1) / (v m + p - 1)"}.get(
             self.schedule, "(p - 1) / (m + p - 1)"
         )
-
-    @property
-    def held(self) -> tuple[float, ...]:
-        """The most microbatches whose activations each stage holds at once: from a forward's begin
-        until its backward's end.
-
-        A chunk's activations count as a part of the stage's, so this may be a fraction where there
-        are several.
-        """
-        return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
 
     @property
     def speedup(self) -> float:
@@ -1175,26 +996,6 @@ class StageSchedule(Result):
             ),
         ]
         return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
-
-
-def most_held(passes: Iterable[StagePass], chunks: int = 1) -> float:
-    """Return the most microbatches that one stage holds at once, given its passes in their order.
-
-    Parameters
-    ----------
-    passes : iterable of StagePass
-        Of one stage.
-    chunks : int
-        A pass through one chunk counts as this part of a microbatch.
-    """
-    now = most = 0
-    for one in passes:
-        if one.kind == "forward":
-            now += one.count
-            most = max(most, now)
-        else:
-            now -= one.count
-    return most if chunks == 1 else most / chunks
 
 
 def pipeline_schedule(
@@ -1272,7 +1073,7 @@ def pipeline_schedule(
         "backward": _costs("backward", backward, stages),
     }
     transfer = within("pipeline_schedule", "transfer", transfer, 0, _MOST_COST)
-    orders = [_ORDERS[name](stage, stages, microbatches, parts) for stage in range(stages)]
+    orders = [_order(name, stage, stages, microbatches, parts) for stage in range(stages)]
     timed = _timetable(orders, costs, transfer, parts)
     return StageSchedule(
         name,
@@ -1323,18 +1124,26 @@ def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:
 _Order = list[tuple[PassKind, int, int, int]]
 
 
-def _split(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    return [("forward", 0, microbatches, 0), ("backward", 0, microbatches, 0)]
-
-
-def _gpipe(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    kinds: tuple[PassKind, ...] = ("forward", "backward")
-    return [(kind, k, 1, 0) for kind in kinds for k in range(microbatches)]
-
-
-def _one_forward_one_backward(forwards: _Order, backwards: _Order, warm_up: int) -> _Order:
-    """So many forwards first, then one of each in turn, then the backwards that are left."""
-    first = min(warm_up, len(forwards))
+def _order(name: str, stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
+    """Return the passes of one stage: so many forwards to warm up, then a backward after each
+    forward, then the backwards that are left.
+    """
+    together = microbatches if name == "split" else 1
+    # As many microbatches as stages go through one chunk, then through the next; then the next of
+    # them come.
+    places = [
+        (k, chunk)
+        for first in range(0, microbatches // together, stages)
+        for chunk in range(chunks)
+        for k in range(first, min(first + stages, microbatches // together))
+    ]
+    forwards: _Order = [("forward", k, together, chunk) for k, chunk in places]
+    backwards: _Order = [("backward", k, together, chunks - 1 - chunk) for k, chunk in places]
+    distance = stages - 1 - stage
+    # Interleaved it is Megatron-LM's: twice the distance to the last stage, so that sends overlap,
+    # and all chunks but the last.
+    warm_up = {"1f1b": distance, "interleaved": 2 * distance + (chunks - 1) * stages}
+    first = min(warm_up.get(name, len(places)), len(places))
     pairs = zip(forwards[first:], backwards, strict=False)
     return [
         *forwards[:first],
@@ -1343,44 +1152,16 @@ def _one_forward_one_backward(forwards: _Order, backwards: _Order, warm_up: int)
     ]
 
 
-def _1f1b(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    forwards: _Order = [("forward", k, 1, 0) for k in range(microbatches)]
-    backwards: _Order = [("backward", k, 1, 0) for k in range(microbatches)]
-    return _one_forward_one_backward(forwards, backwards, stages - 1 - stage)
-
-
-def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    """As many microbatches as stages go through one chunk, then through the next, then the next of
-    them come.
-    """
-    places = [
-        (group * stages + k, chunk)
-        for group in range(microbatches // stages)
-        for chunk in range(chunks)
-        for k in range(stages)
-    ]
-    forwards: _Order = [("forward", k, 1, chunk) for k, chunk in places]
-    backwards: _Order = [("backward", k, 1, chunks - 1 - chunk) for k, chunk in places]
-    # Megatron-LM's warm-up: twice the distance to the last stage, so that sends overlap, and all
-    # chunks but the last.
-    return _one_forward_one_backward(
-        forwards, backwards, 2 * (stages - 1 - stage) + (chunks - 1) * stages
-    )
-
-
-_ORDERS: dict[str, Callable[[int, int, int, int], _Order]] = {
-    "split": _split, "gpipe": _gpipe, "1f1b": _1f1b, "interleaved": _interleaved,
-}  # fmt: skip
-
-
 def _timetable(
     orders: Sequence[_Order], costs: dict[str, tuple[float, ...]], transfer: float, chunks: int
 ) -> tuple[StagePass, ...]:
     """Let each stage begin its next pass as soon as it is free and the input is there."""
     stages = len(orders)
     last = stages * chunks - 1
-    # kind, part of the model from its input to its output, microbatch
-    ended: dict[tuple[str, int, int], float] = {}
+    delay = transfer if stages > 1 else 0.0
+    # When a pass of (kind, part of the model from its input to its output, microbatch) ended; what
+    # stands before the first part has no message to wait for.
+    ended = {("forward", -1, k): -delay for order in orders for _, k, _, _ in order}
     free, passes = [0.0] * stages, list[StagePass]()
     left = [collections.deque(order) for order in orders]
     while any(left):
@@ -1388,16 +1169,12 @@ def _timetable(
             while waiting:
                 kind, k, count, chunk = waiting[0]
                 part = chunk * stages + stage
-                ready: float | None = 0.0
-                if kind == "backward" and part == last:
-                    ready = ended.get(("forward", part, k))
-                elif kind == "backward" or part > 0:
-                    ready = ended.get((kind, part + (1 if kind == "backward" else -1), k))
-                    if ready is not None and stages > 1:
-                        ready += transfer
-                if ready is None:
+                before = (kind, part + (1 if kind == "backward" else -1), k)
+                if before[1] > last:  # the last part's backward follows its own forward
+                    before = ("forward", part, k)
+                if before not in ended:
                     break
-                begin = max(free[stage], ready)
+                begin = max(free[stage], ended[before] + (0.0 if before[1] == part else delay))
                 free[stage] = ended[kind, part, k] = begin + costs[kind][stage] * count / chunks
                 passes.append(StagePass(stage, kind, k, count, chunk, begin, free[stage]))
                 waiting.popleft()

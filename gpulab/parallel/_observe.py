@@ -34,7 +34,6 @@ import torch.distributed as dist
 from torch.distributed import Work
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gpulab import models
 from gpulab.errors import message_of
 from gpulab.evidence import Evidence
 from gpulab.parallel.rank_results import CollectiveCall, RankSpan, RankTimeline
@@ -80,14 +79,6 @@ NAMES = {
     "_c10d_functional.batch_p2p_ops": "send and recv",
     "_dtensor.shard_dim_alltoall": "all_to_all",
 }
-
-
-def usual_algorithm(operation: str) -> str:
-    """Return the algorithm that a collective is counted by where its library does not tell: a ring
-    where there is one, as NCCL runs it.
-    """
-    algorithms = models.collective_algorithms(operation)
-    return "ring" if "ring" in algorithms else algorithms[0]
 
 
 _WAIT = "_c10d_functional.wait_tensor"

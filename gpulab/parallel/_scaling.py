@@ -28,7 +28,7 @@ from gpulab.memory.tracker import one_thread
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._observe import unobserved, usual_algorithm
+from gpulab.parallel._observe import unobserved
 from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel.rank_results import (
     COMPUTED,
@@ -394,9 +394,7 @@ def sweep(
     one_clock = len({each["clock"] for each in facts}) == 1
     backend, where = facts[0]["backend"], facts[0]["environment"]
     # gloo's own; NCCL chooses by size and links
-    algorithm = (
-        models.GLOO_ALGORITHMS[operation] if backend == "gloo" else usual_algorithm(operation)
-    )
+    algorithm = models.GLOO_ALGORITHMS[operation] if backend == "gloo" else None
     points, slow, notes = [], [], []
     wire_reason: str | None = None
     for number, elements in enumerate(several):
@@ -431,7 +429,7 @@ def sweep(
         notes.append(Note("skipped", words))
     return CollectiveSweep(
         operation=operation,
-        algorithm=algorithm,
+        algorithm=cost.algorithm,
         ranks=ranks.n,
         backend=backend,
         points=tuple(points),

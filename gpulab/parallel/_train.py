@@ -26,7 +26,7 @@ from gpulab import _validate, devices, models, training
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.parallel._cluster import Ranks
-from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline, usual_algorithm
+from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
 from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
@@ -451,9 +451,7 @@ def _ring_bytes(rank: int, call: CollectiveCall) -> float:
         return float(call.input_bytes)
     # Of a gather and a scatter only the root sees the whole; the others see their part.
     parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
-    cost = models.collective_cost(
-        call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name)
-    )
+    cost = models.collective_cost(call.name, parts * call.payload_bytes, len(call.group))
     root = call.group.index(call.root) if call.root in call.group else 0
     return cost.sent_bytes(call.group.index(rank), root)
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from gpulab import models
-from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import LiveTensor, with_margin
-from gpulab.models import ScalingCurve, StagePass, StageSchedule, most_held, pipeline_schedule
+from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
+from gpulab.models.parallelism import PointsByRanks
 from gpulab.results import Result, note_rows
 from gpulab.training import SeedsAccuracy
 from gpulab.transfer import AlphaBeta, fit
@@ -466,7 +466,7 @@ class StrategyResult(Result):
 
 
 @dataclass(frozen=True)
-class ScheduleRun(Result):
+class ScheduleRun(StagePasses, Result):
     """A schedule of pipeline parallelism as real ranks carried it out; each rank is a stage.
 
     Attributes
@@ -521,29 +521,6 @@ class ScheduleRun(Result):
         )
 
     @property
-    def duration_seconds(self) -> float:
-        """Of the step that is shown."""
-        return max(one.end for one in self.passes)
-
-    def of_stage(self, stage: int) -> tuple[StagePass, ...]:
-        """Return the passes of one stage, in the order in which it did them."""
-        return tuple(one for one in self.passes if one.stage == stage)
-
-    @property
-    def busy_seconds(self) -> tuple[float, ...]:
-        """How long each stage was in a pass, in the step that is shown."""
-        return tuple(
-            sum(one.duration for one in self.of_stage(stage)) for stage in range(self.stages)
-        )
-
-    @property
-    def held(self) -> tuple[float, ...]:
-        """The largest number of microbatches in flight on each stage: forward begun, backward not
-        ended.
-        """
-        return tuple(most_held(self.of_stage(stage), self.chunks) for stage in range(self.stages))
-
-    @property
     def timeline(self) -> RankTimeline:
         """The step that is shown as lanes: each rank's passes, and idle between them (the messages'
         own time counts as idle here).
@@ -557,17 +534,15 @@ class ScheduleRun(Result):
                 name = one.kind if one.count > 1 else f"{one.kind} {one.microbatch}"
                 spans.append(RankSpan(stage, "compute", name, one.begin, one.end))
                 free = one.end
-            if free < self.duration_seconds:
-                spans.append(
-                    RankSpan(stage, "idle", "end of the step", free, self.duration_seconds)
-                )
+            if free < self.duration:
+                spans.append(RankSpan(stage, "idle", "end of the step", free, self.duration))
         label = f"{self.schedule} on {plural(self.stages, 'rank')}"
         return RankTimeline(
             label,
             self.stages,
             tuple(spans),
             (0.0,),
-            self.duration_seconds,
+            self.duration,
             self.notes,
             self.evidence,
         )
@@ -591,7 +566,7 @@ class ScheduleRun(Result):
             Of the same passes, in seconds, such as one whose messages take time; ``model`` if not
             given.
         """
-        whole, model = self.duration_seconds, self.model if timetable is None else timetable
+        whole, model = self.duration, self.model if timetable is None else timetable
         ratios, formula = self.bubble_ratios, model.bubble_formula_ratio
         spread = f"{min(ratios):.1%} to {max(ratios):.1%} in {plural(len(ratios), 'step')}"
         rows: list[tuple[str, ...]] = [
@@ -602,7 +577,7 @@ class ScheduleRun(Result):
                 f"{self.held[stage]:g}",
                 format_bytes(self.activation_bytes[stage]),
             )
-            for stage, busy in enumerate(self.busy_seconds)
+            for stage, busy in enumerate(self.busy)
         ]
         rows += [
             ("bubble measured", spread, f"{self.bubble_ratio:.1%}", "", ""),
@@ -748,9 +723,8 @@ class CollectiveSweep(Result):
     ----------
     operation : str
     algorithm : str
-        The algorithm by which bytes are counted, one of
-        ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size
-        and links, a ring where there is one.
+        The algorithm by which bytes are counted, as ``models.collective_cost`` takes it: gloo's
+        own; with NCCL, which chooses by size and links, a ring where there is one.
     ranks : int
     backend : str
         As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of
@@ -904,7 +878,7 @@ class ScalingMeasurement(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingResult(Result):
+class ScalingResult(PointsByRanks, Result):
     """The same training step on several numbers of ranks, in turns.
 
     Attributes
@@ -947,23 +921,6 @@ class ScalingResult(Result):
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment
-
-    def at(self, ranks: int) -> ScalingMeasurement:
-        """Return the point at a number of ranks.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        for point in self.points:
-            if point.ranks == ranks:
-                return point
-        there = ", ".join(str(point.ranks) for point in self.points)
-        raise InputError(
-            f"at: {ranks!r} ranks were not measured ({there} were); expected one of these. Pass "
-            "one."
-        )
 
     def _predicted(self, ranks: int) -> str:
         ends = [

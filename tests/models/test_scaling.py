@@ -32,7 +32,7 @@ def test_the_laws_by_hand(curve, speedup, limit, best):
     """The speed-up on the most ranks asked for, what none exceeds, and the best number."""
     assert (curve.speedup, curve.limit_speedup) == pytest.approx((speedup, limit))
     assert curve.best_ranks == best
-    assert curve.efficiency == pytest.approx(speedup / curve.points[-1].ranks)
+    assert curve.points[-1].efficiency == pytest.approx(speedup / curve.points[-1].ranks)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, 
         (lambda: scaling(1.0, 1, 0, 1.0, 2, overlap=2), "overlap is 2"),
         (lambda: scaling(1.0, 1, 0, 1.0, 2, serial_share=-0.1), "serial_share is -0.1"),
         (lambda: scaling(1.0, 1, 0, 1.0, 2, processors=0), "processors is 0"),
-        (lambda: amdahl(0.1, range(1, 31)).at(31), "19, 20, ..."),
+        (lambda: amdahl(0.1, range(1, 31)).at(31), "31 ranks"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, value):

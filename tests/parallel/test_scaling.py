@@ -178,7 +178,7 @@ def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> N
     r = gl.parallel.run_schedule(four_ranks, schedule, 8, steps=1, **QUICK)
     for stage in range(4):
         assert [p.name for p in r.of_stage(stage)] == [p.name for p in r.model.of_stage(stage)]
-        assert r.timeline.lane(stage)[-1].end_seconds == pytest.approx(r.duration_seconds)
+        assert r.timeline.lane(stage)[-1].end_seconds == pytest.approx(r.duration)
     assert r.held == r.model.held
     seconds = {"forward": 0.004 / r.chunks, "backward": 0.008 / r.chunks}
     assert all(p.duration >= 0.99 * seconds[p.kind] * p.count for p in r.passes)
@@ -186,7 +186,7 @@ def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> N
     for (kind, part, k), one in found.items():
         before = found.get((kind, part - 1 if kind == "forward" else part + 1, k))
         assert before is None or before.end <= one.begin + 1e-4
-    assert r.bubble_ratio == pytest.approx(1 - sum(r.busy_seconds) / (4 * r.duration_seconds))
+    assert r.bubble_ratio == pytest.approx(1 - sum(r.busy) / (4 * r.duration))
     if schedule == "gpipe":
         assert r.activation_bytes[0] == 8 * 2 * MICROBATCH  # two layers' results are kept
     if schedule == "1f1b":
