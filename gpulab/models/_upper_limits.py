@@ -638,18 +638,26 @@ def _from_levels(
 
 def _recorded(recording: recordings.Recording) -> Roofline:
     """Main memory as the best of copy and triad, and the matrix product of each number format."""
-    products, streams = [], []
-    for entry in recording.select("ceilings"):
-        timing, evidence = entry.timing, recording.evidence(entry)
-        if timing is None:
-            continue
-        source = f"{entry.params.get('operation')} recorded on {recording.name}"
-        if timing.flops:
-            rate, name = timing.flops / timing.median_seconds, str(entry.params["dtype"])
-            products.append(ArithmeticRoof(name, rate, source, evidence))
-        elif timing.nbytes:
-            rate = timing.nbytes / timing.median_seconds
-            streams.append(MemoryRoof("DRAM", rate, math.inf, source, evidence))
+    recorded: list[tuple[Any, ...]] = [
+        (
+            entry.timing,
+            entry.params.get("dtype"),
+            f"{entry.params.get('operation')} recorded on {recording.name}",
+            recording.evidence(entry),
+        )
+        for entry in recording.select("ceilings")
+        if entry.timing is not None
+    ]
+    products = [
+        ArithmeticRoof(str(dtype), timing.flops / timing.median_seconds, *origin)
+        for timing, dtype, *origin in recorded
+        if timing.flops
+    ]
+    streams = [
+        MemoryRoof("DRAM", timing.nbytes / timing.median_seconds, math.inf, *origin)
+        for timing, _, *origin in recorded
+        if timing.nbytes and not timing.flops
+    ]
     if not products or not streams:
         raise InputError(
             f"roofline: the recording {recording.name!r} has no ceilings; expected streams and "

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._validate import is_whole, items, whole, word
+from gpulab._validate import flag, is_whole, items, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -500,17 +500,12 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
             f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass "
             "one per lane."
         )
-    if not all(isinstance(flag, (bool, np.bool_)) for flag in flags):
-        raise InputError(
-            f"access_at: active={shown(active)}; expected 32 values True or False. Pass one flag "
-            "per lane."
-        )
-    lanes = [bool(flag) for flag in flags]
+    lanes = [flag("access_at", "active", each) for each in flags]
     numbers = [
         whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
         for i, a in enumerate(given)
     ]
-    live = [address for address, flag in zip(numbers, lanes, strict=True) if flag]
+    live = [address for address, lane in zip(numbers, lanes, strict=True) if lane]
     wrong = next((address for address in live if address % size), None)
     if wrong is not None:
         raise InputError(
@@ -524,7 +519,7 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
         )
     low = min(live, default=0)
     return _pattern(
-        [a if flag else low for a, flag in zip(numbers, lanes, strict=True)], lanes, size
+        [a if lane else low for a, lane in zip(numbers, lanes, strict=True)], lanes, size
     )
 
 
