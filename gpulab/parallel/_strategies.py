@@ -182,19 +182,23 @@ def divides_over_ranks(name: str, asked: Asked) -> None:
 
 
 class SingleProcess:
-    """Every rank trains the whole model on the whole batch: what one process does."""
+    """Every rank trains the whole model on the whole batch: what one process does. With a function
+    that makes gradients those of the whole batch, each takes its part of it: data parallel as one
+    writes it first.
+    """
 
     splits_batch = False
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, average: Callable[[Any], None] | None = None) -> None:
         self.setting, self.model, self.whole = setting, setting.model, setting.model
+        self.average = average
         self.modules = [self.model]
         self.optimizer = setting.make_optimizer(self.model.parameters())
 
     def step(self, batch: tuple[Any, Any]) -> Any:
         """Take a step on the batch, or on this rank's part of it."""
         setting = self.setting
-        part = setting.share(batch) if self.splits_batch else batch
+        part = setting.share(batch) if self.splits_batch or self.average else batch
         self.optimizer.zero_grad(set_to_none=True)
         with setting.span("forward"):
             loss = setting.loss(self.model, part)
@@ -207,29 +211,19 @@ class SingleProcess:
 
     def exchange(self) -> None:
         """Do what is to be done with the gradients before the optimizer uses them."""
+        if self.average is not None:
+            with self.setting.span("average"):
+                self.average(self.model)
 
     def state(self) -> dict[str, Any]:
-        """Return the parameters; every rank has them all, and each says so, since they could have
-        drifted apart.
+        """Return the parameters, gathered where ranks have shares of them; each rank has them all,
+        and returns them, since they could have drifted apart.
         """
-        return {name: parameter.detach() for name, parameter in self.whole.named_parameters()}
-
-
-class ByHand(SingleProcess):
-    """Data parallel as one writes it first: after the backward pass a function makes the gradients
-    those of the whole batch.
-    """
-
-    splits_batch = True
-
-    def __init__(self, setting: Setting, average: Callable[[Any], None]) -> None:
-        super().__init__(setting)
-        self.average = average
-
-    def exchange(self) -> None:
-        """Call the function."""
-        with self.setting.span("average"):
-            self.average(self.model)
+        values = {name: parameter.detach() for name, parameter in self.whole.named_parameters()}
+        return {
+            name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in values.items()
+        }
 
 
 def average_gradients(model: Any) -> None:
@@ -281,14 +275,11 @@ def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
     >>> [len(bucket) for bucket in buckets([torch.ones(10)] * 5, 80)]
     [2, 2, 1]
     """
-    groups: list[list[Any]] = []
-    filled = nbytes
+    groups: list[list[Any]] = [[]]
     for tensor in reversed(tensors):
-        if filled >= nbytes:
+        if sum(each.nbytes for each in groups[-1]) >= nbytes:
             groups.append([])
-            filled = 0
         groups[-1].append(tensor)
-        filled += tensor.nbytes
     return groups
 
 
@@ -337,14 +328,6 @@ class Sharded(SingleProcess):
             fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
         fully_shard(setting.model, mesh=mesh, reshard_after_forward=reshard)
         super().__init__(setting)
-
-    def state(self) -> dict[str, Any]:
-        """Gather the parameters; rank 0 returns them."""
-        whole = {
-            name: parameter.detach().full_tensor()
-            for name, parameter in self.model.named_parameters()
-        }
-        return whole if self.setting.rank == 0 else {}
 
 
 def blocks_of(model: Any) -> Iterator[Any]:
@@ -400,15 +383,13 @@ class SplitLayers(SingleProcess):
         super().__init__(setting)
 
     def state(self) -> dict[str, Any]:
-        """Gather the parameters, with the heads in their order again; rank 0 returns them."""
-        whole = {}
-        for name, parameter in self.model.named_parameters():
-            value = parameter.detach()
-            value = value.full_tensor() if isinstance(value, DTensor) else value
-            if name.rpartition(".")[0].endswith(".qkv"):
-                value = _in_groups(value, self.setting.size, 3)
-            whole[name] = value
-        return whole if self.setting.rank == 0 else {}
+        """Return the parameters, with the heads in their order again."""
+        return {
+            name: _in_groups(value, self.setting.size, 3)
+            if name.rpartition(".")[0].endswith(".qkv")
+            else value
+            for name, value in super().state().items()
+        }
 
 
 def _plan(model: Any) -> dict[str, Any]:
@@ -765,12 +746,12 @@ STRATEGIES: Mapping[str, Strategy] = {
     # every rank trains the whole model on the whole batch: nothing is sent, nothing is gained
     "single": Strategy(SingleProcess, lambda name, asked: None),
     # by hand: after the backward pass each gradient is averaged, one after another
-    "data": Strategy(lambda setting: ByHand(setting, average_gradients), divides_over_ranks),
+    "data": Strategy(lambda setting: SingleProcess(setting, average_gradients), divides_over_ranks),
     # PyTorch's DDP: buckets of gradients are sent during the backward pass
     "ddp": Strategy(Buckets, divides_over_ranks),
     # the same buckets, sent when the backward pass is over
     "ddp-no-overlap": Strategy(
-        lambda setting: ByHand(setting, partial(average_in_buckets, setting.bucket_bytes)),
+        lambda setting: SingleProcess(setting, partial(average_in_buckets, setting.bucket_bytes)),
         divides_over_ranks,
     ),
     # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
