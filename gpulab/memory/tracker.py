@@ -14,7 +14,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -299,10 +299,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kept = "optimizer" if record.phase == OPTIMIZER else "activations"
                 record.category = kept if is_kept else "temporary"
 
-    def timeline(self) -> Timeline:
+    def timeline(self, categories: Sequence[str] = CATEGORIES) -> Timeline:
         """Return the live bytes by category after each event."""
         n = len(self.operators)
-        changes = {category: np.zeros(n + 1) for category in CATEGORIES}
+        changes = {category: np.zeros(n + 1) for category in categories}
         for record in self.records:
             if record.born < n:
                 changes[record.category or "temporary"][record.born] += record.nbytes

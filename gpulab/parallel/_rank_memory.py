@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -176,7 +175,13 @@ def predict_ranks(
             "the batch first, such as torch.zeros(8, 784). Only its shape and dtype matter."
         )
     report(0.0, "making fake tensors")
-    with _world(rank, ranks), _step_errors():
+    with (
+        fake_rank(name, rank, ranks),  # with fake tensors; the caller's modes off, generators kept
+        undisturbed("cpu"),
+        fake_errors_unlogged(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _step_errors(),
+    ):
         fake = _fake_model(model)
         label, count = type(fake).__name__, sum(each.numel() for each in fake.parameters())
         sharing = 1 if strategy in _WHOLE_BATCH else ranks
@@ -310,18 +315,6 @@ def _step_errors() -> Iterator[None]:
         raise InputError(text.replace("memory.trace, which runs the step", "real ranks")) from error
 
 
-@contextlib.contextmanager
-def _world(rank: int, ranks: int) -> Iterator[None]:
-    """A rank that is not there, with fake tensors; the caller's modes off and generators kept."""
-    with (
-        fake_rank("predict_ranks", rank, ranks),
-        undisturbed("cpu"),
-        fake_errors_unlogged(),
-        FakeTensorMode(allow_non_fake_inputs=True),
-    ):
-        yield
-
-
 def _fake_model(model: Any) -> Any:
     """Return what a function makes, or a copy of a module whose parameters and buffers are fake
     ones on the CPU.
@@ -413,12 +406,12 @@ def follow(
             stack.enter_context(_replaced(_strategies, fully_shard=_MIXED_SHARD))
         _, second = follow_steps(follower, build, [batch] * steps, step)
     event, peak = follower.peak(second)
-    held = follower.bytes_at(event)
+    held = follower.timeline(RANK_CATEGORIES).bytes_by_category
     return {
         "peak_bytes": peak,
-        "peak_by_category": {name: held.get(name, 0) for name in RANK_CATEGORIES},
-        "peak_operator": follower.operators[event] if follower.operators else "",
-        "peak_phase": follower.phases[event] if follower.phases else "",
+        "peak_by_category": {name: int(curve[event]) for name, curve in held.items()},
+        "peak_operator": follower.operators[event],
+        "peak_phase": follower.phases[event],
         "peak_tensors": tuple(follower.alive_at(event)[:_PEAK_TENSORS]),
         # a checkpoint keeps the generator's state outside operators
         "scratch_bytes": max(0, follower.with_scratch - peak) + len(calls) // 2 * 5120,
@@ -570,25 +563,6 @@ class RankTracker(StorageTracker):
             if self.records[index].category is None:
                 self.records[index].category = COMMUNICATION
         super().classify()
-
-    def bytes_at(self, event: int) -> dict[str, int]:
-        """Return the bytes that were alive at an event, by category."""
-        found: dict[str, int] = {}
-        for tensor in self.alive_at(event):
-            found[tensor.category] = found.get(tensor.category, 0) + tensor.nbytes
-        return found
-
-    def most_by_category(self, start: int) -> dict[str, int]:
-        """Return the most bytes that each category held at any event from ``start`` on."""
-        count = len(self.operators)
-        changes: dict[str, np.ndarray] = {}
-        for record in self.records:
-            if record.born < count:
-                category = record.category or "temporary"
-                change = changes.setdefault(category, np.zeros(count + 1, dtype=np.int64))
-                change[record.born] += record.nbytes
-                change[min(record.died, count)] -= record.nbytes
-        return {name: int(np.cumsum(change)[start:count].max()) for name, change in changes.items()}
 
 
 @contextlib.contextmanager

@@ -30,7 +30,12 @@ from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
 from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
-from gpulab.parallel.rank_results import CollectiveCall, RankReport, StrategyResult
+from gpulab.parallel.rank_results import (
+    RANK_CATEGORIES,
+    CollectiveCall,
+    RankReport,
+    StrategyResult,
+)
 from gpulab.parallel.scaling_steps import own_device
 from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import Task, check_seed, order
@@ -246,14 +251,24 @@ def _result(
     )
     notes = [] if result.agrees else [_disagreement(result, model, single.state)]
     if ranks.n == 1:
-        words = "There is only one rank, so nothing was split or sent."
-        notes.append(Note("skipped", f"{words} Start a cluster of two or more."))
+        notes.append(
+            Note(
+                "skipped",
+                "There is only one rank, so nothing was split or sent. Start a cluster of two or "
+                "more.",
+            )
+        )
     if len(set(ranks.hosts)) > 1:
-        words = "The ranks are on several machines; their clocks were aligned at a barrier."
-        notes.append(Note("contended", words))
+        notes.append(
+            Note(
+                "contended",
+                "The ranks are on several machines; their clocks were aligned at a barrier.",
+            )
+        )
     if outcomes[0].wire_reason is not None:
-        words = f"Bytes on the wire were not counted: {outcomes[0].wire_reason}."
-        notes.append(Note("skipped", words))
+        notes.append(
+            Note("skipped", f"Bytes on the wire were not counted: {outcomes[0].wire_reason}.")
+        )
     return dataclasses.replace(result, notes=tuple(notes))
 
 
@@ -430,14 +445,15 @@ def _report(
 ) -> RankReport:
     """Return this rank's memory in the second step, and its bytes in a step."""
     rank, (event, peak) = dist.get_rank(), tracker.peak(second)
+    held = tracker.timeline(RANK_CATEGORIES).bytes_by_category
     payload: Counter[str] = Counter()
     for call in calls:
         payload[call.name] += call.payload_bytes
     return RankReport(
         rank=rank,
         peak_bytes=peak,
-        peak_by_category=tracker.bytes_at(event),
-        most_by_category=tracker.most_by_category(second),
+        peak_by_category={name: int(curve[event]) for name, curve in held.items()},
+        most_by_category={name: int(curve[second:].max()) for name, curve in held.items()},
         calls={name: n // steps for name, n in Counter(call.name for call in calls).items()},
         payload_bytes={name: nbytes // steps for name, nbytes in payload.items()},
         ring_bytes=round(sum(_ring_bytes(rank, call) for call in calls) / steps),
