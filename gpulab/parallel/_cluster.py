@@ -49,7 +49,7 @@ _CLOSE_SECONDS = 3.0
 # A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
 # forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
-_LONGEST_TIMEOUT_SECONDS = 86_400.0
+_TIMEOUTS = 1e-3, 86_400.0  # seconds
 _MOST_THREADS, _MOST_RANKS = 4096, 10**6
 _TICK_SECONDS = 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
@@ -113,20 +113,13 @@ def cluster(
             f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
             "one, or leave it out."
         )
-    if (
-        not _validate.is_finite(timeout_seconds)
-        or not 0 < timeout_seconds <= _LONGEST_TIMEOUT_SECONDS
-    ):
-        raise InputError(
-            f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day "
-            "at most. Pass for example 20."
-        )
+    timeout_seconds = _validate.within("cluster", "timeout_seconds", timeout_seconds, *_TIMEOUTS)
     threads = _validate.whole("cluster", "threads", threads, 1, _MOST_THREADS)
     if backend is not None:
         _validate.word("cluster", "backend", backend, _BACKENDS)
     port = _validate.whole("cluster", "port", port, 0, 65_535)
     progress = _validate.callback("cluster", "progress", progress) or _print
-    return Ranks(n, profile, float(timeout_seconds), threads, backend, port, progress)
+    return Ranks(n, profile, timeout_seconds, threads, backend, port, progress)
 
 
 class Ranks:
@@ -274,13 +267,8 @@ class Ranks:
         KeyboardInterrupt
             On an interrupt, after the ranks were interrupted too.
         """
-        if timeout_seconds is not None and (
-            not _validate.is_finite(timeout_seconds) or timeout_seconds <= 0
-        ):
-            raise InputError(
-                f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass a "
-                "number, or leave it out."
-            )
+        if timeout_seconds is not None:
+            _validate.positive("run", "timeout_seconds", timeout_seconds)
         payload = pack(function, args, kwargs)
         if not self._busy.acquire(blocking=False):
             raise RankError(

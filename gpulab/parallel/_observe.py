@@ -24,7 +24,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -102,9 +102,8 @@ class _Live:
         """Note the end; the first to know it wins."""
         with _lock:
             if self.call.end_seconds is None:
-                self.call = replace(self.call, end_seconds=end, error=error)
+                self.call = self.call._replace(end_seconds=end, error=error)
                 self.observer._works.pop(id(self.work), None)
-                self.observer._open.pop(self.call.number, None)
                 self.work = None
 
 
@@ -119,7 +118,6 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._lives: list[_Live] = []
-        self._open: dict[int, _Live] = {}
         self._works: dict[int, _Live] = {}  # id of a Work to its call
         self._results: dict[int, _Live] = {}  # data pointer of a functional result to its call
         self._anchor: Any = None
@@ -143,7 +141,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The calls entered and not known to have ended, in order; a rank that hangs is waiting in
         the first.
         """
-        return tuple(live.call for _, live in sorted(self._open.copy().items()))
+        return tuple(live.call for live in list(self._lives) if live.call.end_seconds is None)
 
     @property
     def entered(self) -> int:
@@ -196,7 +194,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         live.events[1].synchronize()
         event, seconds = self._anchor
         begin, end = (seconds + event.elapsed_time(each) / 1e3 for each in live.events)
-        return replace(live.call, begin_seconds=begin, end_seconds=end)
+        return live.call._replace(begin_seconds=begin, end_seconds=end)
 
     def _cuda_event(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -259,7 +257,7 @@ def _collective(
         argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
     } | kwargs
     call = _begun(observer.entered, name, arguments)
-    live = observer._open[call.number] = _Live(observer, call)
+    live = _Live(observer, call)
     observer._lives.append(live)
     cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
     begin_event = observer._cuda_event() if cuda else None
@@ -276,7 +274,7 @@ def _collective(
         observer._results.update(dict.fromkeys(results, live))
         if not results:
             live.finish(time.perf_counter())
-        live.call = replace(live.call, output_bytes=live.call.output_bytes or _nbytes(out))
+        live.call = live.call._replace(output_bytes=live.call.output_bytes or _nbytes(out))
     else:  # monitored_barrier and shard_dim_alltoall wait themselves
         live.finish(time.perf_counter())
     return out
@@ -474,12 +472,13 @@ def _tails(note: RankNotes) -> list[tuple[float, float, str]]:
     """Return the waits that Python did not see: from the last collective that a pass entered until
     the pass was over.
     """
-    tails = []
-    for moment in note.ends_in_wait:
-        before = [call for call in note.calls if call.begin_seconds <= moment]
-        if before:
-            tails.append((before[-1].begin_seconds, moment, before[-1].name))
-    return tails
+    last_before = {
+        moment: call
+        for moment in note.ends_in_wait
+        for call in note.calls
+        if call.begin_seconds <= moment
+    }
+    return [(call.begin_seconds, moment, call.name) for moment, call in last_before.items()]
 
 
 def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:

@@ -169,19 +169,20 @@ def main_frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
-def where_in(frame: FrameType | None) -> str:
-    """Return the innermost line of the learner's own code: outside installed libraries and this
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame is of the learner's own code: outside installed libraries and this
     package.
     """
-    while frame is not None:
-        file = frame.f_code.co_filename
-        installed = any(
-            f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages")
-        )
-        if not installed and not file.startswith(("<frozen", sys.base_prefix, _PACKAGE)):
-            return f"line {frame.f_lineno} of {frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""
+    file = frame.f_code.co_filename
+    places = (f"{os.sep}{place}{os.sep}" for place in ("site-packages", "dist-packages"))
+    foreign = file.startswith(("<frozen", sys.base_prefix, _PACKAGE))
+    return not foreign and not any(place in file for place in places)
+
+
+def where_in(frame: FrameType | None) -> str:
+    """Return the innermost line of the learner's own code."""
+    own = (each for each, _ in traceback.walk_stack(frame) if _is_own(each))
+    return next((f"line {each.f_lineno} of {each.f_code.co_name}" for each in own), "")
 
 
 def _connections() -> list[Any]:
@@ -377,12 +378,12 @@ def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> Colle
 
 def _where(error: BaseException) -> str:
     """Return the learner's innermost line that the error came through."""
-    last = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        name = frame.f_code.co_name
-        if where_in(frame).endswith(f" of {name}"):
-            last = f"line {line} of {name}"
-    return last
+    own = [
+        f"line {line} of {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_own(frame)
+    ]
+    return own[-1] if own else ""
 
 
 def _trace(error: BaseException) -> str:

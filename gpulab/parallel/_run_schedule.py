@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -123,19 +124,17 @@ def _plan(
     hears of it.
     """
     name = _validate.word("run_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
-    for words, value in (("forward_seconds", forward), ("backward_seconds", backward)):
-        if not _validate.is_finite(value) or value < _SHORTEST_SECONDS:
-            raise InputError(
-                f"run_schedule: {words} is {shown(value)}; expected at least "
-                f"{_SHORTEST_SECONDS:g}: sleeping and sending take time, too. Pass {words}=0.02."
-            )
+    # sleeping and sending take time, too
+    span = (_SHORTEST_SECONDS, _LONGEST_STEP_SECONDS)
+    forward = _validate.within("run_schedule", "forward_seconds", forward, *span)
+    backward = _validate.within("run_schedule", "backward_seconds", backward, *span)
     if stages < 2:
         raise InputError(
             f"run_schedule: {stages} rank; expected at least two, since a single rank never waits. "
             "Start a cluster of two."
         )
     plan = pipeline_schedule(
-        stages, microbatches, name, forward=float(forward), backward=float(backward), chunks=chunks
+        stages, microbatches, name, forward=forward, backward=backward, chunks=chunks
     )
     if name == "1f1b" and microbatches < stages:  # PyTorch's own condition
         raise InputError(
@@ -210,14 +209,13 @@ def _result(
 # ------------------------------------------------------------------------------------------
 
 
+@dataclass
 class _TimedSetting(Setting):
     """A setting in which each pass takes its set time, and is noted on rank 0's clock."""
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(**values)
-        self.pass_seconds = {"forward": 0.0, "backward": 0.0}
-        self.passes: list[StagePass] = []
-        self.ahead_seconds = clock_ahead()
+    pass_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    passes: list[StagePass] = field(default_factory=list)
+    ahead_seconds: float = field(default_factory=clock_ahead)
 
     @contextlib.contextmanager
     def span(self, name: str, chunk: int = 0) -> Iterator[None]:

@@ -132,20 +132,15 @@ def scaling(
     chosen = MODELS[_validate.word("scaling", "model", model, MODELS)]
     _validate.word("scaling", "mode", mode, MODES)
     deadline = _validate.deadline("scaling", deadline, 3600.0)
-    if wait_seconds is not None and (
-        not _validate.is_finite(wait_seconds) or not 0 < wait_seconds <= 10
-    ):
-        raise InputError(
-            f"scaling: wait_seconds is {shown(wait_seconds)}; expected more than 0 and at most 10. "
-            "Pass wait_seconds=0.02."
-        )
-    is_whole = _validate.is_whole(ranks) and 1 <= ranks <= _MOST_MEASURED
-    if not isinstance(ranks, Ranks) and not is_whole:
-        raise InputError(
-            f"scaling: ranks is {shown(ranks)}; expected a started cluster, or a whole number from "
-            f"1 to {_MOST_MEASURED}. Pass ranks=2."
-        )
-    n = ranks.n if isinstance(ranks, Ranks) else int(ranks)
+    if wait_seconds is not None:
+        wait_seconds = _validate.within("scaling", "wait_seconds", wait_seconds, 1e-6, 10)
+    advice = "Pass a started cluster, or ranks=2."
+    started = ranks if isinstance(ranks, Ranks) else None
+    n = (
+        started.n
+        if started is not None
+        else _validate.whole("scaling", "ranks", ranks, 1, _MOST_MEASURED, advice)
+    )
     counts = sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(n.bit_length())), n})
     size = _validate.whole("scaling", "batch", chosen.batch if batch is None else batch, 1, 2**20)
     if mode == "strong" and any(size % count for count in counts):
@@ -156,12 +151,9 @@ def scaling(
         )
     spec = StepSpec(chosen, size, mode == "weak", tuple(counts), wait_seconds)
     with ExitStack() as stack:
-        if isinstance(ranks, Ranks):
-            group = ranks
-        else:
-            group = stack.enter_context(
-                cluster(n, progress=lambda part, text: report(part / 2, text))
-            )
+        group = started or stack.enter_context(
+            cluster(n, progress=lambda part, text: report(part / 2, text))
+        )
         try:
             return _measured(group, spec, deadline, report, stop)
         except StoppedError as error:
@@ -192,8 +184,13 @@ def _measured(
     turns, stopped = _turns(ranks, spec, deadline, report, stop)
     notes = []
     if stopped:
-        words = "the measurement was stopped; the points shown are those measured until then."
-        notes.append(Note("stopped", f"{words} Run it again for the rest."))
+        notes.append(
+            Note(
+                "stopped",
+                "the measurement was stopped; the points shown are those measured until then. Run "
+                "it again for the rest.",
+            )
+        )
     else:
         ranks.run(scaling_steps.end)
     if turns.delay_seconds > _DELAYED * turns.alone_seconds:
@@ -286,14 +283,12 @@ def _result(
 
 
 def _point(spec: StepSpec, count: int, samples: dict[int, np.ndarray]) -> ScalingMeasurement:
-    mine, least = samples[count], min(samples)
-    work = count * spec.batch_of(count) / (least * spec.batch_of(least))
+    mine, one = samples[count], samples.get(1)
     speedup: float | None = None
     span = None
-    if count == least == 1:
-        speedup, span = 1.0, (1.0, 1.0)
-    elif least == 1:
-        ratio, ratios = paired_ratio(samples[least], mine)
+    if one is not None:
+        work = count * spec.batch_of(count) / spec.batch_of(1)
+        ratio, ratios = paired_ratio(one, mine)
         speedup = work * ratio
         span = None if ratios is None else (work * ratios[0], work * ratios[1])
     return ScalingMeasurement(
@@ -443,19 +438,14 @@ def sweep(
 def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     """Return ascending numbers of elements that the ranks divide."""
     given = DEFAULT_SIZES if sizes is None else _validate.items("sweep", "sizes", sizes)
-    for size in given:
-        if not _validate.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
-            raise InputError(
-                f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to "
-                f"{format_bytes(_LARGEST_BYTES)}. Pass 2**20."
-            )
     if not len(given):
         raise InputError(
             "sweep: sizes is empty; expected at least one. Leave it out, or pass for example "
             "[2**16, 2**20]."
         )
     step = _ELEMENT_BYTES * n
-    return tuple(sorted({-(-int(size) // step) * n for size in given}))
+    several = {_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in given}
+    return tuple(sorted({-(-size // step) * n for size in several}))
 
 
 def _sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
@@ -573,12 +563,7 @@ def global_batch(
         )
     batch = _validate.whole("global_batch", "batch", batch, 1, 2**20)
     epochs = _validate.whole("global_batch", "epochs", epochs, 1, 10_000)
-    if not _validate.is_finite(learning_rate) or not 0 < learning_rate <= _HIGHEST_RATE:
-        raise InputError(
-            f"global_batch: learning_rate is {shown(learning_rate)}; expected a finite number "
-            "above 0. Leave it out."
-        )
-    rate = float(learning_rate)
+    rate = _validate.within("global_batch", "learning_rate", learning_rate, 1e-9, _HIGHEST_RATE)
     if not _validate.is_whole(seeds):  # each training takes them anew
         seeds = tuple(_validate.items("global_batch", "seeds", seeds))
     if several[-1] * batch > len(job.train):

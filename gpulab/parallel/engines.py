@@ -185,8 +185,9 @@ class LocalEngines(Engines):
         import psutil
 
         progress(0.0, "starting the controller")
-        ended = weakref.WeakMethod(self._engine_ended)
-        self._supervisor = supervisor = Supervisor(self.threads, ended)
+        self._supervisor = supervisor = Supervisor(
+            self.threads, weakref.WeakMethod(self._engine_ended)
+        )
         self._helpers = []
         folder = supervisor.folder
         for name in ("security", "log", "pid"):
@@ -201,15 +202,19 @@ class LocalEngines(Engines):
             # while is no reason to give an engine up.
             *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
         ]
-        module = "ipyparallel.controller"
-        supervisor.order("start", name="controller", module=module, arguments=arguments)
+        supervisor.order(
+            "start", name="controller", module="ipyparallel.controller", arguments=arguments
+        )
         supervisor.order("load")
 
         file = folder / "security" / "ipcontroller-client.json"
         self._wait(lambda: _is_written(file), "the controller has not started", "controller.log")
         progress(0.1, "loading torch and the engines")
-        failed = "the libraries of the engines were not loaded"
-        self._wait(lambda: LIBRARIES in supervisor.started, failed, "supervisor.log")
+        self._wait(
+            lambda: LIBRARIES in supervisor.started,
+            "the libraries of the engines were not loaded",
+            "supervisor.log",
+        )
         self.client = _connect(file)
         # Its heart, a process of its own, without which engines give up after a minute.
         self._helpers = psutil.Process(supervisor.started["controller"]).children()
@@ -226,8 +231,9 @@ class LocalEngines(Engines):
                 "--IPEngine.enable_nanny=False",
                 f"--IPEngine.id={engine}",
             ]
-            name, module = f"engine {engine}", "ipyparallel.engine"
-            self._supervisor.order("start", name=name, module=module, arguments=arguments)
+            self._supervisor.order(
+                "start", name=f"engine {engine}", module="ipyparallel.engine", arguments=arguments
+            )
         here, log = (lambda: len(set(self.ids) & set(self.client.ids))), f"engine {first}.log"
         self._wait_for_engines(here, progress, begin, log, _START_SECONDS)
 
@@ -330,8 +336,12 @@ class ProfileEngines(Engines):
             stop_seconds=_STOP_SECONDS,
         )
         file = folder / "security" / f"ipcontroller-{name}-client.json"
-        begun = "no controller has started"
-        self._wait(lambda: _is_written(file), begun, "ipcluster.log", _QUEUE_SECONDS)
+        self._wait(
+            lambda: _is_written(file),
+            "no controller has started",
+            "ipcluster.log",
+            _QUEUE_SECONDS,
+        )
         self.client = _connect(file)
         return file
 

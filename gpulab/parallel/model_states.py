@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from gpulab import _validate, networks
 from gpulab.errors import InputError
@@ -146,6 +146,14 @@ class RankStates(Result):
     optimizer_bytes: int
     evidence: Evidence
 
+    columns: ClassVar = {
+        "model": lambda s: f"{s.label}: {s.strategy}, rank {s.rank} of {s.ranks}",
+        "parameters": lambda s: format_bytes(s.parameters_bytes),
+        "gradients": lambda s: format_bytes(s.gradients_bytes),
+        "optimizer": lambda s: format_bytes(s.optimizer_bytes),
+        "together": lambda s: format_bytes(s.total_bytes),
+    }
+
     @property
     def total_bytes(self) -> int:
         """All three."""
@@ -154,16 +162,6 @@ class RankStates(Result):
     def __repr__(self) -> str:
         where = f"{self.label}, {self.strategy} on {plural(self.ranks, 'rank')}"
         return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the three parts and their sum."""
-        rows = [
-            ("parameters", format_bytes(self.parameters_bytes)),
-            ("gradients", format_bytes(self.gradients_bytes)),
-            ("optimizer", format_bytes(self.optimizer_bytes)),
-            ("together", format_bytes(self.total_bytes)),
-        ]
-        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
 
 
 def rank_states(

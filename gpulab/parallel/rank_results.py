@@ -20,8 +20,7 @@ from gpulab.transfer import AlphaBeta, fit
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 
-@dataclass(frozen=True)
-class CollectiveCall(Result):
+class CollectiveCall(NamedTuple):
     """One collective, as one rank saw it.
 
     Attributes
@@ -89,16 +88,6 @@ class CollectiveCall(Result):
             if peer
             else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
         )
-
-    def evidence(self) -> Evidence:
-        """Return where the times come from: MEASURED once, by the rank's own clock."""
-        return Evidence.measured("the rank that entered it", 1)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the call in one row."""
-        sizes = (format_bytes(self.input_bytes), format_bytes(self.output_bytes))
-        seconds = "in flight" if self.seconds is None else format_seconds(self.seconds)
-        return ("call", "given", "got", "time"), [(self.sentence, *sizes, seconds)]
 
 
 State = Literal["returned", "raised", "interrupted", "running", "died"]
@@ -282,8 +271,7 @@ def _covered(spans: Sequence[RankSpan]) -> float:
     return float(total)
 
 
-@dataclass(frozen=True)
-class RankReport(Result):
+class RankReport(NamedTuple):
     """What one rank held and sent in one training step.
 
     Attributes
@@ -318,12 +306,6 @@ class RankReport(Result):
     payload_bytes: Mapping[str, int]
     ring_bytes: int
     wire_bytes: int | None
-
-    def __repr__(self) -> str:
-        return (
-            f"<rank {self.rank}: peak {format_bytes(self.peak_bytes)}, payload "
-            f"{format_bytes(sum(self.payload_bytes.values()))} a step>"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -527,15 +509,26 @@ class ScheduleRun(StagePasses, Result):
         """
         spans: list[RankSpan] = []
         for stage in range(self.stages):
-            free = 0.0
-            for one in self.of_stage(stage):
-                if one.begin > free:
-                    spans.append(RankSpan(stage, "idle", "recv", free, one.begin))
-                name = one.kind if one.count > 1 else f"{one.kind} {one.microbatch}"
-                spans.append(RankSpan(stage, "compute", name, one.begin, one.end))
-                free = one.end
-            if free < self.duration:
-                spans.append(RankSpan(stage, "idle", "end of the step", free, self.duration))
+            own = self.of_stage(stage)
+            spans += [
+                RankSpan(
+                    stage,
+                    "compute",
+                    one.kind if one.count > 1 else f"{one.kind} {one.microbatch}",
+                    one.begin,
+                    one.end,
+                )
+                for one in own
+            ]
+            ends = [0.0, *(one.end for one in own)]
+            begins = [*(one.begin for one in own), self.duration]
+            waits = [*["recv"] * len(own), "end of the step"]
+            spans += [
+                RankSpan(stage, "idle", name, end, begin)
+                for name, end, begin in zip(waits, ends, begins, strict=True)
+                if begin > end
+            ]
+        spans.sort(key=lambda span: (span.rank, span.begin_seconds))
         label = f"{self.schedule} on {plural(self.stages, 'rank')}"
         return RankTimeline(
             label,
@@ -687,8 +680,7 @@ class RankMemory(Result):
         return headers, rows
 
 
-@dataclass(frozen=True)
-class CollectivePoint(Result):
+class CollectivePoint(NamedTuple):
     """One size of a sweep.
 
     Attributes
@@ -829,8 +821,7 @@ class CollectiveSweep(Result):
 COMPUTED, WAITED = "computed", "a timed wait"
 
 
-@dataclass(frozen=True, eq=False)
-class ScalingMeasurement(Result):
+class ScalingMeasurement(NamedTuple):
     """A training step on one number of ranks.
 
     Attributes
@@ -871,10 +862,6 @@ class ScalingMeasurement(Result):
             if self.speedup_interval is None
             else (self.speedup_interval[0] / self.ranks, self.speedup_interval[1] / self.ranks)
         )
-
-    def __repr__(self) -> str:
-        gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
-        return f"<{plural(self.ranks, 'rank')}: {format_seconds(self.median_seconds)} a step{gain}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -942,22 +929,22 @@ class ScalingResult(PointsByRanks, Result):
                 f"{who}: {format_seconds(last.median_seconds)} a step; there is nothing to compare "
                 "it with."
             )
-        said = (
-            f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
-            f"{_span(last.speedup_interval, format_ratio)} in samples a second"
-        )
-        said += f" over {self.points[0].ranks}"
-        if last.ranks > self.processors and self.stage == COMPUTED:
-            said += (
-                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
-                "shows the cost of more ranks, not their gain"
-            )
-        elif self.stage == WAITED:
-            said += (
+        limit = ""
+        if self.stage == WAITED:
+            limit = (
                 "; their compute was a timed wait, so this shows what communication costs, "
                 "not how fast this machine is"
             )
-        return f"{said}."
+        elif last.ranks > self.processors:
+            limit = (
+                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
+                "shows the cost of more ranks, not their gain"
+            )
+        return (
+            f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
+            f"{_span(last.speedup_interval, format_ratio)} in samples a second over "
+            f"{self.points[0].ranks}{limit}."
+        )
 
     def __repr__(self) -> str:
         return f"<{self.mode} scaling of {self.label}: {self.sentence.rstrip('.')}>"
@@ -1045,10 +1032,11 @@ class GlobalBatchRow(NamedTuple):
     def accuracy_text(self) -> str:
         """Mean and interval, and how many seeds diverged."""
         low, high = self.accuracy.interval
-        text = f"{100 * self.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-        if self.diverged:
-            text += f", {self.diverged} of {len(self.accuracy.accuracies)} diverged"
-        return text
+        lost = f", {self.diverged} of {len(self.accuracy.accuracies)} diverged"
+        return (
+            f"{100 * self.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+            f"{lost if self.diverged else ''}"
+        )
 
 
 @dataclass(frozen=True)

@@ -413,17 +413,14 @@ def predict(
 _PREDICTED = ("latency_seconds", "bandwidth_bytes_per_second", "prediction", "overlapped")
 
 
-def recorded_scaling(
-    recording: Recording, model: str | None = None, mode: str = "strong"
-) -> ScalingResult | None:
-    """Return a recorded machine's scaling, or None where it was not recorded.
+def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResult | None:
+    """Return a recorded machine's scaling of the first model that was recorded, or None where
+    there is none.
 
     Parameters
     ----------
     recording : Recording
         From ``gpulab.recordings``.
-    model : str, optional
-        As ``scaling`` names them; None takes the first that was recorded.
     mode : str
         "strong" or "weak".
 
@@ -436,13 +433,11 @@ def recorded_scaling(
     Raises
     ------
     InputError
-        If this is not a recording, or there is no such model or mode.
+        If this is not a recording, or there is no such mode.
     """
     require_recordings("recorded_scaling", recording)
     _validate.word("recorded_scaling", "mode", mode, MODES)
-    if model is not None:
-        _validate.word("recorded_scaling", "model", model, MODELS)
-    wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
+    wanted = recording.select(_EXPERIMENT, mode=mode)
     # a later version of gpulab may have recorded another
     there = [entry for entry in wanted if entry.params.get("model") in MODELS]
     if not there:
