@@ -52,13 +52,12 @@ from typing import Any, ClassVar
 
 import anywidget
 import ipywidgets
-import plotly.graph_objects as go
 import traitlets
 from ipywidgets.widgets import widget as registry
 
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.figures import mimebundle
+from gpulab.figures import LabFigure, mimebundle
 from gpulab.results import folded
 from gpulab.widgets._controls import (
     Choice,
@@ -147,7 +146,7 @@ class Drawing:
     There the two most important stand first, and equal codes side by side.
     """
 
-    figure: go.Figure | None = None
+    figure: LabFigure | None = None
     headers: Sequence[str] = ()
     rows: Sequence[Sequence[str | Badge]] = ()
     evidence: Sequence[Evidence] = ()
@@ -155,7 +154,7 @@ class Drawing:
     message: str = ""
 
     @classmethod
-    def of(cls, result: Any, figure: go.Figure | None = None, message: str = "") -> Drawing:
+    def of(cls, result: Any, figure: LabFigure | None = None, message: str = "") -> Drawing:
         """Return the table of a result, its evidence and its notes, beside a figure of it."""
         headers, rows = result.table()
         notes = getattr(result, "notes", ())
@@ -166,13 +165,10 @@ class Drawing:
         codes = sorted(
             dict.fromkeys(note.code for note in self.notes), key=lambda code: _WEIGHTS.get(code, 1)
         )
-        grouped = [
-            note for code in codes for note in dict.fromkeys(self.notes) if note.code == code
-        ]
+        grouped = sorted(self.notes, key=lambda note: codes.index(note.code))
         first = [next(note for note in grouped if note.code == code) for code in codes[:_NOTES]]
-        others = [note for note in grouped if note not in first]
         rows = [row for row in self.rows if not row or not str(row[0]).startswith(_NOTE_ROWS)]
-        object.__setattr__(self, "notes", [*first, *others])
+        object.__setattr__(self, "notes", list(dict.fromkeys([*first, *grouped])))
         object.__setattr__(self, "rows", rows)
 
 
@@ -279,14 +275,6 @@ class ControlsPanel(Panel):
     ended = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
-
-    def write_while(self, state: str, **traits: Any) -> None:
-        """Set traits, as ``write`` does, if the state equals ``state``; the state cannot change in
-        between.
-        """
-        with self._writing:
-            if self.state == state:
-                self.write(**traits)
 
 
 class ResultsPanel(Panel):
@@ -541,24 +529,19 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     # For subclasses.
 
-    def replace_control(self, control: Control) -> None:
-        """Replace a control's options or bounds; its value is kept if it is still valid, else it
-        becomes the default.
-        """
-        self.controls[control.name] = control
-        try:
-            self.values[control.name] = control.check(self.values[control.name])
-        except InputError:
-            self.values[control.name] = control.initial
-        # what was refused was meant for the one before
-        if self._panel.error_control == control.name:
-            self._panel.write(error="", error_control="")
-
     def rebuild(self, *names: str) -> None:
-        """Replace controls by those that ``make_controls`` makes for the present values."""
-        for control in self.make_controls():
-            if control.name in names:
-                self.replace_control(control)
+        """Replace controls by those that ``make_controls`` makes for the present values; a value is
+        kept if it is still valid, else it becomes the default.
+        """
+        for name, control in ((c.name, c) for c in self.make_controls() if c.name in names):
+            self.controls[name] = control
+            try:
+                self.values[name] = control.check(self.values[name])
+            except InputError:
+                self.values[name] = control.initial
+            # what was refused was meant for the one before
+            if self._panel.error_control == name:
+                self._panel.write(error="", error_control="")
 
     def turn(self, action: str, **values: Any) -> None:
         """Set controls for a new result, for use in ``ended``; a control that the reader moved
@@ -702,7 +685,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.results[action], self.latest, self._made[action] = result, action, dict(values)
 
     def _on_progress(self, fraction: float, text: str) -> None:
-        self._panel.write_while("running", fraction=fraction, progress=text)
+        with self._lock:
+            if self.status == "running":  # not over what a stop wrote
+                self._panel.write(fraction=fraction, progress=text)
 
     def _end(
         self, job: Job, action: Action, values: Values, before: Any, result: Any, sentence: str
@@ -762,23 +747,19 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 f"it. {message}"
             ).strip()
         self.shown = dataclasses.replace(drawing, message=message)
-        if drawing.figure is None:
-            outputs: tuple[Any, ...] = ()
-            self._picture.layout.min_height = "0"
-        else:
-            outputs = (
-                {"output_type": "display_data", "data": mimebundle(drawing.figure), "metadata": {}},
-            )
-            # no jump while it is drawn again
-            self._picture.layout.min_height = f"{(drawing.figure.layout.height or 0) + 4}px"
+        figure, outputs, height = drawing.figure, (), 0
+        if figure is not None:
+            data = {"data": mimebundle(figure), "metadata": {}}
+            outputs = ({"output_type": "display_data", **data},)
+            height = figure.layout.height + 4
+        self._picture.layout.min_height = f"{height}px"  # no jump while it is drawn again
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
-        meta = drawing.figure.layout.meta if drawing.figure is not None else None
         notes = [{"code": n.code, "sentence": n.sentence} for n in drawing.notes]
         shown_notes = _NOTES if len(notes) > _NOTES + 1 else len(notes)
         self._results.write(
             shown={
-                "caption": meta["description"] if meta and "description" in meta else "",
+                "caption": figure.description if figure is not None else "",
                 "message": message,
                 "headers": list(drawing.headers),
                 "rows": [

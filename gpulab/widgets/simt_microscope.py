@@ -12,14 +12,13 @@ import pathlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import traitlets
 
 from gpulab import kernels
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import StoppedError
 from gpulab.figures import palette
 from gpulab.kernels import Finding, Simulation
 from gpulab.kernels.simulation.report import Counts, Step, StepAccess
@@ -81,10 +80,9 @@ def _in_words(finding: Finding) -> str:
 def _cells(counts: Counts) -> list[dict[str, Any]]:
     """Return the counts of a line as texts, each with whether it is worth a look."""
     sectors, ideal = counts.sectors_per_request, counts.ideal_sectors_per_request
-    ratio, ways = counts.active_ratio, counts.conflict_ways
+    ratio = counts.active_ratio
     spaces = ((counts.global_requests, "device"), (counts.shared_requests, "shared"))
     branches = f"{counts.divergent_branches:,} of {counts.branches:,}" if counts.branches else ""
-    conflict = "" if ways is None else f"{ways:.3g}-way" if ways > 1 else "none"
     cells = [
         ("" if ratio is None else f"{ratio:.0%}", False),
         (branches, counts.divergent_branches > 0),
@@ -92,7 +90,7 @@ def _cells(counts: Counts) -> list[dict[str, Any]]:
             "" if sectors is None else f"{sectors:.1f} ({ideal:.1f})",
             counts.global_sectors > counts.ideal_global_sectors,
         ),
-        (conflict, counts.shared_wavefronts > counts.ideal_shared_wavefronts),
+        (counts.conflict_words, counts.shared_wavefronts > counts.ideal_shared_wavefronts),
         ("\n".join(f"{n:,} {space}" for n, space in spaces if n), False),
     ]
     return [{"text": text, "look": look} for text, look in cells]
@@ -185,7 +183,6 @@ _PARTS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
 class Walk:
     """The steps of a traced block, by warp.
 
@@ -195,42 +192,28 @@ class Walk:
         With its trace.
     outputs : mapping of str to ndarray
         The arrays after the kernel, by the names of its parameters.
+    steps : list of ndarray
+        The places in the trace at which each warp has an active lane, ascending.
     """
 
-    simulation: Simulation
-    outputs: Mapping[str, np.ndarray]
-    # warp -> the places of its steps, and its lines
-    _warps: dict[int, tuple[np.ndarray, list[int]]] = field(default_factory=dict, repr=False)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return warps_of(self.simulation.block)
-
-    def steps(self, warp: int) -> np.ndarray:
-        """Return the places in the trace at which a warp has an active lane, ascending."""
-        return self._of(warp)[0]
-
-    def _of(self, warp: int) -> tuple[np.ndarray, list[int]]:
-        if warp not in self._warps:
-            trace = self.simulation.trace
-            active = np.fromiter((step.active[warp] != 0 for step in trace), bool, len(trace))
-            places = np.flatnonzero(active)
-            self._warps[warp] = places, sorted({trace[place].line for place in places})
-        return self._warps[warp]
+    def __init__(self, simulation: Simulation, outputs: Mapping[str, np.ndarray]) -> None:
+        self.simulation, self.outputs = simulation, outputs
+        active = np.array([step.active for step in simulation.trace], bool)
+        warps = warps_of(simulation.block)
+        self.steps = [np.flatnonzero(each) for each in active.reshape(-1, warps).T]
 
     def next_at(self, warp: int, step: int, line: int) -> int | None:
         """Return the next step, from 1, at which the warp executes a line; the first one after the
         last, None without any.
         """
         trace = self.simulation.trace
-        places = enumerate(self.steps(warp), start=1)
+        places = enumerate(self.steps[warp], start=1)
         there = [k for k, place in places if trace[place].line == line]
         return next((k for k in there if k > step), there[0] if there else None)
 
     def show(self, warp: int, step: int) -> dict[str, Any]:
         """Return a step of a warp for the panel; ``step`` counts from 1."""
-        (places, lines), trace = self._of(warp), self.simulation.trace
+        places, trace = self.steps[warp], self.simulation.trace
         if not len(places):
             nothing = {"words": f"Warp {warp} executes nothing.", "step": 0, "steps": 0, "line": 0}
             return {**nothing, "lanes": [], "accesses": [], "lines": []}
@@ -250,7 +233,7 @@ class Walk:
                 for lane, (on, there) in enumerate(zip(lanes, exist, strict=True))
             ],
             "accesses": self._accesses(now, warp, sum(lanes)),
-            "lines": lines,
+            "lines": sorted({trace[place].line for place in places}),
         }
 
     def _accesses(self, step: Step, warp: int, active: int) -> list[dict[str, Any]]:
@@ -278,10 +261,9 @@ def warps_of(block: Sequence[int]) -> int:
 def _thread(number: int, block: Sequence[int]) -> str:
     if number >= math.prod(block):
         return "no thread: the block ends before this lane"
-    place = [number // math.prod(block[:axis]) % block[axis] for axis in range(3)]
-    while len(place) > 1 and block[len(place) - 1] == 1:
-        place.pop()
-    return f"threadIdx {place[0] if len(place) == 1 else tuple(place)}"
+    place = tuple(map(int, np.unravel_index(number, block, order="F")))
+    axes = max((axis for axis, extent in enumerate(block) if extent > 1), default=0)
+    return f"threadIdx {place[: axes + 1] if axes else place[0]}"
 
 
 def _lanes_in_words(lanes: list[bool], exist: list[bool]) -> str:
@@ -302,13 +284,10 @@ def _ranges(numbers: Sequence[int], most: int = 6) -> str:
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     if len(numbers) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
         return f"every {_NTH.get(step, f'{step}th')} lane from {numbers[0]} to {numbers[-1]}"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    words = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
+    # numbers that follow each other are as far from their places
+    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     if len(words) > most:
         words[most - 1 :] = [f"and {len(words) - most + 1} more"]
     return f"{_lanes(len(numbers))} {', '.join(words)}"
@@ -393,17 +372,13 @@ def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[s
     """
     size = pattern.element_bytes
     each = _SECTOR_BYTES // size
-    lanes_of: dict[int, list[int]] = {}
-    for lane, element in enumerate(elements.tolist()):
-        if element >= 0:
-            lanes_of.setdefault(element, []).append(lane)
     sectors = list(pattern.sector_lanes())
     return [
         {
             "label": str(sector * each),
             "gap": place > 0 and sector != sectors[place - 1] + 1,
             "cells": [
-                {"label": str(element), "lanes": lanes_of.get(element, [])}
+                {"label": str(element), "lanes": np.flatnonzero(elements == element).tolist()}
                 for element in range(sector * each, (sector + 1) * each)
             ],
             "title": f"sector of elements {sector * each} to {(sector + 1) * each - 1}",
@@ -563,7 +538,7 @@ class SimtMicroscope(FollowingInstrument):
         )
         blocks = self.launch.blocks - 1
         threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
-        steps = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
+        steps = len(self._walk.steps[self._shown_warp]) if self._walk is not None else 0
         return [
             Choice(
                 name="kernel",
@@ -617,7 +592,7 @@ class SimtMicroscope(FollowingInstrument):
         controls stand over the old result.
         """
         assert self._walk is not None
-        return min(int(self.values["warp"]), self._walk.warps - 1)
+        return min(int(self.values["warp"]), len(self._walk.steps) - 1)
 
     def _follow_warp(self) -> None:
         """Stay at the same moment of the block: the new warp's first step that is not before it."""
@@ -625,7 +600,7 @@ class SimtMicroscope(FollowingInstrument):
         self.rebuild("step")
         if self._walk is None or place is None:
             return
-        steps = self._walk.steps(self._shown_warp)
+        steps = self._walk.steps[self._shown_warp]
         if len(steps):
             self.values["step"] = min(int(np.searchsorted(steps, place)), len(steps) - 1) + 1
 
@@ -648,22 +623,17 @@ class SimtMicroscope(FollowingInstrument):
         return super().result
 
     @property
-    def steps(self) -> int:
-        """The number of steps of the chosen warp."""
+    def position(self) -> dict[str, Any]:
+        """The picture as data: the warp's ``step`` and ``line``, how many ``steps`` it has, its
+        ``lanes``, and the ``accesses`` of the step; empty if there is none.
+        """
         self.wait()
-        return int(self._microscope.position.get("steps", 0))
-
-    @property
-    def line(self) -> int:
-        """The current line of the warp."""
-        self.wait()
-        return int(self._microscope.position.get("line", 0))
+        return dict(self._microscope.position)
 
     @property
     def words(self) -> list[str]:
         """A description of the picture: the lanes, then each access of the step."""
-        self.wait()
-        position = self._microscope.position
+        position = self.position
         if not position:
             return []
         accesses = (f"{each['title']}: {each['words']}" for each in position["accesses"])
@@ -676,30 +646,6 @@ class SimtMicroscope(FollowingInstrument):
         """
         self.wait()
         return {} if self._walk is None else self._walk.outputs
-
-    def go_to(self, line: int) -> None:
-        """Go to the warp's next step at a line; after the last one, go to the first.
-
-        Raises
-        ------
-        InputError
-            If the warp never executes the line.
-        """
-        self.wait()
-        with self._lock:
-            step = self._next_at(line)
-        if step is None:
-            raise InputError(
-                f"Warp {self.values['warp']} never executes line {shown(line)}; expected one of "
-                "its lines. Choose another line or warp."
-            )
-        self.set(step=step)
-
-    def _next_at(self, line: Any) -> int | None:
-        """Return the warp's next step at a line, or None."""
-        if self._walk is None:
-            return None
-        return self._walk.next_at(self._shown_warp, self.values["step"], line)
 
     @staticmethod
     def example_names() -> list[str]:
@@ -815,7 +761,7 @@ class SimtMicroscope(FollowingInstrument):
                 return Drawing(message="The simulation is running.")
             return Drawing(message="Nothing to show: choose another kernel, or press Run.")
         s, warp = self._walk.simulation, self._shown_warp
-        steps = self._walk.steps(warp)
+        steps = self._walk.steps[warp]
         step = min(values["step"], max(len(steps), 1))
         self._place = int(steps[step - 1]) if len(steps) else None
         self._microscope.write(position=self._walk.show(warp, step))
@@ -832,8 +778,10 @@ class SimtMicroscope(FollowingInstrument):
     def _handle(self, content: Any) -> None:
         if content.get("do") != "line":
             super()._handle(content)
-        elif (step := self._next_at(content.get("line"))) is not None:
-            self._take(content, [("step", step, content.get("seq"))])
+        elif self._walk is not None:
+            line = content.get("line")
+            step = self._walk.next_at(self._shown_warp, self.values["step"], line)
+            self._take(content, [("step", step, content.get("seq"))] if step else ())
 
     def close(self) -> None:
         """Stop the work and close the widgets."""

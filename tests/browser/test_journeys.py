@@ -22,7 +22,8 @@ class Probe(Instrument):
     def make_controls(self):
         return [
             Choice(name="what", label="What", options=("alpha", "beta", "gamma"), help="A letter."),
-            self.dishes("egg", "bread"),
+            Choice(name="dish", label="Dish",
+                   options=("soup" if self.values.get("what") == "gamma" else "egg", "bread")),
             Choice(name="how", label="How", options=("well", "badly"), radio=True),
             Slider(name="size", label="Size", options=[2**k for k in range(12)], default=8),
             Number(name="n", label="Number", default=4, minimum=1, maximum=64, integer=True,
@@ -31,13 +32,9 @@ class Probe(Instrument):
             Switch(name="fails", label="Fails"),
         ]
 
-    def dishes(self, *options):
-        return Choice(name="dish", label="Dish", options=options)
-
     def changed(self, name):
         if name == "what":
-            gamma = self.values["what"] == "gamma"
-            self.replace_control(self.dishes(*(("soup", "bread") if gamma else ("egg", "bread"))))
+            self.rebuild("dish")
 
     def work(self, action, values, progress, stop):
         if values["fails"]:
@@ -307,7 +304,7 @@ def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
         ("Play", None, "Warp 31 at line 14"),
     )
     area.get_by_role("button", name="Play").wait_for()
-    instruments.held("m.values['step'], m.steps, m.line", "6 6 14")
+    instruments.held("m.values['step'], m.position['steps'], m.position['line']", "6 6 14")
     drive(instruments, 3, ("Kernel", "vector add, without the guard", "3 findings"))
     drive(instruments, 3, ("Block", "3", ""))
     drive(instruments, 3, ("Next", None, "28 active lanes do not take part: see the finding"))

@@ -39,9 +39,11 @@ class Probe(Instrument):
 
     def make_controls(self) -> list[Any]:
         """Return one of each kind; the list of dishes depends on the meal."""
+        evening = self.values.get("meal") == "evening"
+        dishes = ("soup", "bread") if evening else ("bread", "egg")
         return [
             Choice(name="meal", label="Meal", options=("morning", ("evening", "the evening"))),
-            self.dishes("bread", "egg"),
+            Choice(name="dish", label="Dish", options=dishes),
             Slider(name="size", label="Size", options=[64, 128], default=128),
             Number(name="n", label="Size n", default=8, minimum=1, maximum=100, integer=True),
             Several(name="which", label="Which", options=("a", "b"), default=("a",), least=1),
@@ -49,15 +51,10 @@ class Probe(Instrument):
             Switch(name="grid", label="Grid", shows_only=True),
         ]
 
-    def dishes(self, *options: str) -> Any:
-        """Return the second choice."""
-        return Choice(name="dish", label="Dish", options=options)
-
     def changed(self, name: str) -> None:
         """Offer other dishes in the evening."""
         if name == "meal":
-            evening = self.values["meal"] == "evening"
-            self.replace_control(self.dishes(*(("soup", "bread") if evening else ("bread", "egg"))))
+            self.rebuild("dish")
 
     def ended(self, action: str) -> None:
         """Turn the grid on for each new result, unless it was moved meanwhile."""

@@ -53,9 +53,9 @@ def microscope(cell: Any, arrays: Any) -> Iterator[SimtMicroscope]:
 def _text(m: SimtMicroscope) -> str:
     """Every step of the warp, in words."""
     lines = []
-    for step in range(1, m.steps + 1):
+    for step in range(1, m.position["steps"] + 1):
         m.set(step=step)
-        lines.append(f"step {step}, line {m.line}: " + "; ".join(m.words))
+        lines.append(f"step {step}, line {m.position['line']}: " + "; ".join(m.words))
     return "\n".join(lines) + "\n"
 
 
@@ -76,19 +76,18 @@ def test_the_code_of_an_example_gives_the_same_counts(name: str, capsys: Any) ->
     totals = m.result.totals
     names, _ = run_cell(m.code)
     assert names["s"].totals == totals
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{m.line} ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{m.position['line']} ")
     m.close()
 
 
 def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
     """Even lanes take one line, odd ones the other, 16 of 32 each; outputs are those of NumPy."""
-    assert microscope.steps > 3
-    microscope.go_to(5)
-    even = microscope.words
-    microscope.go_to(7)
-    assert "16 of 32" in even[0]
-    assert "16 of 32" in microscope.words[0]
-    assert even[0] != microscope.words[0]
+    steps = _text(microscope).splitlines()
+    even, odd = (next(text for text in steps if f"line {line}" in text) for line in (5, 7))
+    assert "16 of 32" in even
+    assert "16 of 32" in odd
+    assert "lane from 0" in even
+    assert "lane from 1" in odd
     x, out = arrays
     expected = np.where(np.arange(64) % 2 == 0, x, -x)
     np.testing.assert_array_equal(microscope.outputs["out"], expected)
@@ -96,25 +95,16 @@ def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
     assert microscope.result.totals.divergent_branches == 2
 
 
-def test_going_to_lines_warps_and_steps(microscope: SimtMicroscope) -> None:
-    """The next step at a line, then the first again; another warp stays at the moment."""
-    microscope.set(step=1)
-    first = microscope.line
-    microscope.set(step=microscope.steps)
-    microscope.go_to(first)
-    assert microscope.values["step"] == 1
-    microscope.go_to(7)
-    line = microscope.line
+def test_going_to_warps_and_steps(microscope: SimtMicroscope) -> None:
+    """Another warp stays at the moment; what the block has not is refused."""
+    microscope.set(step=3)
+    before = microscope.position
     microscope.set(warp=1)
-    assert (microscope.values["warp"], microscope.line) == (1, line)
-    for bad in ({"step": 0}, {"step": microscope.steps + 1}, {"warp": 2}, {"block_number": 1}):
+    after = microscope.position
+    assert (microscope.values["warp"], after["line"]) == (1, before["line"])
+    for bad in ({"step": 0}, {"step": after["steps"] + 1}, {"warp": 2}, {"block_number": 1}):
         with pytest.raises(InputError):
             microscope.set(**bad)
-    with pytest.raises(InputError, match="line 99"):
-        microscope.go_to(99)
-    microscope.set(kernel="block_sum", warp=0)
-    steps = [microscope.go_to(16) or microscope.values["step"] for _ in range(3)]
-    assert steps == sorted(set(steps))
 
 
 def test_run_reads_the_edited_cell(
@@ -165,7 +155,7 @@ def test_a_kernel_that_cannot_run_says_why(
     microscope.run(wait=True)
     assert words in microscope.error
     assert "\n" not in microscope.error
-    assert (microscope.result, microscope.words, microscope.steps) == (None, [], 0)
+    assert (microscope.result, microscope.words, microscope.position) == (None, [], {})
     cell(PARTS)
     microscope.run(wait=True)
     assert microscope.error == ""
