@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import functools
 import os
-import re
 import shlex
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.display import display
 
@@ -49,49 +49,43 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
 # What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import
 # annotations" would hold in it.
 
-# Option -> (keyword of gl.measure, whether a value follows). "-o" is the magic's own: it returns
-# the Measurement.
-_OPTIONS = {
-    "-d": ("device", True), "--device": ("device", True),
-    "-w": ("relative_width", True), "--relative-width": ("relative_width", True),
-    "-t": ("deadline", True), "--deadline": ("deadline", True),
-    "--flops": ("flops", True), "--nbytes": ("nbytes", True),
-    "--transfer": ("transfer", False), "--cold": ("cold", False), "-o": ("output", False),
-}  # fmt: skip
-_WORD = re.compile(r"(--?[A-Za-z][\w-]*)(?:=(\S+))?(?:\s+|$)")
-_VALUE = re.compile(r"""("[^"]*"|'[^']*'|\S+)(?:\s+|$)""")
+
+class _Parser(argparse.ArgumentParser):
+    """The options of a magic; its ``usage`` states what is expected of them."""
+
+    def __init__(self, magic: str, usage: str) -> None:
+        super().__init__(prog=magic, usage=usage, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse a line in one sentence."""
+        raise InputError(f"{self.prog}: {message}; expected {self.usage}")
+
+
+# Named as gl.measure does; "-o" is the magic's own: it returns the Measurement.
+_OPTIONS = (
+    "-d DEVICE, -w RELATIVE_WIDTH, -t DEADLINE, --flops FLOPS, --nbytes BYTES, --transfer, --cold "
+    "and -o"
+)
+_TIME = _Parser(
+    "%gpu_time",
+    f"some of {_OPTIONS}, then code. Put -- before code that begins with a minus.",
+)
+for _names in (("-d", "--device"), ("-w", "--relative-width"), ("-t", "--deadline")):
+    _TIME.add_argument(*_names, default=argparse.SUPPRESS)
+for _name in ("--flops", "--nbytes"):
+    _TIME.add_argument(_name, default=argparse.SUPPRESS)
+for _name in ("--transfer", "--cold", "-o"):
+    _TIME.add_argument(_name, action="store_true", default=argparse.SUPPRESS)
+_TIME.add_argument("code", nargs=argparse.REMAINDER)
 _LONGEST_LABEL = 40
 
 
 def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
     """Split the options off the front of a magic's line; return them and the code behind them."""
-    options: dict[str, str | bool] = {}
-    rest = line.strip()
-    while (word := _WORD.match(rest)) is not None:
-        name = word.group(1)
-        if name not in _OPTIONS:
-            if name.startswith("--"):
-                raise InputError(
-                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. "
-                    "Put -- before code that begins like this."
-                )
-            break  # -x @ y: the code begins with a minus
-        keyword, takes_value = _OPTIONS[name]
-        rest, value = rest[word.end() :], word.group(2)
-        if not takes_value and value is not None:  # "no" would count as yes
-            raise InputError(
-                f"%gpu_time: {name} has the value {shown(value)}; expected none. Write {name} "
-                "alone, or leave it out."
-            )
-        if takes_value and value is None:
-            match = _VALUE.match(rest)
-            if match is None:
-                raise InputError(
-                    f"%gpu_time: {name} has no value; expected one after it, such as {name} 1. Add "
-                    "it, or leave the option out."
-                )
-            value, rest = match.group(1), rest[match.end() :]
-        options[keyword] = True if value is None else value.strip("\"'")
+    words = line.split()
+    options = vars(_TIME.parse_args(words))
+    code = options.pop("code")
+    rest = line.split(maxsplit=len(words) - len(code))[-1] if code else ""
     return options, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
 
 
@@ -147,7 +141,7 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
 
 def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:
     options, rest = _time_options(line)
-    output = bool(options.pop("output", False))
+    output = bool(options.pop("o", False))
     code = rest if cell is None else cell
     namespace: dict[str, Any] = shell.user_ns
     arguments: dict[str, Any] = {
@@ -164,7 +158,7 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
             raise InputError(
                 f"%%gpu_time: the set-up {shown(rest)} raised {type(error).__name__} "
                 f"({message_of(error)}); expected it to run. The text after the options is run "
-                f"once, as set-up; the options are {', '.join(_OPTIONS)}."
+                f"once, as set-up; the options are {_OPTIONS}."
             ) from error
     fn, device = _compiled(shell, code)
     arguments.setdefault("device", device if device is not None and not device.is_cpu else None)
@@ -221,13 +215,9 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     if not _is_bare("%%gpu_memory", line):
         return None
     run, watch = _as_cell(shell, cell), gpulab.memory.Watch(shell.user_ns)
-
-    def show() -> None:
-        display(watch.result())
-
     with contextlib.ExitStack() as after, watch:
         # only from here on: where the watching could not begin there is nothing to show
-        after.callback(show)
+        after.callback(lambda: display(watch.result()))
         return run()
 
 
@@ -327,6 +317,16 @@ def needs(shell: Any, line: str, cell: str) -> Any:
     return _as_cell(shell, cell)()
 
 
+_COMPILE = _Parser(
+    "%%gpu_compile",
+    "--arch sm_90, --name 'tile<16>' and -o NAME, with a value each; all other words go to the "
+    "compiler. Fix the line.",
+)
+_COMPILE.add_argument("--arch", default="sm_90")
+_COMPILE.add_argument("--name", action="append", default=[])
+_COMPILE.add_argument("-o")
+
+
 def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what
     each kernel takes; no GPU is needed.
@@ -346,50 +346,18 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
         An error is shown in the cell, with its line.
     """
     try:
-        options = _compile_options(line)
-        result = gpulab.kernels.compile_cuda(
-            cell,
-            options["--arch"][-1] if options["--arch"] else "sm_90",
-            options[""],
-            names=options["--name"],
-        )
-        if options["-o"]:
-            shell.user_ns[options["-o"][-1]] = result
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            _COMPILE.error(f"{line.strip()!r}: {error}")
+        options, others = _COMPILE.parse_known_args(words)
+        if options.o is not None and not options.o.isidentifier():
+            _COMPILE.error(f"-o {options.o!r} is not a valid variable name")
+        result = gpulab.kernels.compile_cuda(cell, options.arch, others, names=options.name)
+        if options.o is not None:
+            shell.user_ns[options.o] = result
     except GpulabError as error:
         print(error, file=sys.stderr)
         return None
     display(result)
     return None
-
-
-def _compile_options(line: str) -> dict[str, list[str]]:
-    """Split a magic's line into its own options, each with its values, and the compiler's words
-    under "".
-    """
-    options: dict[str, list[str]] = {"--arch": [], "--name": [], "-o": [], "": []}
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise InputError(
-            f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Fix "
-            "the line."
-        ) from error
-    while words:
-        word, equals, value = words.pop(0).partition("=")
-        if word not in options or not word:
-            options[""].append(f"{word}{equals}{value}")
-            continue
-        if not equals:
-            if not words:
-                raise InputError(
-                    f"%%gpu_compile: {word} has no value; expected one after it, such as --arch "
-                    "sm_80. Add it."
-                )
-            value = words.pop(0)
-        if word == "-o" and not value.isidentifier():
-            raise InputError(
-                f"%%gpu_compile: -o {value!r} is not a valid variable name; expected one such as "
-                "-o made. Change it."
-            )
-        options[word].append(value)
-    return options
