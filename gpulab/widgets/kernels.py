@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from gpulab.widgets._instrument import (
     Values,
     call,
     cell,
+    part_of,
     rounded,
 )
 from gpulab.workloads import Workload
@@ -224,15 +226,9 @@ class OccupancyExplorer(Instrument):
         why.
         """
         launch = self.launch
-        headers, rows = launch.table()
-        facts = [row for row in rows if row[0] != "why"]  # the sentence stands over the table
-        return Drawing(
-            figures.occupancy(launch),
-            headers,
-            facts,
-            [launch.evidence],
-            message=launch.explanation,
-        )
+        drawn = Drawing.of(launch, figures.occupancy(launch), launch.explanation)
+        facts = [row for row in drawn.rows if row[0] != "why"]  # it stands over the table
+        return dataclasses.replace(drawn, rows=facts)
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.models.occupancy`` and the picture."""
@@ -368,20 +364,9 @@ class RooflineExplorer(Instrument):
             found = models.roofline(values["device"], refresh=True, stop=stop)
         chosen = values["workloads"]
         for done, name in enumerate(chosen, start=1):
-            share = done / (len(chosen) + 1)
-            progress(share, name)
+            part = part_of(progress, done, len(chosen) + 1, name)
             try:
-                if stop():
-                    raise StoppedError(f"Stopped before {name}.")
-                found = self._one_more(
-                    found,
-                    name,
-                    values,
-                    lambda part, _, name=name, share=share: progress(  # type: ignore[misc]
-                        share + part / (len(chosen) + 1), name
-                    ),
-                    stop,
-                )
+                found = self._one_more(found, name, values, part, stop)
             except StoppedError:  # what was measured before it stays
                 return _noted(found, Note("stopped", f"Stopped before {name}."))
             self.publish("run", found)
@@ -536,17 +521,13 @@ def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]
     """
     headers: list[str] = []
     rows: list[list[str | Badge]] = []
-    badges = tuple(f"({badge})" for badge in Badge)
-    for one in there:
-        if one.points:
-            (_, *named), body = one.with_points(one.points).table()
-            headers = ["work", "machine", "evidence", *named]
-            for point, (label, *cells) in zip(one.points, body, strict=False):
-                # "matmul n=512" of "matmul n=512 float32": all rows share the format, and the
-                # column that binds names it; the badge in brackets has a column of its own
-                work = " ".join(label.split(" ")[:2])
-                texts = [
-                    text.partition(" (")[0] if text.endswith(badges) else text for text in cells
-                ]
-                rows.append([work, one.device, point.evidence.badge, *texts])
+    badge = re.compile(rf" \(({'|'.join(Badge)})\)$")
+    for one in (one for one in there if one.points):
+        (_, *named), body = one.table()
+        headers = ["work", "machine", "evidence", *named]
+        for point, (label, *cells) in zip(one.points, body, strict=False):
+            # "matmul n=512" of "matmul n=512 float32": all rows share the format, and the
+            # column that binds names it; the badge in brackets has a column of its own
+            work, texts = " ".join(label.split(" ")[:2]), [badge.sub("", text) for text in cells]
+            rows.append([work, one.device, point.evidence.badge, *texts])
     return headers, rows

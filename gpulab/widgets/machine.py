@@ -93,17 +93,16 @@ class MachineCard(Instrument):
         _, rows = m.table()
         problems = [row for row in rows if row[0].startswith(("error: ", "warning: "))]
         others = [row for row in rows if row not in problems]
-        message = "Nothing to fix."
-        if count := len(problems):
-            end = "s" if count != 1 else ""
-            message = f"{count} thing{end} to fix: the first row{end} of the table."
+        many, rows_of = plural(len(problems), "thing"), "row" if len(problems) == 1 else "rows"
         only = values["problems_only"]
         return Drawing(
             None if only else figures.machine(m),
             ("part", "result"),
             problems if only else [*problems, *others],
             [m.evidence],
-            message=message,
+            message=f"{many} to fix: the first {rows_of} of the table."
+            if problems
+            else "Nothing to fix.",
         )
 
 
@@ -267,20 +266,14 @@ def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Ba
     """Return the comparison's own table with the badge of each row; the notes have their own place
     below.
     """
-    headers, body = _only(rows).table()
-    keep = [k for k, header in enumerate(headers) if header != "notes"]
+    (first, *headers, _), body = _only(rows).table()
     table: list[list[str | Badge]] = []
-    for row, cells in zip(rows, body, strict=True):
+    for row, (name, *texts, _) in zip(rows, body, strict=True):
         badge = row.measurement.evidence.badge
-        first, *texts = [
-            "not compared"
-            if badge is not Badge.MEASURED and headers[k] == "speed-up"
-            else str(cells[k])
-            for k in keep
-        ]
-        table.append([first, badge, *texts])
-    first, *named = [str(headers[k]) for k in keep]
-    return [first, "evidence", *named], table
+        if badge is not Badge.MEASURED:
+            texts[headers.index("speed-up")] = "not compared"
+        table.append([name, badge, *texts])
+    return [first, "evidence", *headers], table
 
 
 def _notes(rows: Sequence[ComparisonRow]) -> list[Note]:
@@ -339,8 +332,7 @@ class TransferExplorer(Instrument):
     would perform.
 
     ``results["sweep"]`` is what ``gl.transfer.sweep`` returned, ``results["break_even"]`` and
-    ``results["overlap"]`` likewise; ``fit`` is the fit on the screen and ``link`` the modelled
-    link.
+    ``results["overlap"]`` likewise; ``link`` is the modelled link.
 
     Examples
     --------
@@ -598,12 +590,6 @@ class TransferExplorer(Instrument):
     def link(self) -> Link:
         """The modelled link that the controls describe."""
         return transfer.link(**_link_arguments(self.values))
-
-    @property
-    def fit(self) -> AlphaBeta | None:
-        """The fit on the screen."""
-        found = self._fit_or_why_not()
-        return found if isinstance(found, AlphaBeta) else None
 
     def _sweeps(self) -> list[tuple[str, Sweep, str]]:
         """Return (key, sweep, name) of what was measured here and of the recorded machine that is
@@ -876,15 +862,18 @@ def _sweep_table(
     sweeps: Sequence[tuple[Sweep, str]], links: Sequence[Link], quantity: str
 ) -> tuple[list[str], list[list[str | Badge]]]:
     """Return one row a size and one column a series or link, each column with its badge."""
-    columns: list[tuple[str, Evidence, dict[int, str]]] = []
-    for s, name in sweeps:
-        for direction, memory in s.series:
-            cells = {
+    columns: list[tuple[str, Evidence, dict[int, str]]] = [
+        (
+            f"{f'{name}: ' if len(sweeps) > 1 else ''}{_series_words(*series)}",
+            s.evidence,
+            {
                 p.nbytes: _cell(p.median_seconds, p.interval_seconds, p.nbytes, quantity)
-                for p in s.select(direction, memory)
-            }
-            where = f"{name}: " if len(sweeps) > 1 else ""
-            columns.append((f"{where}{_series_words(direction, memory)}", s.evidence, cells))
+                for p in s.select(*series)
+            },
+        )
+        for s, name in sweeps
+        for series in s.series
+    ]
     sizes = sorted(
         {n for _, _, cells in columns for n in cells} or {2**k for k in range(10, 31, 2)}
     )

@@ -460,11 +460,11 @@ def _room(p: Prediction, capacity: str) -> tuple[float | None, str, str]:
         fits = "it fits on" if p.needed_bytes("cuda") <= nbytes else "it does not fit on"
         return nbytes, "cuda", f"{fits} a GPU of {capacity} GiB"
     device = devices.find(capacity)
-    free, words = device.free_bytes, f"it is unknown whether it fits on {device.name}"
-    if free is not None:
-        fits = "it fits on" if p.fits(device) else "it does not fit on"
-        words = f"{fits} the {format_bytes(free)} free on {device.name}"
-    return free, device.kind, words
+    free = device.free_bytes
+    if free is None:
+        return free, device.kind, f"it is unknown whether it fits on {device.name}"
+    fits = "it fits on" if p.fits(device) else "it does not fit on"
+    return free, device.kind, f"{fits} the {format_bytes(free)} free on {device.name}"
 
 
 def _draw_snapshot(s: Snapshot) -> Drawing:
@@ -544,24 +544,23 @@ class _Asked(NamedTuple):
     def predict(self, progress: Progress, stop: Stop) -> RankMemory:
         """Follow the step of the rank that needs most."""
         x = torch.zeros(self.rows, self.positions, dtype=torch.int64, device="meta")
-        shape, ranks, several = parallel.gpt_shape(self.model), self.followed, []
-        for number, rank in enumerate(ranks):
-            part = part_of(progress, number, len(ranks), f"stage {rank}")
-            several.append(
-                parallel.predict_ranks(
-                    shape.model,
-                    x,
-                    x,
-                    strategy=self.strategy,
-                    ranks=self.ranks,
-                    rank=rank,
-                    precision=self.precision,
-                    optimizer=self.optimizer,
-                    checkpoint=self.checkpoint,
-                    stop=stop,
-                    progress=part if len(ranks) > 1 else progress,
-                )
+        shape, ranks = parallel.gpt_shape(self.model), self.followed
+        several = (
+            parallel.predict_ranks(
+                shape.model,
+                x,
+                x,
+                strategy=self.strategy,
+                ranks=self.ranks,
+                rank=rank,
+                precision=self.precision,
+                optimizer=self.optimizer,
+                checkpoint=self.checkpoint,
+                stop=stop,
+                progress=part_of(progress, number, len(ranks), f"rank {rank}"),
             )
+            for number, rank in enumerate(ranks)
+        )
         return max(several, key=RankMemory.needed_bytes)
 
 
@@ -682,15 +681,13 @@ class ShardingExplorer(Instrument):
         """Return the strategies that can split the model over so many ranks, and why the others
         cannot.
         """
-        able, notes = [], []
-        for strategy in parallel.STATE_STRATEGIES:
-            shape = parallel.gpt_shape(values["model"])
-            refused = parallel.cannot_split(shape, strategy, values["ranks"])
-            if refused:
-                notes.append(Note("skipped", f"{refused[0].upper()}{refused[1:]}"))
-            else:
-                able.append(strategy)
-        return able, notes
+        shape = parallel.gpt_shape(values["model"])
+        refused = {
+            strategy: parallel.cannot_split(shape, strategy, values["ranks"])
+            for strategy in parallel.STATE_STRATEGIES
+        }
+        notes = [Note("skipped", f"{why[0].upper()}{why[1:]}") for why in refused.values() if why]
+        return [strategy for strategy, why in refused.items() if not why], notes
 
     # The work.
 
@@ -711,8 +708,7 @@ class ShardingExplorer(Instrument):
                     if done:  # what was predicted before it stays
                         return done
                     raise
-                with self._lock:
-                    _remember(self._found, one, found)
+                self._found[one] = found
             done[strategy] = self._found[one]
             self.publish(action, dict(done))
         return done

@@ -112,23 +112,21 @@ class NumberFormats(Instrument):
         super().__init__(**values)
 
     def _assign(self, values: Values) -> None:
-        """Tick the bits of the number also where nothing was given, before the browser is told."""
+        """Tick the bits of the number, before the browser is told."""
         super()._assign(values)
         if "bits" not in values:
-            self._tick()
+            self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
 
     def changed(self, name: str) -> None:
         """Keep number and bits consistent: the one that changed decides."""
         if name == "bits":
             self._flip()
-            return
-        if name in ("format", "value", "steps"):
+        elif name != "beside":
             self._special = None
         if name == "format":
             self.rebuild("bits")
         if name == "value":
             self.values["steps"] = 0
-        self._tick()
 
     def _flip(self) -> None:
         one = precision.format(self.values["format"])
@@ -138,9 +136,6 @@ class NumberFormats(Instrument):
         self._special = code if not math.isfinite(held) or (held == 0 and code) else None
         if math.isfinite(held):
             self.values["value"], self.values["steps"] = held, 0
-
-    def _tick(self) -> None:
-        self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
 
     # What is shown.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from gpulab import figures, models, parallel, recordings
 from gpulab.errors import InputError, StoppedError
-from gpulab.evidence import Badge
 from gpulab.models import ScalingCurve, StageSchedule
 from gpulab.parallel import ScalingResult, ScheduleRun
 from gpulab.parallel.scaling_steps import MODELS
@@ -589,18 +588,16 @@ class ScalingLab(OnRanks):
     @property
     def curves(self) -> list[ScalingCurve]:
         """The models for the present controls."""
-        v, made = self.values, []
+        v = self.values
         top, share, step = v["top"], v["serial_share"], self._ring
         # evenly spaced on a log scale, the powers of two among them
-        ranks = {round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)}
-        ranks |= {*_powers(top)}
-        if "amdahl" in v["laws"]:
-            made.append(models.amdahl(share, sorted(ranks), seconds=step[0]))
-        if "gustafson" in v["laws"]:
-            made.append(models.gustafson(share, sorted(ranks), seconds=step[0]))
+        even = (round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1))
+        ranks = sorted({*_powers(top), *even})
+        laws = {"amdahl": models.amdahl, "gustafson": models.gustafson}
+        made = [laws[law](share, ranks, seconds=step[0]) for law in v["laws"] if law in laws]
         if "ring" in v["laws"]:
             options = {"mode": v["mode"], "overlap": v["overlap"], "serial_share": share}
-            curve = models.scaling(*step, sorted(ranks), **options)
+            curve = models.scaling(*step, ranks, **options)
             if curve.best_ranks is not None and curve.best_ranks <= top:
                 curve = models.scaling(*step, sorted({*ranks, curve.best_ranks}), **options)
             made.append(curve)
@@ -672,20 +669,22 @@ class ScalingLab(OnRanks):
                 serial_share=share,
             ),
         }
-        lines = [f"ranks = [2**k for k in range({values['top'].bit_length()})]"]
-        lines += ["curves = [", *(f"    {calls[law]}," for law in values["laws"]), "]"]
-        shown = []
+        shown = {}
         if "measure" in self.results:
-            made = call("parallel.scaling", values["ranks"], values["model"], **_options(values))
-            lines.append(f"s = {made}")
-            shown.append("s")
+            run = values["ranks"], values["model"]
+            shown["s"] = call("parallel.scaling", *run, **_options(values))
         if self._far is not None:
             recording = Code(call("recordings.load", values["recorded"]))
-            made = call("parallel.recorded_scaling", recording, mode=values["mode"])
-            lines.append(f"far = {made}")
-            shown.append("far")
+            shown["far"] = call("parallel.recorded_scaling", recording, mode=values["mode"])
         quantity = "" if values["quantity"] == "speedup" else f', "{values["quantity"]}"'
-        return cell(*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})")
+        return cell(
+            f"ranks = [2**k for k in range({values['top'].bit_length()})]",
+            "curves = [",
+            *(f"    {calls[law]}," for law in values["laws"]),
+            "]",
+            *(f"{name} = {made}" for name, made in shown.items()),
+            f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})",
+        )
 
 
 def _made_of_step(values: Values) -> str:
@@ -707,21 +706,20 @@ def _powers(top: int) -> list[int]:
 
 
 def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
-    ring = next((c for c in curves if c.law == "ring all-reduce"), None)
-    if ring is None:
-        return []
-    last = ring.points[-1]
-    words = [
-        f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} over "
-        f"one, an efficiency of {100 * last.efficiency:.3g} %; "
-        f"{100 * last.exposed_seconds / last.seconds:.3g} % of a step is spent waiting for "
-        "gradients."
-    ]
-    if ring.best_ranks is not None:
+    words = []
+    for ring in (c for c in curves if c.law == "ring all-reduce"):
+        last = ring.points[-1]
         words.append(
-            f"More than {plural(ring.best_ranks, 'rank')} do not help (the speed-up there is "
-            f"{format_ratio(ring.limit_speedup)})."
+            f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} "
+            f"over one, an efficiency of {100 * last.efficiency:.3g} %; "
+            f"{100 * last.exposed_seconds / last.seconds:.3g} % of a step is spent waiting for "
+            "gradients."
         )
+        if ring.best_ranks is not None:
+            words.append(
+                f"More than {plural(ring.best_ranks, 'rank')} do not help (the speed-up there is "
+                f"{format_ratio(ring.limit_speedup)})."
+            )
     return words
 
 
@@ -739,27 +737,26 @@ def _of_one_processor(far: ScalingResult) -> str:
 
 def _table(
     shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int
-) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:
+) -> tuple[list[str], list[list[str]]]:
     """Return a row a number of ranks: what was measured and recorded, then what each model says."""
-    headers = ["ranks"]
+    columns: list[tuple[str, dict[int, str]]] = []  # the heading, and a text by the ranks
     for r in shown:
-        headers += [f"step ({r.evidence.badge.value.lower()})", "speed-up (95 %)"]
-    headers += [c.label for c in curves]
-    measured = [{p.ranks: p for p in r.points} for r in shown]
-    modelled = [{p.ranks: p for p in c.points} for c in curves]
-    rows: list[Sequence[str | Badge]] = []
-    for count in sorted({*_powers(top), *(ranks for points in measured for ranks in points)}):
-        row = [f"{count:,}"]
-        for points in measured:
-            p = points.get(count)
-            row.append(format_seconds(p.median_seconds) if p else "")
-            row.append(
-                format_speedup(p.speedup, p.speedup_interval)
-                if p is not None and p.speedup is not None
-                else ""
-            )
-        for curve in modelled:
-            q = curve.get(count)
-            row.append(f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g}%)" if q else "")
-        rows.append(row)
-    return headers, rows
+        steps = {p.ranks: format_seconds(p.median_seconds) for p in r.points}
+        speedups = {
+            p.ranks: format_speedup(p.speedup, p.speedup_interval)
+            for p in r.points
+            if p.speedup is not None
+        }
+        badge = r.evidence.badge.value.lower()
+        columns += [(f"step ({badge})", steps), ("speed-up (95 %)", speedups)]
+    columns += [
+        (
+            c.label,
+            {q.ranks: f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g}%)" for q in c.points},
+        )
+        for c in curves
+    ]
+    counts = sorted({*_powers(top), *(p.ranks for r in shown for p in r.points)})
+    return ["ranks", *(heading for heading, _ in columns)], [
+        [f"{count:,}", *(texts.get(count, "") for _, texts in columns)] for count in counts
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gpulab import (
@@ -200,11 +199,9 @@ class PipelineTimeline(Instrument):
         p = self.modelled if values["way"] == "model" else self.results.get("run")
         if p is None:
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
-        evidence = [p.evidence]
-        if p.accelerator_evidence != p.evidence:
-            evidence.append(p.accelerator_evidence)
-        headers, rows = p.table()
-        return Drawing(figures.pipeline(p), headers, rows, evidence, p.notes, p.sentence)
+        evidence = {one.sentence: one for one in (p.evidence, p.accelerator_evidence)}
+        drawn = figures.pipeline(p), *p.table(), list(evidence.values()), p.notes, p.sentence
+        return Drawing(*drawn)
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.training`` behind the picture."""
@@ -464,7 +461,7 @@ class ModelDiet(Instrument):
             progress=progress,
             stop=stop,
         )
-        kept = self.weighed(values)
+        kept, _ = self._weighed.get(key, (None, ""))
         all_models = new if kept is None else kept.with_models(new)
         self._weighed[key] = all_models, new.models[-1].label
         return all_models
@@ -474,11 +471,7 @@ class ModelDiet(Instrument):
     @property
     def result(self) -> Weighing | None:
         """The models measured for the present task, device, batch and seeds."""
-        return self.weighed(self.values)
-
-    def weighed(self, values: Values) -> Weighing | None:
-        """Return the models measured for a task, device, batch and seeds."""
-        return self._weighed.get(_key(values), (None, ""))[0]
+        return self._weighed.get(_key(self.values), (None, ""))[0]
 
     def draw(self, values: Values) -> Drawing:
         """Return the points as figure and table, and why the newest model is not faster."""
@@ -488,14 +481,10 @@ class ModelDiet(Instrument):
                 about_recipe = "The recipe does not change anything yet: set one of its controls."
         except InputError as error:
             about_recipe = str(error)
-        w = self.result
+        w, newest = self._weighed.get(_key(values), (None, ""))
         if w is None:
             return Drawing(message=f"{about_recipe} {_START}".strip())
-        sentences = (
-            words
-            for m, words in zip(w.models[1:], w.sentences, strict=True)
-            if m.label == self._weighed[_key(values)][1]
-        )
+        sentences = zip((m.label for m in w.models[1:]), w.sentences, strict=True)
         headers = (
             "",
             "model",
@@ -508,7 +497,7 @@ class ModelDiet(Instrument):
             "Pareto front",
         )
         rows = [_row(number, each, w) for number, each in enumerate(w.models, start=1)]
-        message = f"{next(sentences, '')} {about_recipe}".strip()
+        message = f"{dict(sentences).get(newest, '')} {about_recipe}".strip()
         return Drawing(figures.diet(w), headers, rows, [w.evidence], w.notes, message)
 
     def code_for(self, values: Values) -> str:
@@ -563,29 +552,34 @@ _PRODUCTS = ("L4", "GeForce RTX 4090", "A100 80GB SXM", "H100 SXM", "H200 SXM")
 
 def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, str, Evidence]]:
     """Return the fastest recorded step of decode for each batch, of this model on this product:
-    batch, seconds, how it ran, and the source.
+    batch, seconds, what they are of, and the source.
     """
-    shape, found = plan.model, list[tuple[int, float, str, Evidence]]()
+    shape = plan.model
     if plan.cache != "bfloat16" or LANGUAGE_MODELS.get(shape.name) != shape:
-        return found
+        return []
     asked: dict[str, Any] = {
         "model": shape.name,
         "phase": "decode",
         "length": plan.context,
         "new": 1,
+        "kv_heads": shape.kv_heads,
+        "weights": plan.weights,
     }
-    asked |= {"kv_heads": shape.kv_heads, "weights": plan.weights}
-    for recording in recordings.readable().values():
-        product = datasheets.part(recording.environment.device)
-        if product is None or product.name != device:
-            continue
-        for entry in recording.select("generation", **asked):
-            if entry.timing is not None:
-                batch, means = int(entry.params["batch"]), str(entry.params["means"])
-                source = recording.evidence(experiment="generation")
-                found.append((batch, entry.timing.median_seconds, means, source))
-    found.sort(key=lambda one: one[:2])
-    return [one for k, one in enumerate(found) if not k or one[0] != found[k - 1][0]]
+    found = [
+        (
+            int(entry.params["batch"]),
+            entry.timing.median_seconds,
+            f"a step, recorded ({entry.params['means']})",
+            recording.evidence(experiment="generation"),
+        )
+        for recording in recordings.readable().values()
+        if getattr(datasheets.part(recording.environment.device), "name", "") == device
+        for entry in recording.select("generation", **asked)
+        if entry.timing is not None
+    ]
+    # of each batch the fastest comes last
+    by_batch = {one[0]: one for one in sorted(found, key=lambda one: one[1], reverse=True)}
+    return [by_batch[batch] for batch in sorted(by_batch)]
 
 
 class InferencePlanner(Instrument):
@@ -751,7 +745,6 @@ class InferencePlanner(Instrument):
             )
         progress(0.0, "measuring the rates of this machine")
         self._here = self._here or models.roofline(stop=stop)
-        progress(0.3, "making one layer")
         layer = [torch.randn(out, inside, generator=own, **there) for inside, out in sizes]
         rows = [torch.ones(batch, inside, **there) for inside, _ in sizes]
         linear = torch.nn.functional.linear
@@ -759,8 +752,9 @@ class InferencePlanner(Instrument):
         def step() -> Any:
             return [linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)]
 
-        progress(0.5, "measuring")
-        measured = timing.measure(step, device=device, deadline=3.0, label="one layer", stop=stop)
+        measured = timing.measure(
+            step, device=device, deadline=3.0, label="one layer", progress=progress, stop=stop
+        )
         self._measured = shape
         return measured
 
@@ -772,31 +766,30 @@ class InferencePlanner(Instrument):
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
-        table: list[Sequence[str]] = [*rows]
+        table, notes = [*rows], [*roofs.notes]
         if values["price"]:
             cost = chosen.cost_per_million_tokens(values["price"])
             table.append(("a million tokens cost at least", format_number(cost)))
-        evidence, notes = [chosen.evidence], [*roofs.notes]
-        measured: Measurement | None = self.results.get("measure")
-        points = []
+        steps = _recorded_steps(chosen, values["device"])
+        m: Measurement | None = self.results.get("measure")
         fits = self._measured == chosen.model and not super()._stale("measure")
-        if measured is not None and values["device"] == _HERE and fits:
-            seconds = measured.median_seconds * chosen.model.layers
-            table.append(("products of all layers in a step, measured", format_seconds(seconds)))
-            points.append((chosen.batch, chosen.batch / seconds, measured.evidence))
-            evidence.append(measured.evidence)
-            notes += measured.notes
-        for batch, seconds, means, source in _recorded_steps(chosen, values["device"]):
-            points.append((batch, batch / seconds, source))
-            if batch == chosen.batch:
-                table.append((f"a step, recorded ({means})", format_seconds(seconds)))
-            if source not in evidence:
-                evidence.append(source)
+        if m is not None and fits and values["device"] == _HERE:
+            seconds = m.median_seconds * chosen.model.layers
+            what = "products of all layers in a step, measured"
+            steps.append((chosen.batch, seconds, what, m.evidence))
+            notes += m.notes
+        table += [
+            (what, format_seconds(seconds))
+            for batch, seconds, what, _ in steps
+            if batch == chosen.batch
+        ]
+        evidence = {one.sentence: one for one in (chosen.evidence, *(step[3] for step in steps))}
+        points = [(batch, batch / seconds, source) for batch, seconds, _, source in steps]
         return Drawing(
             figures.inference(plans, chosen.batch, points),
             headers,
             table,
-            evidence,
+            list(evidence.values()),
             notes,
             message=chosen.explanation,
         )
