@@ -112,7 +112,7 @@ def run_lab(args: argparse.Namespace) -> int:
             print(f"{found} is the original again. {yours}")
             print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
             return 0
-        changes = working_copy.update(originals, copy)
+        sentences = working_copy.update(originals, copy)
     except BrokenPipeError:  # of the terminal, which is not the working copy
         raise
     except OSError as error:
@@ -120,8 +120,8 @@ def run_lab(args: argparse.Namespace) -> int:
             f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); "
             "expected a writable folder with free space. Pass another one with --dir."
         ) from error
-    for sentence in changes.sentences:
-        print(sentence)
+    if sentences:
+        print(*sentences, sep="\n")
     from jupyter_server.serverapp import list_running_servers
 
     running = find_running(copy, list_running_servers())
@@ -144,10 +144,9 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
         If it is in neither place.
     """
     root = root or Path(__file__).resolve().parent.parent
-    if prefixes is None:
-        # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below
-        # /usr/local.
-        prefixes = (sys.prefix, sysconfig.get_path("data"), site.getuserbase())
+    # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below
+    # /usr/local.
+    prefixes = prefixes or (sys.prefix, sysconfig.get_path("data"), site.getuserbase())
     for folder in (
         root / "notebooks",
         *(Path(prefix) / "share" / "gpulab" / "notebooks" for prefix in prefixes),
@@ -238,9 +237,7 @@ def jupyter_arguments(
     ]
 
 
-def _check_port(port: int | None) -> None:
-    if port is None:
-        return
+def _check_port(port: int) -> None:
     if not 1 <= port <= 65535:
         raise InputError(
             f"lab: port {port} does not exist; expected 1 to 65535. Leave --port out to take the "
@@ -268,13 +265,11 @@ def _listen(server: Any, *, any_port: bool) -> None:
     take = server._bind_http_server_tcp
 
     def take_a_free_one() -> bool:
-        for _ in range(_PORT_RETRIES):
+        for _ in range(_PORT_RETRIES if any_port else 0):
             if take():
                 return True
-            if not any_port:
-                return False
             server._find_http_port()
-        return False
+        return bool(take())
 
     async def taken() -> None:
         """Run after JupyterLab's own callbacks, which bind the port."""
@@ -306,7 +301,8 @@ def serve(
     """
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     arguments = jupyter_arguments(copy, port, open_browser=open_browser, extra=extra, root=is_root)
-    _check_port(port)
+    if port is not None:
+        _check_port(port)
     if is_root:
         print(
             "Warning: JupyterLab runs as root here, so every notebook can change everything on "

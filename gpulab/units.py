@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab._validate import is_finite, is_whole
 from gpulab.errors import InputError, kind_of
 
 _SMALL = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
-_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 _SECOND_WORDS = {
@@ -61,7 +62,7 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(0.00123), format_seconds(4.2e-7), format_seconds(0)
     ('1.23 ms', '420 ns', '0 s')
     """
-    return _small(seconds, "s")
+    return _scaled(seconds, "s", _SMALL)
 
 
 def format_joules(joules: float) -> str:
@@ -70,19 +71,18 @@ def format_joules(joules: float) -> str:
     >>> format_joules(0.0123), format_joules(4.2e-5), format_joules(512.0)
     ('12.3 mJ', '42.0 uJ', '512 J')
     """
-    return _small(joules, "J")
+    return _scaled(joules, "J", _SMALL)
 
 
-def _small(value: float, unit: str) -> str:
-    """Return a quantity that is usually a small part of its unit."""
+def _scaled(value: float, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
+    """Return a quantity with the first prefix that it reaches, or the last one."""
     if (words := _not_finite(value)) is not None:
         return words
     if value == 0:
         return f"0 {unit}"
-    for prefix, scale in _SMALL:
-        if abs(value) >= 0.9995 * scale:
-            return f"{_digits(value / scale)} {prefix}{unit}"
-    return f"{_digits(value / 1e-9)} n{unit}"
+    reached = (pair for pair in prefixes if abs(value) >= 0.9995 * pair[1])
+    prefix, scale = next(reached, prefixes[-1])
+    return f"{_digits(value / scale)} {prefix}{unit}"
 
 
 def format_bytes(nbytes: float) -> str:
@@ -95,17 +95,8 @@ def format_bytes(nbytes: float) -> str:
         return words
     for unit, scale in _BINARY:
         if abs(nbytes) >= scale:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{_digits(nbytes / scale)} {unit}"
+            return f"{_digits(nbytes / scale)} {unit}"
     return f"{nbytes:.0f} B"
-
-
-def _decimal(value: float, unit: str) -> str:
-    if (words := _not_finite(value)) is not None:
-        return words
-    for prefix, scale in _DECIMAL:
-        if abs(value) >= 0.9995 * scale:
-            return f"{_digits(value / scale)} {prefix}{unit}"
-    return f"{_digits(value)} {unit}"
 
 
 def format_bytes_per_second(rate: float) -> str:
@@ -114,7 +105,7 @@ def format_bytes_per_second(rate: float) -> str:
     >>> format_bytes_per_second(4.8e12)
     '4.80 TB/s'
     """
-    return _decimal(rate, "B/s")
+    return _scaled(rate, "B/s", _DECIMAL)
 
 
 def format_flops(flops: float) -> str:
@@ -123,7 +114,7 @@ def format_flops(flops: float) -> str:
     >>> format_flops(2 * 1024**3)
     '2.15 GFLOP'
     """
-    return _decimal(flops, "FLOP")
+    return _scaled(flops, "FLOP", _DECIMAL)
 
 
 def format_flops_per_second(rate: float) -> str:
@@ -132,7 +123,7 @@ def format_flops_per_second(rate: float) -> str:
     >>> format_flops_per_second(6.7e13)
     '67.0 TFLOP/s'
     """
-    return _decimal(rate, "FLOP/s")
+    return _scaled(rate, "FLOP/s", _DECIMAL)
 
 
 def format_ratio(ratio: float) -> str:

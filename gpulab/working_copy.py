@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpulab._files import free_name, read_regular, write_atomically
@@ -24,46 +23,12 @@ _SCHEMA = 1
 _LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", "conftest.py")
 
 
-@dataclass(frozen=True)
-class Update:
-    """What one call of ``update`` did, by file name.
-
-    Attributes
-    ----------
-    added, renewed : tuple of str
-        New in the working copy; replaced because the learner had not touched them.
-    beside : tuple of (str, str)
-        The edited file that was kept, and the name of the newer original next to it.
-    warnings : tuple of str
-        Sentences that the learner must see.
-    """
-
-    added: tuple[str, ...] = ()
-    renewed: tuple[str, ...] = ()
-    beside: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The changes in words; empty when nothing changed."""
-        lines = list(self.warnings)
-        if self.added:
-            lines.append(f"New in your working copy: {', '.join(self.added)}.")
-        if self.renewed:
-            lines.append(f"Updated (you had not changed them): {', '.join(self.renewed)}.")
-        lines += [
-            f"You have changed {name}, so it was kept; the newer original is next to it as {new}."
-            for name, new in self.beside
-        ]
-        return tuple(lines)
-
-
 # The manifest's files: name -> the hash of the original in the working copy ("given"), and of the
 # newest one laid beside it.
 _Files = dict[str, dict[str, str | None]]
 
 
-def update(originals: Path, copy: Path) -> Update:
+def update(originals: Path, copy: Path) -> list[str]:
     """Bring the working copy up to date with the originals without touching what the learner
     changed.
 
@@ -76,8 +41,9 @@ def update(originals: Path, copy: Path) -> Update:
 
     Returns
     -------
-    Update
-        What was added, renewed, or put next to an edited file.
+    list of str
+        What was added, renewed because the learner had not touched it, or put next to an edited
+        file, and what the learner must know: a sentence each.
 
     Raises
     ------
@@ -105,7 +71,18 @@ def update(originals: Path, copy: Path) -> Update:
             continue
         files[name] = {"given": new, "beside": None}
     _write_manifest(copy, files)
-    return Update(tuple(added), tuple(renewed), tuple(beside), warnings)
+    changes = (
+        (added, "New in your working copy"),
+        (renewed, "Updated (you had not changed them)"),
+    )
+    return [
+        *warnings,
+        *(f"{what}: {', '.join(those)}." for those, what in changes if those),
+        *(
+            f"You have changed {name}, so it was kept; the newer original is next to it as {new}."
+            for name, new in beside
+        ),
+    ]
 
 
 def reset(
@@ -137,7 +114,7 @@ def reset(
     target, content = copy / restored, offered[restored]
     files, _ = _read_manifest(copy)
     kept = None
-    if target.exists() and _hash(read_regular(target)) != _hash(content):
+    if target.exists() and read_regular(target) != content:
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
         place = free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
         write_atomically(place, read_regular(target))
@@ -164,12 +141,13 @@ def _check_folders(originals: Path, copy: Path) -> None:
 
 def _offered(originals: Path) -> dict[str, bytes]:
     """Name (with forward slashes) to content of everything that the course gives out."""
-    files = {}
-    for path in sorted(originals.rglob("*")):
-        parts = path.relative_to(originals).parts
-        if path.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in parts):
-            files["/".join(parts)] = path.read_bytes()
-    return files
+    names = {path: path.relative_to(originals) for path in sorted(originals.rglob("*"))}
+    return {
+        name.as_posix(): path.read_bytes()
+        for path, name in names.items()
+        if path.is_file()
+        and not any(part in _LEFT_OUT or part.startswith(".") for part in name.parts)
+    }
 
 
 def _find(name: str, names: list[str]) -> str:
@@ -193,11 +171,8 @@ def _place_beside(target: Path, new: str, beside: str | None) -> Path:
     under a free name.
     """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
-    if place.exists():
-        current = _hash(read_regular(place))
-        if current not in (new, beside):
-            return free_name(place)
-    return place
+    is_ours = not place.exists() or _hash(read_regular(place)) in (new, beside)
+    return place if is_ours else free_name(place)
 
 
 def _hash(content: bytes) -> str:

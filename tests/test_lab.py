@@ -43,24 +43,25 @@ def test_a_learners_edits_survive_every_update(course: Path, tmp_path: Path) -> 
     The newer original lies beside an edited file once, also where the learner edited the offer.
     """
     copy = tmp_path / "mine"
-    first = working_copy.update(course, copy)
-    assert _files(copy) == {*NAMES, "images/bus.svg"} == set(first.added)
-    assert working_copy.update(course, copy).sentences == ()
+    (first,) = working_copy.update(course, copy)
+    assert _files(copy) == {*NAMES, "images/bus.svg"}
+    assert all(name in first for name in _files(copy))
+    assert working_copy.update(course, copy) == []
     (copy / NAMES[1]).write_text("mine")
     for name in NAMES:
         (course / name).write_text("second edition")
-    second = working_copy.update(course, copy)
-    assert (second.renewed, second.beside) == ((NAMES[0],), ((NAMES[1], BESIDE),))
-    assert BESIDE in " ".join(second.sentences)
+    updated, kept = working_copy.update(course, copy)
+    assert (NAMES[0] in updated, NAMES[1] in updated) == (True, False)
+    assert (f"changed {NAMES[1]}" in kept, BESIDE in kept) == (True, True)
     assert (copy / NAMES[1]).read_text() == "mine"
     assert (copy / BESIDE).read_text() == "second edition"
     (copy / BESIDE).write_text("mine as well")
     (course / NAMES[1]).write_text("third edition")
-    third = working_copy.update(course, copy)
-    assert third.beside == ((NAMES[1], "02_data_transfer.new-2.ipynb"),)
+    (third,) = working_copy.update(course, copy)
+    assert "02_data_transfer.new-2.ipynb" in third
     assert (copy / BESIDE).read_text() == "mine as well"
     (copy / NAMES[0]).unlink()
-    assert working_copy.update(course, copy).added == (NAMES[0],)
+    assert working_copy.update(course, copy) == [f"New in your working copy: {NAMES[0]}."]
 
 
 def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_damaged_record_loses_nothing(course: Path, tmp_path: Path, text: str)
     (copy / NAMES[1]).write_text("mine")
     record = copy / ".gpulab" / "given-out.json"
     record.write_text(text)
-    assert "damaged" in working_copy.update(course, copy).sentences[0]
+    assert "damaged" in working_copy.update(course, copy)[0]
     assert (copy / NAMES[1]).read_text() == "mine"
     assert (copy / ".gpulab" / "given-out.json.damaged").read_text() == text
 
