@@ -18,7 +18,12 @@ import plotly.graph_objects as go
 import plotly.io
 
 from gpulab.evidence import Badge, Evidence
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_flops_per_second,
+    format_seconds,
+)
 
 MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
 GRID = "rgba(127,127,127,0.22)"
@@ -267,6 +272,11 @@ def faded(color: str, opacity: float | str) -> str:
     return f"rgba({red},{green},{blue},{opacity})"
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def apart(names: Sequence[str]) -> list[str]:
     """Return the names of rows, with a number added to repeated names: plotly would stack the bars
     of equal names.
@@ -328,19 +338,12 @@ def _short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def _prefixed(value: float, unit: str) -> str:
-    """Return a rate with a decimal prefix, such as "10 GB/s"."""
-    prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-    scale, prefix = next(((s, p) for s, p in prefixes if value >= s * 0.999), (1, ""))
-    return f"{value / scale:.3g} {prefix}{unit}"
-
-
 # What a logarithmic axis shows: the text of a tick, and the ends where there is no value.
 _QUANTITIES: dict[str, tuple[Callable[[float], str], Sequence[float]]] = {
     "seconds": (lambda v: _short(format_seconds(v)), (1e-6, 1.0)),
     "bytes": (lambda v: _short(format_bytes(v)), (1.0, 2.0**30)),
-    "B/s": (lambda v: _prefixed(v, "B/s"), (1e6, 1e9)),
-    "FLOP/s": (lambda v: _prefixed(v, "FLOP/s"), (1e6, 1e9)),
+    "B/s": (lambda v: _short(format_bytes_per_second(v)), (1e6, 1e9)),
+    "FLOP/s": (lambda v: _short(format_flops_per_second(v)), (1e6, 1e9)),
     # a short axis has ticks between whole numbers too
     "count": (lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}", (1.0, 1000.0)),
     "ratio": (lambda v: f"{v:g}x", (0.5, 2.0)),
@@ -398,9 +401,8 @@ def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
     found: list[float] = []
     for trace in traces:
         bars = trace.get("error_y") or {"array": [], "arrayminus": []}
-        found += trace["y"]
-        found += [y + more for y, more in zip(trace["y"], bars["array"], strict=False)]
-        found += [y - less for y, less in zip(trace["y"], bars["arrayminus"], strict=False)]
+        ends = zip(trace["y"], bars["arrayminus"], bars["array"], strict=False)
+        found += [*trace["y"], *(end for y, less, more in ends for end in (y - less, y + more))]
     return found
 
 

@@ -11,6 +11,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
     LabFigure,
+    cut,
     describe,
     faded,
     ink,
@@ -453,7 +454,7 @@ def _points(
     points = [p for p in result.points if _value(p, quantity) is not None]
     values = [_value(p, quantity) or 0.0 for p in points]
     ends = [_ends(p, quantity, value) for p, value in zip(points, values, strict=True)]
-    whose = f"{_cut(result.label)}, {result.mode}" if several else f"{result.mode} scaling"
+    whose = f"{cut(result.label, _LABEL)}, {result.mode}" if several else f"{result.mode} scaling"
     waited = f", compute {result.stage}" if result.stage != "computed" else ""
     symbol = ("circle", "square", "diamond", "triangle-up")[number % 4]
     return {
@@ -467,10 +468,6 @@ def _points(
         "name": ink(f"{whose}{waited} ({badge.value.lower()})"),
         **on_mouse(_point_words(p, badge) for p in points),
     }
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= _LABEL else f"{label[: _LABEL - 3]}..."
 
 
 def _ends(p: ScalingMeasurement, quantity: Quantity, value: float) -> tuple[float, float]:
@@ -494,7 +491,7 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
     if result.prediction is None or result.overlapped is None:
         return []
     color = palette.device_color(result.environment.device_kind)
-    whose = f" for {_cut(result.label)}" if several else ""
+    whose = f" for {cut(result.label, _LABEL)}" if several else ""
     below, above = (
         [_value(p, quantity) for p in curve.points]
         for curve in (result.prediction, result.overlapped)

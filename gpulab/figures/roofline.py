@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import (
     LabFigure,
+    cut,
     describe,
     guide,
     ink,
@@ -78,19 +82,18 @@ class _Places:
         """Take the first free place for a line of text at or above a height, and return how much
         higher it is.
         """
-        up = 0.0
-        while not self.is_free((left, low + up, left + width, low + up + _LINE)):
-            up += step
+        ups = itertools.count(0.0, step)
+        top = low + _LINE
+        up = next(up for up in ups if self.is_free((left, low + up, left + width, top + up)))
         self.taken.append((left, low + up, left + width, low + up + _LINE))
         return up
 
     def add_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         """Remember small areas along a line: a name stands beside it where it can."""
-        (x0, y0), (x1, y1) = (self.of(x, y) for x, y in zip(xs, ys, strict=True))
-        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / _STEP))
-        for k in range(steps + 1):
-            x, y = x0 + (x1 - x0) * k / steps, y0 + (y1 - y0) * k / steps
-            self.on_lines.append((x - 1, y - 1, x + 1, y + 1))
+        ends = [self.of(x, y) for x, y in zip(xs, ys, strict=True)]
+        steps = max(1, int(math.dist(*ends) / _STEP))
+        places = np.linspace(*ends, steps + 1)
+        self.on_lines += [(x - 1, y - 1, x + 1, y + 1) for x, y in places.tolist()]
 
 
 def roofline(
@@ -203,9 +206,10 @@ def _roofs(
     # the ends of each line, its evidence, its words, and the end at which they stand
     roofs: list[tuple[tuple[float, float], tuple[float, float], Evidence, str, int]] = []
     peaks = [one.arithmetic_roof(name) for name in tops]
-    for level in one.memory if peaks else ():
+    highest = max((peak.flops_per_second for peak in peaks), default=0.0)
+    for level in one.memory:
         rate = level.bytes_per_second
-        end = min(max(peak.flops_per_second for peak in peaks) / rate, high)
+        end = min(highest / rate, high)
         words = f"{level.name} {format_bytes_per_second(rate)}"
         if end > low:
             roofs.append(((low, end), (low * rate, end * rate), level.evidence, words, 0))
@@ -340,7 +344,7 @@ _ROW = 26  # pixels of one more question
 _BEYOND = 4.0  # how far the roofs go beyond the outermost ridge
 _NAMED = 12  # machines that the description names
 _BAND = 0.45  # of a row's height, to each side
-_QUESTION = 52  # characters of a question beside its axis
+_QUESTION, _DEVICE = 52, 60  # characters of a question beside its axis, and of a device's name
 _HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond stand at the edge, and say so
 _ARITHMETIC = "float32"
 # codes of notes by which a roof may be too low
@@ -381,9 +385,9 @@ def class_roofline(room: Classroom) -> LabFigure:
             traces += _machines(some, low, high, color, kind)
     # one badge for all: recorded, by the students' own machines, on the date of the last report
     latest = max((roof.evidence for _, roof, _ in drawn), key=lambda evidence: evidence.date or "")
-    whose = f"{_counted(len(drawn), 'machine')}, as the students' machines report"
+    whose = f"{plural(len(drawn), 'machine')}, as the students' machines report"
     named = [
-        f"{student.name}: {_short(roof.device)}, ridge {ridge:.3g}{_doubts(roof)}"
+        f"{student.name}: {cut(roof.device, _DEVICE)}, ridge {ridge:.3g}{_doubts(roof)}"
         for student, roof, ridge in drawn[:_NAMED]
     ]
     more = f"; and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else ""
@@ -420,10 +424,10 @@ def _machines(
         "y": [y for _, top, slope in every for y in (low * slope, top, top, None)],
         "line": palette.line(Badge.RECORDED, color, 1.2),
         "hoverinfo": "skip",
-        "name": ink(f"roofs of {_counted(len(some), kind)} (recorded)"),
+        "name": ink(f"roofs of {plural(len(some), kind)} (recorded)"),
     }
     words = (
-        f"{student.name}: {_short(roof.device)}, {format_flops_per_second(top)}, "
+        f"{student.name}: {cut(roof.device, _DEVICE)}, {format_flops_per_second(top)}, "
         f"{format_bytes_per_second(slope)}, ridge {ridge:.3g} FLOP per byte{_doubts(roof)}"
         for (student, roof, ridge), top, slope in every
     )
@@ -440,20 +444,12 @@ def _machines(
     return [lines, marks]
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
-
-
 def _doubts(roof: Roofline) -> str:
     """Return what made a machine's roofs doubtful when its report was made, such as thirty students
     on one server who report at once.
     """
     codes = [note.code for note in roof.notes if note.code in _DISTURBANCES]
     return f" (measured while {' and '.join(codes)})" if codes else ""
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def class_predictions(room: Classroom) -> LabFigure:
@@ -538,7 +534,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         yaxis={
             "type": "linear",
             "range": [0.4, len(rows) + 0.6],
-            **ticks(places, [f"{row.id}  {_short(row.question, _QUESTION)}" for row in rows]),
+            **ticks(places, [f"{row.id}  {cut(row.question, _QUESTION)}" for row in rows]),
         },
         shapes=[*bands, upright(1, width=1, dash="solid")],
         annotations=[*notes, head],

@@ -37,7 +37,13 @@ from gpulab.figures._style import (
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
 from gpulab.timing import Comparison, ComparisonRow, Measurement
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 
 # A sample this many times the median would press all others into one line on a linear axis.
 _LOG_FROM = 4.0
@@ -79,7 +85,8 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         traces += _row(place, m)
         times += [getattr(m, field) for _, field, *_ in _TIMES] + [*(m.interval_seconds or ())]
         if row.speedup is not None:
-            notes.append(note(_speedup(row), 1, place, yref="y", yanchor="middle", **beside))
+            text = format_speedup(row.speedup, row.speedup_interval)
+            notes.append(note(text, 1, place, yref="y", yanchor="middle", **beside))
     if notes:
         notes.append(note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside))
     medians = "; ".join(
@@ -141,13 +148,6 @@ def _row_name(row: ComparisonRow) -> str:
     lines = textwrap.wrap(row.name, 27, break_long_words=False, break_on_hyphens=False) or [""]
     kept = lines if len(lines) <= 2 else [lines[0], lines[1][:25] + "…"]
     return "<br>".join([*kept, row.measurement.evidence.badge.value.lower()])
-
-
-def _speedup(row: ComparisonRow) -> str:
-    ratio = format_ratio(row.speedup or 0.0)
-    if row.speedup_interval is None:
-        return ratio
-    return f"{ratio} [{', '.join(map(format_ratio, row.speedup_interval))}]"
 
 
 def measurement(m: Measurement) -> LabFigure:
@@ -307,8 +307,7 @@ def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
         f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} "
         f"to {format_seconds(high)}"
     )
-    if rate:
-        low, middle, high = nbytes / high, nbytes / middle, nbytes / low
+    low, middle, high = _as_drawn(rate, nbytes, low, middle, high)
     return {
         "x": [nbytes],
         "y": [middle],
@@ -320,33 +319,32 @@ def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
     }
 
 
+def _as_drawn(rate: bool, nbytes: Any, *seconds: Any) -> tuple[Any, ...]:
+    """Return ascending times as they are, or as ascending rates."""
+    return tuple(nbytes / each for each in reversed(seconds)) if rate else seconds
+
+
 def _series_points(
     points: Sequence[SweepPoint], badge: Badge, rate: bool, device: str
 ) -> dict[str, Any]:
     first = points[0]
     color = palette.COPIES.get(first.direction, palette.GREY)
-    where = f"{first.memory}{', ' + device if device else ''}"
-    values = [p.median_seconds for p in points]
-    ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
-    if rate:
-        values = [p.bytes_per_second for p in points]
-        ends = [
-            (p.nbytes / high, p.nbytes / low) for p, (low, high) in zip(points, ends, strict=True)
-        ]
+    where = ", ".join(filter(None, (first.memory, device)))
+    values = [p.bytes_per_second if rate else p.median_seconds for p in points]
+    spans = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
+    ends = [_as_drawn(rate, p.nbytes, *span) for p, span in zip(points, spans, strict=True)]
     symbol = _SYMBOLS.get(first.memory, ("square", "star"))[badge is Badge.MODELLED]
     return {
         "x": [p.nbytes for p in points],
         "y": values,
         "mode": "markers",
         "error_y": interval_bars(values, ends, color),
-        "name": ink(f"{_direction(first.direction)}, {where} ({badge.value.lower()})"),
+        "name": ink(
+            f"{_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})"
+        ),
         "marker": palette.marker(badge, color, symbol, 8),
         **on_mouse(map(_point_words, points)),
     }
-
-
-def _direction(name: str) -> str:
-    return _WORDS.get(name, name)
 
 
 def _point_words(p: SweepPoint) -> str:
@@ -357,9 +355,7 @@ def _point_words(p: SweepPoint) -> str:
 
 
 def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[dict[str, Any]]:
-    low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
-    if rate:
-        low, middle, high = x / high, x / middle, x / low
+    low, middle, high = _as_drawn(rate, x, *fit.predict(x))
     bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
     band = {
         "x": [*x, *x[::-1]],
@@ -388,11 +384,12 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
     half = fit.half_bandwidth_bytes
     marks = [(half, f"half the bandwidth at {format_bytes(half)}")]
     marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
-    guides = []
-    for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
-        late = not rate and bool(np.log(nbytes / low) > 0.4 * np.log(high / low))
-        shift = (_ROW if rate else -_ROW) * k
-        guides.append(guide(nbytes, text, bottom=rate, before=late, yshift=shift))
+    inside = [(nbytes, text) for nbytes, text in marks if low < nbytes < high]
+    middle, row = low * (high / low) ** 0.4, _ROW if rate else -_ROW
+    guides = [
+        guide(n, text, bottom=rate, before=not rate and n > middle, yshift=row * k)
+        for k, (n, text) in enumerate(inside)
+    ]
     if not rate:
         latency = fit.latency_seconds
         guides.append(guide(latency, f"latency {format_seconds(latency)}", axis="y"))
@@ -401,13 +398,16 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
 
 def _levels(s: Sweep | None, fit: AlphaBeta | None) -> list[tuple[float, str]]:
     """Return the host's memory bandwidth and the fit's, each with its words, the highest first."""
-    levels = []
-    if s is not None and (ceiling := s.memory_bandwidth_bytes_per_second) is not None:
-        rate = format_bytes_per_second(ceiling)
-        levels.append((ceiling, f"memory bandwidth {rate} (reads + writes)"))
-    if fit is not None:
-        bandwidth = fit.bandwidth_bytes_per_second
-        levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
+    ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
+    bandwidth = None if fit is None else fit.bandwidth_bytes_per_second
+    levels = [
+        (rate, f"{name} {format_bytes_per_second(rate)}{what}")
+        for rate, name, what in (
+            (ceiling, "memory bandwidth", " (reads + writes)"),
+            (bandwidth, "bandwidth of the fit", ""),
+        )
+        if rate is not None
+    ]
     return sorted(levels, reverse=True)
 
 
@@ -418,15 +418,14 @@ def break_even(b: BreakEven) -> LabFigure:
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
     xaxis = log_axis("count", [*sizes, b.size], "size n (log scale)")
-    layout: dict[str, Any] = {}
+    (left, right), guides, notes = xaxis["range"], [], []
     if b.size is not None:
-        left, right = xaxis["range"]
         late = (math.log10(b.size) - left) / (right - left) > _LATE
-        layout["guides"] = [guide(b.size, f"break-even: n = {b.size}", before=late)]
+        guides = [guide(b.size, f"break-even: n = {b.size}", before=late)]
     else:
         text = f"no break-even up to n = {sizes[-1]}" if sizes else b.reason
         place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
-        layout["annotations"] = [note(text, 0.01, 0.99, **place)]
+        notes = [note(text, 0.01, 0.99, **place)]
     return picture(
         f"Break-even of {b.label}, copies counted",
         [e for e in (b.host_evidence, b.evidence) if e is not None],
@@ -455,7 +454,8 @@ def break_even(b: BreakEven) -> LabFigure:
         height=380,
         xaxis=xaxis,
         yaxis=log_axis("seconds", [*host, *device], "time per call (log scale)"),
-        **layout,
+        guides=guides,
+        annotations=notes,
     )
 
 
@@ -466,21 +466,22 @@ def overlap(o: Overlap) -> LabFigure:
     pieces = plural(o.chunks, "chunk")
     ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
-    traces, lanes = [], ("compute", "copy")  # from the bottom
-    for lane in reversed(lanes):
-        spans = [span for span in o.timeline if span.lane == lane]
-        lengths = [span.seconds for span in spans]
-        traces.append(
-            {
-                "y": [lane] * len(spans),
-                "x": lengths,
-                "base": [span.start_seconds for span in spans],
-                "marker": bar_marker(o.evidence.badge, palette.LANES[lane], lengths, end),
-                **on_mouse(
-                    f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
-                ),
-            }
-        )
+    lanes = ("compute", "copy")  # from the bottom
+    traces = [
+        {
+            "y": [lane] * len(spans),
+            "x": [span.seconds for span in spans],
+            "base": [span.start_seconds for span in spans],
+            "marker": bar_marker(
+                o.evidence.badge, palette.LANES[lane], [span.seconds for span in spans], end
+            ),
+            **on_mouse(
+                f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
+            ),
+        }
+        for lane in reversed(lanes)
+        for spans in [[span for span in o.timeline if span.lane == lane]]
+    ]
     marks = (
         (o.ideal_seconds, f"ideal {ideal}", 1.0),
         (o.serial_seconds, f"one after the other {serial}", 1.09),
