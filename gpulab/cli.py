@@ -50,9 +50,6 @@ _COMMANDS = {
 }
 # What the extra ``lab`` brings, by the names of its modules.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")
-# What a shell gives a program that SIGINT ended: 128 + 2.
-_INTERRUPTED = 130
-_READER_GONE = 141  # 128 + SIGPIPE
 # the disk, or what one may use of it
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -163,11 +160,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         print("gpulab: interrupted.", file=sys.stderr)
-        return _INTERRUPTED
+        return 130  # as a shell gives a program that SIGINT ended: 128 + 2
     except BrokenPipeError:
         # the reader of our output (head, less) has gone: nobody is left to tell
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - kept open for the interpreter's last flush
-        return _READER_GONE
+        return 141  # 128 + SIGPIPE
     except OSError as error:
         # no file of ours: those that are written say which they are
         if error.errno not in _FULL or error.filename is not None:

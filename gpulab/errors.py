@@ -26,11 +26,9 @@ _LIMITS = {
     "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it "
     "with `ulimit -u`, or end some.",
 }
-# A message is one sentence: what was given is shown up to this many characters.
-_LONGEST = 60
 
 
-def shown(value: object, most: int = _LONGEST) -> str:
+def shown(value: object, most: int = 60) -> str:
     """Return the ``repr`` of what was given, cut short, for a message; an object whose ``repr``
     fails is named by its type.
 

@@ -88,7 +88,7 @@ def _as_html(output: Mapping[str, Any], models: Mapping[str, Any]) -> str:
     if _VIEW in data:
         return _still(data[_VIEW]["model_id"], words, models)
     if _PLOTLY in data:
-        return _plot(data[_PLOTLY], words)
+        return _plot(data[_PLOTLY], words or "A figure.")
     if "text/html" in data:
         return f'<div class="rendered">{_joined(data["text/html"])}</div>'
     kind = next((kind for kind in _IMAGES if kind in data), None)
@@ -107,17 +107,12 @@ def _joined(text: Any) -> str:
 
 
 def _plot(figure: Mapping[str, Any], words: str) -> str:
-    """Return a figure of plotly's JSON, with its own words (``layout.meta.description``), else
-    those given.
-    """
+    """Return a figure of plotly's JSON, with a description of it."""
     layout = figure.get("layout") or {}
-    meta = layout.get("meta")
-    own = meta.get("description") if isinstance(meta, Mapping) else ""
     content = {"data": figure.get("data") or [], "layout": layout}
     # "<" could end the script element, or begin a comment in it.
     body = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
-    height = f"{float(layout.get('height') or _HEIGHT):.0f}"
-    return _draw("plot", own or words or "A figure.", height, body)
+    return _draw("plot", words, f"{float(layout.get('height') or _HEIGHT):.0f}", body)
 
 
 def _still(model_id: str, words: str, models: Mapping[str, Any]) -> str:

@@ -90,9 +90,9 @@ class _Places:
 
     def add_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         """Remember small areas along a line: a name stands beside it where it can."""
-        ends = [self.of(x, y) for x, y in zip(xs, ys, strict=True)]
-        steps = max(1, int(math.dist(*ends) / _STEP))
-        places = np.linspace(*ends, steps + 1)
+        start, end = (self.of(x, y) for x, y in zip(xs, ys, strict=True))
+        steps = max(1, int(math.dist(start, end) / _STEP))
+        places = np.linspace(start, end, steps + 1)
         self.on_lines += [(x - 1, y - 1, x + 1, y + 1) for x, y in places.tolist()]
 
 

@@ -156,9 +156,8 @@ class Drawing:
     @classmethod
     def of(cls, result: Any, figure: LabFigure | None = None, message: str = "") -> Drawing:
         """Return the table of a result, its evidence and its notes, beside a figure of it."""
-        headers, rows = result.table()
         notes = getattr(result, "notes", ())
-        return cls(figure, headers, rows, [result.evidence], notes, message)
+        return cls(figure, *result.table(), [result.evidence], notes, message)
 
     def __post_init__(self) -> None:
         """Leave out the rows of notes, and bring the notes into order."""
@@ -747,7 +746,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 f"it. {message}"
             ).strip()
         self.shown = dataclasses.replace(drawing, message=message)
-        figure, outputs, height = drawing.figure, (), 0
+        figure, height = drawing.figure, 0
+        outputs: tuple[Any, ...] = ()
         if figure is not None:
             data = {"data": mimebundle(figure), "metadata": {}}
             outputs = ({"output_type": "display_data", **data},)

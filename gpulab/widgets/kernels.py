@@ -40,17 +40,6 @@ from gpulab.widgets._instrument import (
 )
 from gpulab.workloads import Workload
 
-# Every stride up to beyond a row of 32 banks, then the pitches of usual arrays with and without
-# padding.
-_STRIDES = (*range(41), 48, 63, 64, 65, 96, 127, 128, 129, 256, 257, 512, 1024)
-_ELEMENTS = (
-    (1, "1 byte (int8)"),
-    (2, "2 bytes (float16)"),
-    (4, "4 bytes (float32)"),
-    (8, "8 bytes (float64)"),
-    (16, "16 bytes (float4)"),
-)
-
 
 class AccessPatterns(Instrument):
     """Let 32 lanes access an array, and count sectors and bank conflicts.
@@ -89,7 +78,9 @@ class AccessPatterns(Instrument):
             Slider(
                 name="stride_elements",
                 label="Stride (elements)",
-                options=_STRIDES,
+                # every stride up to beyond a row of 32 banks, then the pitches of usual arrays with
+                # and without padding
+                options=(*range(41), 48, 63, 64, 65, 96, 127, 128, 129, 256, 257, 512, 1024),
                 default=1,
                 help="From one lane to the next, or from one row to the next; with 0 all lanes "
                 "read one element.",
@@ -104,7 +95,13 @@ class AccessPatterns(Instrument):
             Choice(
                 name="element_bytes",
                 label="Element",
-                options=_ELEMENTS,
+                options=(
+                    (1, "1 byte (int8)"),
+                    (2, "2 bytes (float16)"),
+                    (4, "4 bytes (float32)"),
+                    (8, "8 bytes (float64)"),
+                    (16, "16 bytes (float4)"),
+                ),
                 default=4,
                 help="What each lane requests.",
             ),
@@ -265,9 +262,6 @@ def _named(capability: str) -> str:
 # The roofline.
 
 _NONE = "none"
-_FIRST = ("matmul", "softmax", "add", "gelu", "fft", "conv2d")
-_SIZES = ((0.0, "smallest"), (0.25, "small"), (0.5, "middle"), (0.75, "large"), (1.0, "largest"))
-_SHEET = "H200 SXM"
 # What one workload may fail with, and the others go on; MPS lacks some operators, which only their
 # first call shows.
 _LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
@@ -310,7 +304,7 @@ class RooflineExplorer(Instrument):
                 name="workloads",
                 label="Workloads",
                 options=names,
-                default=_FIRST,
+                default=("matmul", "softmax", "add", "gelu", "fft", "conv2d"),
                 least=1,
                 help="The workloads to place under the roofs.",
             ),
@@ -324,7 +318,13 @@ class RooflineExplorer(Instrument):
             Slider(
                 name="size",
                 label="Size",
-                options=_SIZES,
+                options=(
+                    (0.0, "smallest"),
+                    (0.25, "small"),
+                    (0.5, "middle"),
+                    (0.75, "large"),
+                    (1.0, "largest"),
+                ),
                 default=0.5,
                 help="Among the usual sizes of each workload.",
             ),
@@ -346,7 +346,7 @@ class RooflineExplorer(Instrument):
                 name="beside",
                 label="Beside it",
                 options=[(_NONE, "nothing"), *far, *sheets],
-                default=_SHEET,
+                default="H200 SXM",
                 help="The roofs of another machine, with recorded points or, for a data sheet, "
                 "predicted points.",
                 shows_only=True,

@@ -47,7 +47,6 @@ _FRESH = (
     "32 MiB, most of that time is the "
     "system handing out the pages of this memory, not the link."
 )
-_NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
 
 
 class MachineCard(Instrument):
@@ -259,7 +258,8 @@ def _recorded_rows(workload: str, n: int, dtype: str) -> tuple[list[ComparisonRo
         return [], f"Other machines: {error}"
     names = pairs([(name, m.environment.device) for name, m in found.items()])
     rows = [ComparisonRow(text, found[name], None, None, None) for name, text in names]
-    return rows, "" if rows else _NO_RECORDING
+    missing = "Other machines: not recorded yet for this workload, size and dtype."
+    return rows, "" if rows else missing
 
 
 def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Badge]]]:
@@ -306,9 +306,8 @@ def _verdict(c: Comparison) -> str:
     if c.speedup is None:
         alone = "One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported."
         return f"{agreement}{alone}"
-    interval = ""
-    if c.speedup_interval is not None:
-        interval = f" (95 % interval {' to '.join(map(format_number, c.speedup_interval))})"
+    ends = " to ".join(map(format_number, c.speedup_interval or ()))
+    interval = f" (95 % interval {ends})" if ends else ""
     return (
         f"{agreement}The fastest other device has a speed-up of {format_number(c.speedup)}x over "
         f"{c.rows[0].name}{interval}."
@@ -318,13 +317,10 @@ def _verdict(c: Comparison) -> str:
 # Copies.
 
 _MIB = 2**20
-_LATENCIES = tuple(k / 1e6 for k in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
-_BANDWIDTHS = tuple(k * 1e9 for k in (1, 2, 4, 8, 12.35, 16, 26, 32, 53, 64, 128, 225, 450, 900))
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _NONE = "none"  # the choice of no recorded machine
 _NUMBERS = ("latency_seconds", "bandwidth_bytes_per_second")  # of the modelled link
 _ARRANGEMENTS = {"serial": "one after the other", "chunked": "in overlapping chunks"}
-_VIEWS = (("sweep", "sweep and fit"), ("break_even", "break-even"), ("overlap", "overlap"))
 
 
 class TransferExplorer(Instrument):
@@ -370,7 +366,11 @@ class TransferExplorer(Instrument):
             Choice(
                 name="view",
                 label="Show",
-                options=_VIEWS,
+                options=(
+                    ("sweep", "sweep and fit"),
+                    ("break_even", "break-even"),
+                    ("overlap", "overlap"),
+                ),
                 radio=True,
                 shows_only=True,
                 help="Each view has its own button.",
@@ -550,7 +550,10 @@ class TransferExplorer(Instrument):
             Slider(
                 name="latency_seconds",
                 label="Its latency",
-                options=[(s, rounded(format_seconds(s))) for s in _LATENCIES],
+                options=[
+                    (s, rounded(format_seconds(s)))
+                    for s in (k / 1e6 for k in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
+                ],
                 default=default.latency_seconds,
                 help="The time of a copy of zero bytes.",
                 **shown,
@@ -558,7 +561,12 @@ class TransferExplorer(Instrument):
             Slider(
                 name="bandwidth_bytes_per_second",
                 label="Its bandwidth",
-                options=[(r, f"{r / 1e9:g} GB/s") for r in _BANDWIDTHS],
+                options=[
+                    (r, f"{r / 1e9:g} GB/s")
+                    for r in (
+                        k * 1e9 for k in (1, 2, 4, 8, 12.35, 16, 26, 32, 53, 64, 128, 225, 450, 900)
+                    )
+                ],
                 default=default.bandwidth_bytes_per_second,
                 help="The rate that large copies approach.",
                 **shown,
@@ -658,11 +666,11 @@ class TransferExplorer(Instrument):
         if isinstance(found, str):
             words.append(f"No fit: {found}")
         words += _fit_words(fit, nbytes) if fit else []
-        if links:
-            seconds = format_seconds(link.seconds(nbytes))
-            words.append(
-                f"The modelled link {link.name} takes {seconds} for {format_bytes(nbytes)}."
-            )
+        words += [
+            f"The modelled link {each.name} takes {format_seconds(each.seconds(nbytes))} for "
+            f"{format_bytes(nbytes)}."
+            for each in links
+        ]
         message = " ".join(words)
         if not sweeps and not links:
             return Drawing(message=message)
@@ -675,12 +683,10 @@ class TransferExplorer(Instrument):
             links=links,
             at_bytes=nbytes if fit else None,
         )
-        headers, rows = _sweep_table(
-            [(s, name) for _, s, name in sweeps], links, values["quantity"]
-        )
+        table = _sweep_table([(s, name) for _, s, name in sweeps], links, values["quantity"])
         evidence = [s.evidence for s in shown] + [link.evidence for link in links]
         notes = [note for s in shown for note in s.notes]
-        return Drawing(figure, headers, rows, evidence, notes, message)
+        return Drawing(figure, *table, evidence, notes, message)
 
     def _draw_overlap(self, values: Values) -> Drawing:
         o: Overlap | None = self.results.get("overlap")
@@ -747,17 +753,14 @@ class TransferExplorer(Instrument):
             return cell(*([link] if "link" in arguments else []), f"b = {made}", "b")
         if values["view"] == "sweep":
             return cell(*self._sweep_code(values, link))
-        nbytes, arguments = values["nbytes"], {"chunks": values["chunks"]}
+        nbytes, arguments, lines = values["nbytes"], {"chunks": values["chunks"]}, []
         if values["way"] == "model":
-            arguments["link"] = Code("link")
-            if values["compute_ratio"] != 1:
-                ratio = f"{values['compute_ratio']:g} * link.seconds({nbytes})"
-                arguments["compute_seconds"] = Code(ratio)
-        lines = [link] if values["way"] == "model" else []
+            lines, arguments["link"] = [link], Code("link")
+            ratio = Code(f"{values['compute_ratio']:g} * link.seconds({nbytes})")
+            arguments |= {"compute_seconds": ratio} if values["compute_ratio"] != 1 else {}
         lines += [f"o = {call('transfer.overlap', nbytes, **arguments)}", "o"]
         if values["recorded"] != _NONE:
-            recording = call("recordings.load", values["recorded"])
-            lines.append(f'{recording}.select("overlap")')
+            lines.append(f'{call("recordings.load", values["recorded"])}.select("overlap")')
         return cell(*lines)
 
     def _sweep_code(self, values: Values, link: str) -> list[str]:

@@ -35,17 +35,8 @@ from gpulab.widgets._instrument import (
 )
 
 _GIB = 2**30
-_CAPACITIES = (8, 12, 16, 24, 40, 48, 80, 141)  # GiB of today's GPUs
-_VIEWS = (
-    ("snapshot", "memory in use"),
-    ("predict", "a step, predicted"),
-    ("trace", "a step, measured"),
-    ("release", "memory released"),
-)
 _BARS = 4  # predictions side by side: the newest, and those before it
 _KEPT = 300  # predictions remembered, so that a slider that moves back answers at once
-_PRECISIONS = ("float32", "bfloat16", "float16", "pure-bfloat16", "pure-float16")
-_OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum", "rmsprop")
 _CLASSES = 10
 _IMPORTS = "import gpulab as gl\nimport torch"
 _BEFORE = {
@@ -91,10 +82,10 @@ class _Model(NamedTuple):
         return f"x, y = torch.rand({shape}{where}), torch.randint({_CLASSES}, ({count},){where})"
 
 
-_CNN = {"width": 32, "stages": 3}
-_GPT2 = {"context": 1024, "tied": True}
 _MODELS = {
-    "cnn": _Model("CNN on 32 x 32 color images", "cnn", (3, 10), _CNN, (3, 32, 32)),
+    "cnn": _Model(
+        "CNN on 32 x 32 color images", "cnn", (3, 10), {"width": 32, "stages": 3}, (3, 32, 32)
+    ),
     "mlp": _Model("MLP, 3 x 1024 hidden", "mlp", (784, 1024, 10), {"depth": 3}, (784,)),
     "transformer": _Model(
         "Transformer, 4 layers of 256",
@@ -108,7 +99,7 @@ _MODELS = {
         "Transformer, GPT-2 small's size",
         "transformer",
         (50257, 768, 12, 12),
-        _GPT2,
+        {"context": 1024, "tied": True},
         (1024,),
         50257,
     ),
@@ -223,13 +214,22 @@ class MemoryInspector(FollowingInstrument):
         step: dict[str, Any] = {"views": ("predict", "trace"), "for_actions": ("trace",)}
         capacities = [
             *((str(d), f"{d.name}, what is free now") for d in reversed(self._devices)),
-            *((str(gib), f"a GPU of {gib} GiB, all of it") for gib in _CAPACITIES),
+            # GiB of today's GPUs
+            *(
+                (str(gib), f"a GPU of {gib} GiB, all of it")
+                for gib in (8, 12, 16, 24, 40, 48, 80, 141)
+            ),
         ]
         return [
             Choice(
                 name="view",
                 label="Show",
-                options=_VIEWS,
+                options=(
+                    ("snapshot", "memory in use"),
+                    ("predict", "a step, predicted"),
+                    ("trace", "a step, measured"),
+                    ("release", "memory released"),
+                ),
                 radio=True,
                 shows_only=True,
                 help="Each view has its own button.",
@@ -260,14 +260,14 @@ class MemoryInspector(FollowingInstrument):
             Choice(
                 name="optimizer",
                 label="Optimizer",
-                options=_OPTIMIZERS,
+                options=("adam", "adamw", "sgd", "sgd-momentum", "rmsprop"),
                 help="Adam stores two numbers for each parameter.",
                 **step,
             ),
             Choice(
                 name="precision",
                 label="Precision",
-                options=_PRECISIONS,
+                options=("float32", "bfloat16", "float16", "pure-bfloat16", "pure-float16"),
                 help="bfloat16 and float16 use autocast: parameters stay in float32. The pure "
                 "formats convert the parameters too.",
                 **step,
@@ -497,7 +497,6 @@ def _draw_released(r: Released) -> Drawing:
 # Memory of one rank of several.
 
 _ALL = "all"
-_POSITIONS = (64, 128, 256, 512, 1024, 2048)
 _STATES = ("parameters", "gradients", "optimizer")
 _PARTS = (*_STATES, "activations", "communication")
 _HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages", "the rest")
@@ -658,7 +657,7 @@ class ShardingExplorer(Instrument):
             Slider(
                 name="positions",
                 label="Length of a sequence",
-                options=_POSITIONS,
+                options=(64, 128, 256, 512, 1024, 2048),
                 default=1024,
                 help="Tokens, at most the model's context.",
             ),

@@ -210,14 +210,7 @@ def _sentence(n: precision.Number) -> str:
 # Gradients.
 
 _OWN = "your own"
-_TRAINED = (0, 20, 100, 300)
-_FORMATS = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")
-_SCALES = tuple(2.0**k for k in range(-16, 33))
 _BATCH = 128
-_START = (
-    "Press Compute gradients: the model takes its training steps, then one backward pass in "
-    "float32 shows every gradient."
-)
 
 
 class LossScaling(Instrument):
@@ -268,7 +261,7 @@ class LossScaling(Instrument):
             Choice(
                 name="steps",
                 label="Training steps before",
-                options=_TRAINED,
+                options=(0, 20, 100, 300),
                 default=100,
                 help="Gradients shrink as a network learns.",
                 when=lambda v: v["task"] != _OWN,  # what was loaded needs no training
@@ -276,7 +269,7 @@ class LossScaling(Instrument):
             Choice(
                 name="format",
                 label="Format",
-                options=_FORMATS,
+                options=("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"),
                 shows_only=True,
                 help="The format in which the gradients would be stored.",
             ),
@@ -291,7 +284,7 @@ class LossScaling(Instrument):
             Slider(
                 name="scale",
                 label="Scale of the loss",
-                options=[(scale, plain(scale)) for scale in _SCALES],
+                options=[(scale, plain(scale)) for scale in (2.0**k for k in range(-16, 33))],
                 default=1.0,
                 shows_only=True,
                 help="Every gradient is multiplied by it. A power of two changes only the "
@@ -386,7 +379,10 @@ class LossScaling(Instrument):
         """Return the histogram in the window, and the share of each fate."""
         window = self.window
         if window is None:
-            return Drawing(message=_START)
+            return Drawing(
+                message="Press Compute gradients: the model takes its training steps, then one "
+                "backward pass in float32 shows every gradient."
+            )
         return Drawing.of(window, figures.gradient_window(window), window.explanation)
 
     def code_for(self, values: Values) -> str:

@@ -118,12 +118,6 @@ class OnRanks(Instrument):
             ranks.interrupt()
 
 
-_SCHEDULES = (
-    ("split", "split by hand: the batch as a whole"),
-    ("gpipe", "GPipe: all forwards, then all backwards"),
-    ("1f1b", "1F1B: a backward after each forward"),
-    ("interleaved", "interleaved 1F1B: several parts per stage"),
-)
 _MEASURED_STEPS = 3
 _MS = 1e-3
 
@@ -166,7 +160,12 @@ class PipelineSchedule(OnRanks):
             Choice(
                 name="schedule",
                 label="Schedule",
-                options=_SCHEDULES,
+                options=(
+                    ("split", "split by hand: the batch as a whole"),
+                    ("gpipe", "GPipe: all forwards, then all backwards"),
+                    ("1f1b", "1F1B: a backward after each forward"),
+                    ("interleaved", "interleaved 1F1B: several parts per stage"),
+                ),
                 default="gpipe",
                 help="The order in which a stage runs its passes.",
             ),
@@ -371,19 +370,8 @@ def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
 # Scaling over ranks.
 
 _NONE = "none"
-_LAWS = (("amdahl", "Amdahl"), ("gustafson", "Gustafson"), ("ring", "with communication (ring)"))
-_QUANTITIES = (("speedup", "speed-up"), ("efficiency", "efficiency"), ("seconds", "time of a step"))
-_MODES = (("strong", "strong: constant global batch"), ("weak", "weak: constant batch per rank"))
-_STAGES = ((False, "really"), (True, "as a timed wait"))
 _WAIT_SECONDS = 0.02
-# as one types them: 5 * 10.0**-6 is not 5e-6
-_STEPS = tuple(float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))
-_BYTES = tuple(2**k for k in range(20, 41, 2))
-_LATENCIES = (0.0, *(float(f"{m}e{e}") for e in range(-6, -3) for m in (1, 2, 5)), 1e-3)
-_RATES = tuple(float(f"{m}e{e}") for e in range(8, 12) for m in (1, 2, 5))
-_TOPS = (8, 16, 64, 256, 1024, 4096)
 _CURVE_POINTS = 48
-_SHARES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # what a ring all-reduce costs: the step, the gradients, and the link
 _RING = ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second")
 
@@ -433,7 +421,11 @@ class ScalingLab(OnRanks):
             Choice(
                 name="quantity",
                 label="Show",
-                options=_QUANTITIES,
+                options=(
+                    ("speedup", "speed-up"),
+                    ("efficiency", "efficiency"),
+                    ("seconds", "time of a step"),
+                ),
                 radio=True,
                 help="Of one rank, over the number of ranks.",
                 **live,
@@ -441,7 +433,10 @@ class ScalingLab(OnRanks):
             Choice(
                 name="mode",
                 label="Scaling",
-                options=_MODES,
+                options=(
+                    ("strong", "strong: constant global batch"),
+                    ("weak", "weak: constant batch per rank"),
+                ),
                 radio=True,
                 help="For both measurement and models; Amdahl's law describes strong scaling, "
                 "Gustafson's law weak scaling.",
@@ -449,7 +444,11 @@ class ScalingLab(OnRanks):
             Several(
                 name="laws",
                 label="Model curves",
-                options=_LAWS,
+                options=(
+                    ("amdahl", "Amdahl"),
+                    ("gustafson", "Gustafson"),
+                    ("ring", "with communication (ring)"),
+                ),
                 default=("amdahl", "gustafson", "ring"),
                 help="Each dashed, in a color of its own.",
                 **live,
@@ -457,7 +456,7 @@ class ScalingLab(OnRanks):
             Slider(
                 name="top",
                 label="Up to ranks",
-                options=[(t, f"{t:,}") for t in _TOPS],
+                options=[(t, f"{t:,}") for t in (8, 16, 64, 256, 1024, 4096)],
                 default=64,
                 help="Of the curves.",
                 **live,
@@ -465,7 +464,10 @@ class ScalingLab(OnRanks):
             Slider(
                 name="serial_share",
                 label="Serial share",
-                options=[(s, f"{100 * s:g} %") for s in _SHARES],
+                options=[
+                    (s, f"{100 * s:g} %")
+                    for s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+                ],
                 default=0.05,
                 help="The share of the time on one rank that cannot be parallelized.",
                 **live,
@@ -482,7 +484,11 @@ class ScalingLab(OnRanks):
             Slider(
                 name="step_seconds",
                 label="Step on one rank",
-                options=[(s, format_seconds(s)) for s in _STEPS],
+                # as one types them: 5 * 10.0**-6 is not 5e-6
+                options=[
+                    (s, format_seconds(s))
+                    for s in (float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))
+                ],
                 default=0.1,
                 help="Forward, backward and update.",
                 when=lambda v: bool(_made_of_step(v)) and self._follows_sliders(v),
@@ -491,7 +497,7 @@ class ScalingLab(OnRanks):
             Slider(
                 name="parameter_bytes",
                 label="Gradients",
-                options=[(b, format_bytes(b)) for b in _BYTES],
+                options=[(b, format_bytes(b)) for b in (2**k for k in range(20, 41, 2))],
                 default=2**28,
                 help="The payload of each step's all-reduce: the size of the model's parameters.",
                 **ring,
@@ -499,7 +505,14 @@ class ScalingLab(OnRanks):
             Slider(
                 name="latency_seconds",
                 label="Latency of a message",
-                options=[(a, format_seconds(a)) for a in _LATENCIES],
+                options=[
+                    (a, format_seconds(a))
+                    for a in (
+                        0.0,
+                        *(float(f"{m}e{e}") for e in range(-6, -3) for m in (1, 2, 5)),
+                        1e-3,
+                    )
+                ],
                 default=1e-5,
                 help="A ring all-reduce over p ranks passes 2 (p - 1) messages one after another.",
                 **ring,
@@ -507,7 +520,10 @@ class ScalingLab(OnRanks):
             Slider(
                 name="bandwidth_bytes_per_second",
                 label="Bandwidth of a link",
-                options=[(r, format_bytes_per_second(r)) for r in _RATES],
+                options=[
+                    (r, format_bytes_per_second(r))
+                    for r in (float(f"{m}e{e}") for e in range(8, 12) for m in (1, 2, 5))
+                ],
                 default=2e10,
                 help="Between two neighbors of the ring.",
                 **ring,
@@ -531,7 +547,7 @@ class ScalingLab(OnRanks):
             Choice(
                 name="waits",
                 label="Ranks compute",
-                options=_STAGES,
+                options=((False, "really"), (True, "as a timed wait")),
                 radio=True,
                 help="A timed wait needs no core, so only "
                 "communication is measured; the result is labeled accordingly.",

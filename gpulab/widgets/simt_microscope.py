@@ -391,26 +391,28 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
     """Return 32 columns, one for each bank, for each part of the warp that goes by itself; cells
     are the words, each with its lanes.
     """
-    parts = []
     passes = _parts_of(pattern)
-    for part in range(passes):
-        found = pattern.bank_lanes(part)
-        lanes = [on and lane * passes // LANES == part for lane, on in enumerate(pattern.active)]
-        columns = [
-            {
-                "label": str(bank),
-                "gap": False,
-                "title": f"bank {bank}",
-                "cells": [
-                    {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)}
-                    for word, who in found.get(bank, {}).items()
-                ],
-            }
-            for bank in range(LANES)
-        ]
-        if any(lanes):
-            parts.append({"title": _PARTS[passes][part], "lanes": lanes, "columns": columns})
-    return parts
+    parts = [
+        {
+            "title": title,
+            "lanes": [on and lane * passes // LANES == k for lane, on in enumerate(pattern.active)],
+            "columns": [
+                {
+                    "label": str(bank),
+                    "gap": False,
+                    "title": f"bank {bank}",
+                    "cells": [
+                        {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)}
+                        for word, who in found.get(bank, {}).items()
+                    ],
+                }
+                for bank in range(LANES)
+            ],
+        }
+        for k, title in enumerate(_PARTS[passes])
+        for found in [pattern.bank_lanes(k)]
+    ]
+    return [part for part in parts if any(part["lanes"])]
 
 
 def _word_in_words(word: int, size: int) -> str:
@@ -512,8 +514,6 @@ class SimtMicroscope(FollowingInstrument):
             self._follows = self._own.newest() is self._own
         self._microscope = MicroscopePanel()
         self._microscope.on_msg(self._on_message)
-        self._walk: Walk | None = None
-        self._found: Walk | None = None  # what the work leaves for ``ended``
         self._again: object = None  # another one with each wish to run the same thing once more
         step = values.pop("step", None)
         super().__init__(**values)
@@ -620,7 +620,11 @@ class SimtMicroscope(FollowingInstrument):
     def result(self) -> Any:
         """The ``Simulation``, with the trace of the block; None if the run failed."""
         self.wait()
-        return super().result
+        return None if self._walk is None else self._walk.simulation
+
+    @property
+    def _walk(self) -> Walk | None:
+        return self.results.get("run")
 
     @property
     def position(self) -> dict[str, Any]:
@@ -687,18 +691,16 @@ class SimtMicroscope(FollowingInstrument):
 
     # The work.
 
-    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Simulation:
+    def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Walk:
         """Run ``gl.kernels.simulate`` for the present controls; if they change meanwhile, start
         again.
         """
-        result: Simulation = self.work_on_newest(
+        result: Walk = self.work_on_newest(
             lambda wanted, ends: self._simulate(wanted[0], wanted[1], progress, ends), stop
         )
         return result
 
-    def _simulate(
-        self, launch: Launch, block_number: int, progress: Progress, stop: Stop
-    ) -> Simulation:
+    def _simulate(self, launch: Launch, block_number: int, progress: Progress, stop: Stop) -> Walk:
         begun, name, reached = time.monotonic(), launch.name, 0.0
 
         def batch_done(share: float, words: str) -> None:
@@ -725,15 +727,13 @@ class SimtMicroscope(FollowingInstrument):
         if stop():
             raise StoppedError(f"{name}: stopped.")
         both = zip(launch.parameters, arguments, strict=False)
-        self._found = Walk(s, {name: np.asarray(array) for name, array in both if np.ndim(array)})
-        return s
+        return Walk(s, {name: np.asarray(array) for name, array in both if np.ndim(array)})
 
     def ended(self, action: str) -> None:
         """Show the new result; the step is kept if it is still valid."""
-        if self._found is not None:
-            self._walk, s = self._found, self._found.simulation
-            label = f"Source of {s.kernel} with its counts"
-            self._microscope.write(source=show_source(s), label=label)
+        s = self.results[action].simulation
+        label = f"Source of {s.kernel} with its counts"
+        self._microscope.write(source=show_source(s), label=label)
         self.rebuild("warp")
         self.rebuild("step")  # of that warp
 
@@ -742,7 +742,6 @@ class SimtMicroscope(FollowingInstrument):
         version of this one.
         """
         self.results.clear()
-        self._walk = None
         self.rebuild("step")
         self._send_controls()
         self._redraw()

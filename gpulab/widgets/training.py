@@ -15,7 +15,7 @@ from gpulab import (
     transfer,
 )
 from gpulab.compression import Recipe, Weighing
-from gpulab.devices import datasheets, memory_sizes
+from gpulab.devices import datasheets
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
@@ -42,7 +42,6 @@ from gpulab.widgets._instrument import (
 
 _STEPS = 24
 _SIZE = 128  # pixels of a sample
-_STEP_SECONDS = tuple(k / 1e3 for k in (2, 5, 10, 20, 40, 80, 160))
 # Milliseconds for one image before anything was measured: what a core of a few years ago takes to
 # decode and scale one.
 _LOADING_MS = 1.5
@@ -139,7 +138,10 @@ class PipelineTimeline(Instrument):
             Slider(
                 name="step_seconds",
                 label="Its step takes",
-                options=[(s, rounded(format_seconds(s))) for s in _STEP_SECONDS],
+                options=[
+                    (s, rounded(format_seconds(s)))
+                    for s in (k / 1e3 for k in (2, 5, 10, 20, 40, 80, 160))
+                ],
                 default=0.02,
                 help="Of the modelled accelerator, for any batch size; half the time means an "
                 "accelerator twice as fast.",
@@ -250,32 +252,7 @@ def _measured(values: Values) -> dict[str, Any]:
 
 # Compressed models.
 
-_STORED = (
-    ("float32", "float32"),
-    ("8 bits", "8 bits"),
-    ("4 bits", "4 bits"),
-    ("3 bits", "3 bits"),
-    ("2 bits", "2 bits"),
-    ("16 values", "16 shared values"),
-    ("8 values", "8 shared values"),
-    ("4 values", "4 shared values"),
-)
-_NETWORKS = (
-    ("as it is", "the task's own"),
-    ("resnext", "grouped convolutions (ResNeXt)"),
-    ("mobilenet", "depthwise (MobileNet)"),
-)
-_COMPUTE = (("dense", "as usual"), ("csr", "zeros skipped (CSR)"), ("integer", "8-bit CPU kernels"))
-_INPUTS = (
-    (None, "float32"),
-    ("dynamic", "8 bits, range of each batch"),
-    ("static", "8 bits, calibrated"),
-)
 _SECONDS = 0.4  # of sampling for each model and batch size
-_START = (
-    "Press Run to train the network (once), apply the recipe, and measure both models. Each "
-    "recipe adds a point."
-)
 
 
 class ModelDiet(Instrument):
@@ -336,7 +313,11 @@ class ModelDiet(Instrument):
             Choice(
                 name="network",
                 label="Network",
-                options=_NETWORKS,
+                options=(
+                    ("as it is", "the task's own"),
+                    ("resnext", "grouped convolutions (ResNeXt)"),
+                    ("mobilenet", "depthwise (MobileNet)"),
+                ),
                 help="Fewer connections by design, for images.",
                 when=lambda v: v["task"].endswith("cnn"),
                 **live,
@@ -358,7 +339,16 @@ class ModelDiet(Instrument):
             Choice(
                 name="stored",
                 label="Weights stored as",
-                options=_STORED,
+                options=(
+                    ("float32", "float32"),
+                    ("8 bits", "8 bits"),
+                    ("4 bits", "4 bits"),
+                    ("3 bits", "3 bits"),
+                    ("2 bits", "2 bits"),
+                    ("16 values", "16 shared values"),
+                    ("8 values", "8 shared values"),
+                    ("4 values", "4 shared values"),
+                ),
                 help="Fewer bits, or few shared values (k-means).",
                 **live,
             ),
@@ -374,7 +364,11 @@ class ModelDiet(Instrument):
             Choice(
                 name="inputs",
                 label="Inputs of layers",
-                options=_INPUTS,
+                options=(
+                    (None, "float32"),
+                    ("dynamic", "8 bits, range of each batch"),
+                    ("static", "8 bits, calibrated"),
+                ),
                 help="For weights of few bits.",
                 when=lambda v: "bits" in v["stored"],
                 **live,
@@ -382,7 +376,11 @@ class ModelDiet(Instrument):
             Choice(
                 name="compute",
                 label="Computed",
-                options=_COMPUTE,
+                options=(
+                    ("dense", "as usual"),
+                    ("csr", "zeros skipped (CSR)"),
+                    ("integer", "8-bit CPU kernels"),
+                ),
                 help="The kernels that compute the layers.",
                 **live,
             ),
@@ -483,7 +481,11 @@ class ModelDiet(Instrument):
             about_recipe = str(error)
         w, newest = self._weighed.get(_key(values), (None, ""))
         if w is None:
-            return Drawing(message=f"{about_recipe} {_START}".strip())
+            start = (
+                "Press Run to train the network (once), apply the recipe, and measure both models. "
+                "Each recipe adds a point."
+            )
+            return Drawing(message=f"{about_recipe} {start}".strip())
         sentences = zip((m.label for m in w.models[1:]), w.sentences, strict=True)
         headers = (
             "",
@@ -547,7 +549,6 @@ def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[s
 # Text generation.
 
 _HERE = "this machine"
-_PRODUCTS = ("L4", "GeForce RTX 4090", "A100 80GB SXM", "H100 SXM", "H200 SXM")
 
 
 def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, str, Evidence]]:
@@ -629,7 +630,14 @@ class InferencePlanner(Instrument):
             Choice(
                 name="device",
                 label="Device",
-                options=[_HERE, *(part for part in memory_sizes.gpus() if part in _PRODUCTS)],
+                options=(
+                    _HERE,
+                    "A100 80GB SXM",
+                    "L4",
+                    "H100 SXM",
+                    "H200 SXM",
+                    "GeForce RTX 4090",
+                ),
                 default="H100 SXM",
                 help="A product by its data sheet, or this machine by rates measured once.",
                 shows_only=True,
