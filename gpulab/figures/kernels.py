@@ -149,10 +149,8 @@ def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
     # left, bottom, label and what the mouse shows of each element that is asked for
     used: list[tuple[float, float, str, str]] = []
     for (left, bottom), lanes in zip(places, sectors.values(), strict=False):
-        elements: dict[int, list[int]] = {}
-        for lane in lanes:
-            elements.setdefault(pattern.addresses[lane], []).append(lane)
-        for start, who in elements.items():
+        for start in dict.fromkeys(pattern.addresses[lane] for lane in lanes):
+            who = [lane for lane in lanes if pattern.addresses[lane] == start]
             label = f"{who[0]}{'+' if len(who) > 1 else ''}" if size >= _NUMBERED else ""
             whose = f"{_lanes(who)}: {plural(size, 'byte')} from byte {start:,}"
             used.append((left + start % _SECTOR, bottom, label, whose))

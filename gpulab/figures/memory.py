@@ -79,24 +79,23 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     what = f"{'one training step of ' if count == 1 else steps}{t.label}"
     keep = _thinned(total)
     names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
-    traces: list[dict[str, Any]] = []
-    for category, values in line.bytes_by_category.items():
-        if np.any(values):
-            color, kept = palette.memory_color(category), np.asarray(values)[keep]
-            traces.append(
-                {
-                    "x": keep,
-                    "y": kept,
-                    "line": {"width": 1, "color": color, "shape": "hv"},
-                    "name": ink(category),
-                    "fillcolor": faded(color, 0.35 if modelled else 0.75),
-                    "fillpattern": {"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
-                    **on_mouse(
-                        f"{category} {format_bytes(n)} after {name}"
-                        for n, name in zip(kept, names, strict=True)
-                    ),
-                }
-            )
+    traces = [
+        {
+            "x": keep,
+            "y": kept,
+            "line": {"width": 1, "color": color, "shape": "hv"},
+            "name": ink(category),
+            "fillcolor": faded(color, 0.35 if modelled else 0.75),
+            "fillpattern": {"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
+            **on_mouse(
+                f"{category} {format_bytes(n)} after {name}"
+                for n, name in zip(kept, names, strict=True)
+            ),
+        }
+        for category, values in line.bytes_by_category.items()
+        if np.any(values)
+        for color, kept in [(palette.memory_color(category), np.asarray(values)[keep])]
+    ]
     high, marks = float(total.max()) if total.size else 1.0, []
     runs, phases = _phase_runs(line), []
     if total.size:
@@ -237,17 +236,11 @@ def memory_prediction(
     """
     several = list(predictions) if isinstance(predictions, Sequence) else [predictions]
     names = apart(list(labels) or [f"{p.label}, {p.precision}" for p in several])
-    needed = [p.needed_bytes(device_kind) for p in several]
-    parts: dict[str, list[float]] = {
-        category: [p.peak_by_category.get(category, 0) for p in several]
-        for p in several
-        for category in p.peak_by_category
-    }
-    parts["inside operators"] = [p.scratch_bytes for p in several]
-    parts["margin"] = [
-        n - p.peak_bytes - p.scratch_bytes for n, p in zip(needed, several, strict=True)
-    ]
-    largest, limit = float(max(needed)), {}
+    bars = [_parts_of(p, device_kind) for p in several]
+    categories = (category for p in several for category in p.peak_by_category)
+    order = dict.fromkeys([*categories, "inside operators", "margin"])
+    parts = {part: [bar.get(part, 0) for bar in bars] for part in order}
+    largest, limit = float(max(p.needed_bytes(device_kind) for p in several)), {}
     width = max(largest, free_bytes or 0.0)
     if free_bytes is not None:
         far = free_bytes > _FAR * largest
@@ -308,12 +301,10 @@ def rank_memory(
     if capacity_bytes is not None:
         text = f"{capacity_name}: {format_bytes(capacity_bytes)}"
         limit = _limit(capacity_bytes, text, "right" if capacity_bytes > largest / 2 else "left")
-    title = "Memory of one rank"
-    if results:
-        title += f" of {results[0].ranks}: {results[0].label}"
+    whose = f" of {results[0].ranks}: {results[0].label}" if results else ""
     parts = {part: [bar.get(part, 0) for bar in bars] for part in _PARTS}
     return picture(
-        title,
+        f"Memory of one rank{whose}",
         [one.evidence for one in results],
         describe(*results),
         _bars(names, parts, _PARTS, width=0.62),
@@ -325,10 +316,12 @@ def rank_memory(
     )
 
 
-def _parts_of(one: RankMemory | RankStates) -> dict[str, int]:
+def _parts_of(
+    one: Prediction | RankMemory | RankStates, device_kind: str = "cuda"
+) -> dict[str, int]:
     """Return the parts of a bar in bytes, in the order drawn."""
     if not _is_states(one):
-        margin = one.needed_bytes("cuda") - one.peak_bytes - one.scratch_bytes
+        margin = one.needed_bytes(device_kind) - one.peak_bytes - one.scratch_bytes
         return {**one.peak_by_category, "inside operators": one.scratch_bytes, "margin": margin}
     return {
         "parameters": one.parameters_bytes,
@@ -337,7 +330,7 @@ def _parts_of(one: RankMemory | RankStates) -> dict[str, int]:
     }
 
 
-def _is_states(one: RankMemory | RankStates) -> TypeIs[RankStates]:
+def _is_states(one: Prediction | RankMemory | RankStates) -> TypeIs[RankStates]:
     """Return whether a result has states only; asked by name, so that drawing imports no
     parallelism.
     """

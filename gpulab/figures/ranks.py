@@ -114,10 +114,8 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
 
 
 def _kind_of(span: RankSpan) -> str:
-    if span.kind != "compute":
-        return span.kind
-    word = span.name.split(" ")[0]
-    return word if word in ("forward", "backward") else "other compute"
+    word = span.name.split(" ")[0] if span.kind == "compute" else span.kind
+    return word if word in _KINDS else "other compute"
 
 
 def _rank_bars(
@@ -151,10 +149,12 @@ def _rank_bars(
 
 def _shares_in_words(t: RankTimeline) -> str:
     """Return each rank's shares in words."""
-    whole, parts = t.end_seconds, []
-    for rank in range(t.ranks):
-        shares = [f"{kind} {s / whole:.0%}" for kind, s in t.seconds(rank).items() if whole > 0]
-        parts.append(f"rank {rank}: {', '.join(shares) or 'nothing'}")
+    whole = t.end_seconds
+    shares = (
+        [f"{kind} {s / whole:.0%}" for kind, s in t.seconds(rank).items() if whole > 0]
+        for rank in range(t.ranks)
+    )
+    parts = (f"rank {rank}: {', '.join(each) or 'nothing'}" for rank, each in enumerate(shares))
     return f"{t.label}, {format_seconds(whole)}: {'; '.join(parts)}."
 
 
@@ -231,24 +231,22 @@ def _stage_bars(
         "x": [end - begin for _, begin, end in gaps],
         "hoverinfo": "skip",
     }
-    traces = [waits] if gaps else []
-    for kind in ("forward", "backward"):
-        bars = [one for one in half.passes if one.kind == kind]
-        widths = [one.duration / whole for one in bars]
-        traces.append(
-            {
-                **_bar(kind, badge, 0.84, min(widths)),
-                "y": [one.stage for one in bars],
-                "base": [one.begin for one in bars],
-                "x": [one.duration for one in bars],
-                "text": [
-                    _text(kind, badge, f"{kind} {one.name[1:]}", width)
-                    for one, width in zip(bars, widths, strict=True)
-                ],
-                **on_mouse(map(_pass_in_words, bars)),
-            }
-        )
-    return traces
+    passes = {
+        kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
+    }
+    return [waits][: len(gaps)] + [
+        {
+            **_bar(kind, badge, 0.84, min(one.duration for one in bars) / whole),
+            "y": [one.stage for one in bars],
+            "base": [one.begin for one in bars],
+            "x": [one.duration for one in bars],
+            "text": [
+                _text(kind, badge, f"{kind} {one.name[1:]}", one.duration / whole) for one in bars
+            ],
+            **on_mouse(map(_pass_in_words, bars)),
+        }
+        for kind, bars in passes.items()
+    ]
 
 
 def _pass_in_words(one: StagePass) -> str:

@@ -192,12 +192,16 @@ def _profile_lane(
     ]
     # after the last one, the margin behind the axis
     follows = [*(span.start_seconds for span in spans[1:]), begin + 1.1 * whole]
-    texts, places = [], []
-    for span, short, after in zip(spans, names, follows, strict=True):
-        room = _LETTER * (len(short) + 1) * whole
-        on_it, beside = span.seconds > room, after - span.end_seconds > room
-        texts.append(_on_bar(short, color if on_it else "") if on_it or beside else "")
-        places.append("inside" if on_it else "outside")
+    rooms = [_LETTER * (len(short) + 1) * whole for short in names]
+    on_it = [span.seconds > room for span, room in zip(spans, rooms, strict=True)]
+    beside = (
+        after - span.end_seconds > room
+        for span, after, room in zip(spans, follows, rooms, strict=True)
+    )
+    texts = [
+        _on_bar(short, color if on else "") if on or by else ""
+        for short, on, by in zip(names, on_it, beside, strict=True)
+    ]
     lengths = [span.seconds for span in spans]
     return {
         "y": [name] * len(spans),
@@ -207,7 +211,7 @@ def _profile_lane(
         "marker": bar_marker(Badge.MEASURED, color, lengths, whole),
         "text": texts,
         **_INSIDE,
-        "textposition": places,
+        "textposition": ["inside" if on else "outside" for on in on_it],
         "cliponaxis": False,
         **on_mouse(
             f"{short}: {format_seconds(length)}"
