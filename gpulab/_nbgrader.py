@@ -113,7 +113,8 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     try:
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
         for lesson in chosen:
-            content = _read(originals / f"{lesson.notebook}.ipynb")
+            original = originals / f"{lesson.notebook}.ipynb"
+            content = json.loads(original.read_text(encoding="utf-8"))
             content["cells"] = [
                 made for cell in content["cells"] for made in _cells(cell, lesson, float(points))
             ]
@@ -129,18 +130,6 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
             "writable folder. Pass another one with --out."
         ) from error
     return written
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or "cells" not in content:
-            raise ValueError("it has no cells")
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"nbgrader: {path} is no notebook ({error}); expected nbformat 4. Restore the file."
-        ) from error
-    return content
 
 
 def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, Any]]:

@@ -55,12 +55,8 @@ class SmallCNN(nn.Module):
             wide = width * 2**stage
             if stage:
                 blocks.append(nn.MaxPool2d(2))
-            for source in (features, wide):
-                blocks += [
-                    nn.Conv2d(source, wide, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(wide),
-                    nn.ReLU(inplace=True),
-                ]
+            blocks += _unit(features, wide, 3, nn.ReLU(inplace=True))
+            blocks += _unit(wide, wide, 3, nn.ReLU(inplace=True))
             features = wide
         self.features = nn.Sequential(*blocks)
         self.head = nn.Sequential(

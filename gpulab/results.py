@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
 
-from gpulab.errors import InputError, RecordingError, kind_of, printable
+from gpulab.errors import InputError, RecordingError, printable
 
 R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -33,13 +33,8 @@ _MOST_DIMENSIONS = 8  # deeper lists than any array of ours come from a damaged 
 
 
 def encode(value: Any) -> Any:
-    """Turn a field's value into JSON values.
-
-    Raises
-    ------
-    TypeError
-        If the value is of a kind that ``decode`` could not give back: a programming error in the
-        result's class.
+    """Turn a field's value into JSON values: numbers, text, real arrays, tuples, mappings with
+    text, numbers or enums as keys, and results.
     """
     if isinstance(value, Result):
         return value.to_dict()
@@ -51,25 +46,11 @@ def encode(value: Any) -> Any:
         return encode(value.tolist())
     if isinstance(value, np.generic):
         return encode(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     if isinstance(value, Mapping):
-        keys = [key.value if isinstance(key, enum.Enum) else key for key in value]
-        wrong = next((key for key in keys if type(key) not in (str, int)), None)
-        if wrong is not None:
-            raise TypeError(
-                f"encode: a mapping in a result has {kind_of(wrong)} as key; expected text, int or "
-                "an enum."
-            )
-        return {str(key): encode(item) for key, item in zip(keys, value.values(), strict=True)}
+        return {str(encode(key)): encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(
-        f"encode: a result cannot hold {kind_of(value)}; expected numbers, text, real arrays, "
-        "tuples, mappings or results."
-    )
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _mismatch(value: Any, hint: Any, where: str) -> RecordingError:

@@ -71,12 +71,11 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
     if place is not None:
         with writing(place.parent, "--executed"):
             refuse_unwritable(place)  # before minutes of running
-    stamp = _run(fresh, notebook.stem)
-    fresh.metadata[_KEY] = stamp
+    done = _run(fresh, notebook.stem)
     if place is not None:
         with writing(place.parent, "--executed"):
-            write_atomically(place, nbformat.writes(fresh).encode())
-    return fresh, Environment.from_dict(stamp)
+            write_atomically(place, nbformat.writes(done).encode())
+    return done, Environment.from_dict(done.metadata[_KEY])
 
 
 @contextmanager
@@ -105,12 +104,16 @@ def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
 
 
-def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
-    """Run all cells in place; return the machine's stamp."""
+def _run(notebook: NotebookNode, name: str) -> NotebookNode:
+    """Run all cells; return the notebook with its outputs and the machine's stamp."""
     where = ""
-    with TemporaryFolder("html") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
+    # In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
+    # name in the user's home.
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
+    with TemporaryFolder("html") as made:
         # as the kernel names it: a Mac's temporary folders lie behind a link
         folder = str(Path(made).resolve())
+        progress = str(Path(folder, ".gpulab", "progress.json"))
         scratch = nbformat.v4.new_code_cell()
         # nbclient writes back each cell that it ran, so what is not the notebook's has a place
         # behind it
@@ -127,7 +130,7 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
         try:
             with (
                 _ended_when_interrupted(client),
-                client.setup_kernel(),
+                client.setup_kernel(env={**os.environ, "GPULAB_PROGRESS": progress}),
                 _ended_when_interrupted(client),
             ):
                 for index, cell in enumerate(notebook.cells[:last]):
@@ -155,22 +158,11 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
             raise GpulabError(f"html: {name}, {where}{what}") from error
         finally:
             del notebook.cells[last]
-        _rename(notebook, folder)
     printed = (output.text for output in stamp.outputs if output.output_type == "stream")
-    return json.loads("".join(printed))  # type: ignore[no-any-return]
-
-
-def _rename(value: Any, folder: str) -> Any:
-    """Write the learner's folder for that of the run, in place, wherever an output or a widget
-    names it.
-    """
-    if isinstance(value, str):
-        return value.replace(folder, _LEARNERS)
-    if not isinstance(value, (dict, list)):
-        return value
-    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-        value[key] = _rename(item, folder)
-    return value
+    notebook.metadata[_KEY] = json.loads("".join(printed))
+    # the learner's folder for that of the run, wherever an output or a widget names it
+    text = nbformat.writes(notebook).replace(json.dumps(folder)[1:-1], _LEARNERS)
+    return nbformat.reads(text, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
 @contextmanager
@@ -208,22 +200,3 @@ async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     if manager is not None and manager.has_kernel:
         await manager.shutdown_kernel()
-
-
-@contextmanager
-def _progress_and_kernel_of_its_own(folder: Path) -> Iterator[None]:
-    """Let the kernels that start meanwhile keep their answers in a file of this run, and be this
-    environment's.
-
-    In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
-    name in the user's home.
-    """
-    before = {name: os.environ.get(name) for name in ("GPULAB_PROGRESS", "JUPYTER_PREFER_ENV_PATH")}
-    os.environ["GPULAB_PROGRESS"] = str(folder / ".gpulab" / "progress.json")
-    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
-    try:
-        yield
-    finally:
-        for name in before:
-            os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in before.items() if value is not None})
