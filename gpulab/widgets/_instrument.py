@@ -337,7 +337,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._results = ResultsPanel(label=f"Results of {self.title}")
         self._panel.on_msg(self._on_message)
         self._assign(values)
-        self._send_controls()
         self._redraw()
         self._panel.open_now()
         self._results.open_now()
@@ -401,7 +400,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             if self._refused in ("", *values):
                 # what another control on the screen was refused stays there
                 self._panel.write(error="", error_control="")
-            self._send_controls()
             self._redraw()
 
     def run(self, action: str | None = None, wait: bool = False) -> None:
@@ -697,7 +695,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 if not sentence:
                     self._keep(action.name, values, result)
                     self.ended(action.name)
-                    self._send_controls()
                     self._redraw()
                 else:
                     self.results, self._made, self.latest = before  # without what was published
@@ -735,6 +732,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         )
 
     def _redraw(self) -> None:
+        self._send_controls()
         drawing = self.draw(self.values)
         message = drawing.message
         # a control of this name says which action's result is shown

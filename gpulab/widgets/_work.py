@@ -18,7 +18,7 @@ from typing import Any
 
 from IPython import get_ipython
 
-from gpulab.errors import GpulabError, StoppedError
+from gpulab.errors import GpulabError, StoppedError, message_of
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -143,14 +143,12 @@ class Job:
 
 def in_one_sentence(error: BaseException) -> str:
     """Return the error and what to do about it, in one line."""
-    text = " ".join(str(error).split())
     if isinstance(error, GpulabError):
-        return text
-    kind = type(error).__name__
-    text = text if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " ..."
+        return " ".join(str(error).split())
+    words = ": ".join(filter(None, (type(error).__name__, message_of(error, 240))))
     return (
-        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control and "
-        "run again, or read instrument.traceback)."
+        f"{words} (the kernel is still usable; change a control and run again, or read "
+        "instrument.traceback)."
     )
 
 
@@ -168,8 +166,8 @@ def stop_all(seconds: float = 2.0) -> None:
 atexit.register(stop_all)
 
 
-# Cell id -> (the execution that made them, the instruments made then).
-_MADE: dict[str, tuple[str, weakref.WeakSet[Any]]] = {}
+# Cell id -> the execution that made them -> the instruments made then.
+_MADE: dict[str, dict[str, weakref.WeakSet[Any]]] = {}
 
 
 def register(instrument: Any) -> None:
@@ -182,10 +180,8 @@ def register(instrument: Any) -> None:
     if not cell:
         return
     execution = parent.get("header", {}).get("msg_id", "")
-    before, made = _MADE.get(cell, (execution, weakref.WeakSet()))
-    if before != execution:
-        for old in made:
+    runs = _MADE.setdefault(cell, {})
+    for earlier in runs.keys() - {execution}:
+        for old in runs.pop(earlier):
             old.stop()
-        made = weakref.WeakSet()
-    made.add(instrument)
-    _MADE[cell] = execution, made
+    runs.setdefault(execution, weakref.WeakSet()).add(instrument)

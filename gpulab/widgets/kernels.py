@@ -253,10 +253,8 @@ def _capability_here() -> str | None:
 
 def _named(capability: str) -> str:
     """Return a compute capability with a product of it."""
-    for part in datasheets.parts():
-        if part.compute_capability == capability:
-            return f"{capability}, such as {part.name}"
-    return capability
+    names = [part.name for part in datasheets.parts() if part.compute_capability == capability]
+    return f"{capability}, such as {names[0]}" if names else capability
 
 
 # The roofline.

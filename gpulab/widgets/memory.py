@@ -803,10 +803,12 @@ def _fate(one: RankMemory | RankStates, capacity: int) -> str:
 
 def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
     """Return what fits, what does not, and what is not known yet."""
-    words = []
-    for fate in ("fits", "does not fit", "not predicted yet"):
-        names = [one.strategy for one in results if _fate(one, capacity) == fate]
-        words += [f"{fate}: {', '.join(names)}"] if names else []
+    fates = {one.strategy: _fate(one, capacity) for one in results}
+    words = [
+        f"{fate}: {', '.join(name for name, its in fates.items() if its == fate)}"
+        for fate in ("fits", "does not fit", "not predicted yet")
+        if fate in fates.values()
+    ]
     predicted = [one for one in results if isinstance(one, RankMemory)]
     peaks = [
         f"The peak of {one.strategy}"

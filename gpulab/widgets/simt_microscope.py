@@ -743,7 +743,6 @@ class SimtMicroscope(FollowingInstrument):
         """
         self.results.clear()
         self.rebuild("step")
-        self._send_controls()
         self._redraw()
 
     # What is shown.
