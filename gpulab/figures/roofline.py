@@ -136,18 +136,15 @@ def roofline(
     xs = [*(p.intensity_flops_per_byte for p in points), *crossings] or [1.0]
     low, high = min(xs) / _ROOM, max(xs) * _ROOM
     aside = (high / low) ** _NAMES
-    traces: list[dict[str, Any]] = []
-    labels: list[tuple[float, float, str, str]] = []
-    for one, tops in machines:
-        lines, names = _roofs(one, tops, low, high)
-        traces, labels = traces + lines, labels + names
+    roofs = [_roofs(one, tops, low, high) for one, tops in machines]
+    traces = [line for lines, _ in roofs for line in lines]
     heights = [y for line in traces for y in line["y"]]
     heights += [y for p in points for y in (_reached(p), *_ends(p))]
     places = _Places(
         log_axis("count", [low / aside, high * aside], _INTENSITY),
         log_axis("FLOP/s", heights, "FLOP per second (log scale)"),
     )
-    notes = _roof_notes(labels, places)
+    notes = _roof_notes([name for _, names in roofs for name in names], places)
     shapes = _ridge_marks(ridges, places, notes)
     for trace in traces:
         places.add_line(trace["x"], trace["y"])
@@ -291,29 +288,28 @@ def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
     for p in drawn:
         x, y = places.of(p.intensity_flops_per_byte, _reached(p))
         places.taken.append((x - 5, y - 5, x + 5, y + 5))
+    several = {badge: [p for p in drawn if p.evidence.badge is badge] for badge in Badge}
     traces, color = [], _color(one)
-    for badge in Badge:
-        if points := [p for p in drawn if p.evidence.badge is badge]:
-            rates = [_reached(p) for p in points]
-            labels = [_label(p, places) for p in points]
-            width = 4 if badge is Badge.MEASURED else 0
-            symbol = "diamond" if badge is Badge.MODELLED else "circle"
-            traces.append(
-                {
-                    "mode": "markers+text",
-                    "x": [p.intensity_flops_per_byte for p in points],
-                    "y": rates,
-                    "error_y": interval_bars(rates, [_ends(p) for p in points], color, width=width),
-                    "marker": palette.marker(badge, color, symbol, 9),
-                    "text": [ink(words) for words, _ in labels],
-                    "textposition": [side for _, side in labels],
-                    "textfont": {"size": 11},
-                    "name": ink(f"{one.device} ({_WHAT[badge]})"),
-                    **on_mouse(p.explanation for p in points),
-                    "cliponaxis": False,
-                }
-            )
-    return traces
+    for badge, points in several.items():
+        rates, labels = [_reached(p) for p in points], [_label(p, places) for p in points]
+        width = 4 if badge is Badge.MEASURED else 0
+        symbol = "diamond" if badge is Badge.MODELLED else "circle"
+        traces.append(
+            {
+                "mode": "markers+text",
+                "x": [p.intensity_flops_per_byte for p in points],
+                "y": rates,
+                "error_y": interval_bars(rates, [_ends(p) for p in points], color, width=width),
+                "marker": palette.marker(badge, color, symbol, 9),
+                "text": [ink(words) for words, _ in labels],
+                "textposition": [side for _, side in labels],
+                "textfont": {"size": 11},
+                "name": ink(f"{one.device} ({_WHAT[badge]})"),
+                **on_mouse(p.explanation for p in points),
+                "cliponaxis": False,
+            }
+        )
+    return [trace for trace in traces if trace["x"]]
 
 
 def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
@@ -329,10 +325,10 @@ def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
         "top center": (x - wide / 2, y + 6, x + wide / 2, y + 6 + _LINE),
         "bottom center": (x - wide / 2, y - 6 - _LINE, x + wide / 2, y - 6),
     }
+    inside = {s: a for s, a in areas.items() if a[0] >= 0 and a[2] <= _WIDE and a[1] >= 0}
     for beside_lines in (True, False):  # where that is possible, else across one
-        for side, area in areas.items():
-            inside = area[0] >= 0 and area[2] <= _WIDE and area[1] >= 0
-            if inside and places.is_free(area, beside_lines):
+        for side, area in inside.items():
+            if places.is_free(area, beside_lines):
                 places.taken.append(area)
                 return words, side
     return "", "middle right"
@@ -379,10 +375,13 @@ def class_roofline(room: Classroom) -> LabFigure:
         )
     ridges = [ridge for *_, ridge in drawn]
     low, high = min(ridges) / _BEYOND, max(ridges) * _BEYOND
-    traces = []
-    for color, kind in ((palette.BLUE, "CPU"), (palette.VERMILLION, "GPU")):
-        if some := [each for each in drawn if _color(each[1]) == color]:
-            traces += _machines(some, low, high, color, kind)
+    traces = [
+        trace
+        for color, kind in ((palette.BLUE, "CPU"), (palette.VERMILLION, "GPU"))
+        for trace in _machines(
+            [each for each in drawn if _color(each[1]) == color], low, high, color, kind
+        )
+    ]
     # one badge for all: recorded, by the students' own machines, on the date of the last report
     latest = max((roof.evidence for _, roof, _ in drawn), key=lambda evidence: evidence.date or "")
     whose = f"{plural(len(drawn), 'machine')}, as the students' machines report"
@@ -441,7 +440,7 @@ def _machines(
         **on_mouse(html.escape(text, quote=False) for text in words),
         "cliponaxis": False,
     }
-    return [lines, marks]
+    return [lines, marks] if some else []
 
 
 def _doubts(roof: Roofline) -> str:

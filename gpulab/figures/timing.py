@@ -68,7 +68,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     """
     rows = [*c.rows, *recorded]
     # the shapes once in the legend, in gray: color is the device's
-    traces: list[dict[str, Any]] = [
+    legend = [
         {
             "x": [None],
             "y": [None],
@@ -78,17 +78,23 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         }
         for what, _, symbol, _ in _TIMES
     ]
-    times: list[float | None] = []
-    notes, beside = [], {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
-    for place, row in enumerate(rows):
-        m = row.measurement
-        traces += _row(place, m)
-        times += [getattr(m, field) for _, field, *_ in _TIMES] + [*(m.interval_seconds or ())]
-        if row.speedup is not None:
-            text = format_speedup(row.speedup, row.speedup_interval)
-            notes.append(note(text, 1, place, yref="y", yanchor="middle", **beside))
-    if notes:
-        notes.append(note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside))
+    measured = [row.measurement for row in rows]
+    times: list[float | None] = [
+        seconds
+        for m in measured
+        for seconds in (
+            *(getattr(m, field) for _, field, *_ in _TIMES),
+            *(m.interval_seconds or ()),
+        )
+    ]
+    beside = {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
+    head = note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside)
+    ratios = [
+        (place, format_speedup(row.speedup, row.speedup_interval))
+        for place, row in enumerate(rows)
+        if row.speedup is not None
+    ]
+    notes = [note(text, 1, at, yref="y", yanchor="middle", **beside) for at, text in ratios]
     medians = "; ".join(
         f"{row.name}, {row.measurement.evidence.badge}: "
         f"{format_seconds(row.measurement.median_seconds)}"
@@ -96,9 +102,9 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     )
     return picture(
         c.label,
-        [row.measurement.evidence for row in rows],
+        [m.evidence for m in measured],
         f"{describe(c)} {medians}.",
-        traces,
+        [*legend, *(trace for place, m in enumerate(measured) for trace in _row(place, m))],
         {"type": "scatter"},
         height=190 + 54 * len(rows),
         xaxis=log_axis("seconds", times, "time per call (log scale)"),
@@ -107,7 +113,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
             "range": [len(rows) - 0.5, -0.5],
             "showgrid": False,
         },
-        annotations=notes,
+        annotations=[*notes, head] if notes else [],
         margin={"r": 150 if notes else 24},
     )
 
@@ -145,9 +151,9 @@ def _row(place: int, m: Measurement) -> list[dict[str, Any]]:
 
 def _row_name(row: ComparisonRow) -> str:
     """Return the name in at most two short lines, and the evidence under it."""
-    lines = textwrap.wrap(row.name, 27, break_long_words=False, break_on_hyphens=False) or [""]
-    kept = lines if len(lines) <= 2 else [lines[0], lines[1][:25] + "…"]
-    return "<br>".join([*kept, row.measurement.evidence.badge.value.lower()])
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(row.name, 27, max_lines=2, placeholder="…", **whole)
+    return "<br>".join([*lines, row.measurement.evidence.badge.value.lower()])
 
 
 def measurement(m: Measurement) -> LabFigure:
@@ -675,13 +681,11 @@ def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> li
     """Return the reported sizes that lie inside the axis, labelled above the plot, a row higher
     where two stand close together.
     """
-    guides, higher, before = [], False, -math.inf
+    guides, higher, before = [], False, 0.0
     inside = [cache for cache in reported if least < cache.size_bytes < most]
+    look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
     for cache in sorted(inside, key=lambda cache: cache.size_bytes):
-        place = math.log10(cache.size_bytes)
-        higher = place - before < _NEAR * math.log10(most / least) and not higher
-        look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
-        text = f"{cache} (reported by the system)"
+        higher = cache.size_bytes < before * (most / least) ** _NEAR and not higher
+        text, before = f"{cache} (reported by the system)", cache.size_bytes
         guides.append(guide(cache.size_bytes, text, **look, yshift=_ROW if higher else 0))
-        before = place
     return guides
