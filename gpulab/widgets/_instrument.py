@@ -192,9 +192,10 @@ def call(function: str, *arguments: Any, **named: Any) -> str:
     return f"gl.{function}({', '.join(words)})"
 
 
-def cell(*lines: str, imports: str = "import gpulab as gl") -> str:
+def cell(*lines: str) -> str:
     """Return the lines as the text of a cell, below what they import."""
-    return "\n".join([imports, "", *lines])
+    imports = ["import torch"] * any("torch." in line for line in lines)
+    return "\n".join([*imports, "import gpulab as gl", "", *lines])
 
 
 def rounded(text: str) -> str:

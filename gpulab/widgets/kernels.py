@@ -433,13 +433,10 @@ class RooflineExplorer(Instrument):
         live: Roofline | None = self.results.get("run")
         other, notes = self._beside(values)
         there = [one for one in (live, other) if one is not None]
-        words = []
-        if live is None:
-            words.append("Press Run to measure on this machine: its roofs, then each workload.")
-        points = [p for one in there for p in one.points]
-        if beyond := dict.fromkeys(p.label for p in points if not p.flops):
-            words.append(f"Not in the figure, since they do no arithmetic: {', '.join(beyond)}.")
-        message = " ".join(words)
+        start = "Press Run to measure on this machine: its roofs, then each workload."
+        beyond = dict.fromkeys(p.label for one in there for p in one.points if not p.flops)
+        missing = f"Not in the figure, since they do no arithmetic: {', '.join(beyond)}."
+        message = " ".join([start] * (live is None) + [missing] * bool(beyond))
         if not there:
             return Drawing(notes=notes, message=message)
         made = self._made.get("run", values) if live else values
@@ -462,27 +459,26 @@ class RooflineExplorer(Instrument):
         sizes = ", ".join(
             f'"{each}": {_size(each, values["size"])}' for each in values["workloads"]
         )
-        first = [f'roof = gl.models.roofline("{where}")', "points = []"]
-        loop = [
+        others = ["    others.append(far.place_workload(work))"]
+        if name in recordings.readable():
+            others = [
+                f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")',
+                "    others += [far.place_workload(work, seen)] if seen else []",
+            ]
+        is_alone = name == _NONE
+        return cell(
+            f'roof = gl.models.roofline("{where}")',
+            "points = []",
+            *([] if is_alone else [f'far = gl.models.roofline("{name}")', "others = []"]),
             f"for name, n in {{{sizes}}}.items():",
             f'    work = gl.workloads.get(name)(n=n, dtype="{values["dtype"]}")',
             f'    m = gl.measure(work.run, *work.inputs("{where}"), device="{where}", '
             f"deadline={values['deadline']})",
             "    points.append(roof.place_workload(work, m))",
-        ]
-        beside = ""
-        if name != _NONE:
-            first += [f'far = gl.models.roofline("{name}")', "others = []"]
-            beside = ", [far.with_points(others)]"
-        if name in recordings.readable():
-            loop += [
-                f'    seen = gl.timing.recorded.recorded(name, n, work.dtype).get("{name}")',
-                "    others += [far.place_workload(work, seen)] if seen else []",
-            ]
-        elif name != _NONE:
-            loop.append("    others.append(far.place_workload(work))")
-        drawn = f"gl.figures.roofline(roof.with_points(points){beside})"
-        return cell(*first, *loop, drawn)
+            *([] if is_alone else others),
+            "gl.figures.roofline(roof.with_points(points)"
+            f"{'' if is_alone else ', [far.with_points(others)]'})",
+        )
 
 
 def _noted(roofs: Roofline, *notes: Note) -> Roofline:

@@ -226,17 +226,14 @@ class CompareTimings(Instrument):
         """Return the newest comparison with the recorded machines beside it."""
         c: Comparison | None = self.results.get("run")
         made = self._made.get("run", values)
-        others: list[ComparisonRow] = []
-        words = [_verdict(c) if c else "Press Run to measure on this machine."]
-        if values["recorded"]:
-            others, message = _recorded_rows(made["workload"], made["n"], made["dtype"])
-            words.append(message)
+        same = (made["workload"], made["n"], made["dtype"])
+        others, missing = _recorded_rows(*same) if values["recorded"] else ([], "")
         rows = [*(c.rows if c else ()), *others]
-        # whose results with both copies go into new pages
         times = [row.measurement for row in rows]
-        if any(m.with_transfer_seconds and (m.nbytes or 0) > _FRESH_BYTES for m in times):
-            words.append(_FRESH)
-        message = " ".join(part for part in words if part)
+        # those whose results with both copies go into new pages
+        fresh = any(m.with_transfer_seconds and (m.nbytes or 0) > _FRESH_BYTES for m in times)
+        verdict = _verdict(c) if c else "Press Run to measure on this machine."
+        message = " ".join(filter(None, (verdict, missing, _FRESH if fresh else "")))
         if not rows:
             return Drawing(message=message)
         figure = figures.comparison(c, recorded=others) if c else figures.comparison(_only(rows))
@@ -768,20 +765,23 @@ class TransferExplorer(Instrument):
         chosen = ", ".join(f'"{part}"' for part in series) if len(series) == 2 else ""
         # as the field shows it: six digits are too few
         mebibytes = self.controls["predict_mebibytes"].raw(values["predict_mebibytes"])
-        swept = call("transfer.sweep", values["device"], deadline=values["deadline"])
-        lines, drawn = [f"s = {swept}"], ["s", "fit"]
-        if values["quantity"] == "rate":
-            drawn.append('quantity="rate"')
-        if _recorded_sweep(values) is not None:
-            recording = call("recordings.load", values["recorded"])
-            lines.append(f"far = {call('transfer.recorded_sweep', Code(recording))}")
-            drawn.append("beside=[far]")
-        lines.append(f"fit = {'far' if where == 'recorded' else 's'}.fit({chosen})")
-        lines.append(f"low, expected, high = fit.predict({mebibytes} * 2**20)")
-        if values["link_shown"]:
-            lines.append(link)
-            drawn.append("links=[link]")
-        return [*lines, f"gl.figures.sweep({', '.join(drawn)})"]
+        recording = Code(call("recordings.load", values["recorded"]))
+        far = [f"far = {call('transfer.recorded_sweep', recording)}"]
+        rate, beside = values["quantity"] == "rate", _recorded_sweep(values) is not None
+        parts = {
+            'quantity="rate"': rate,
+            "beside=[far]": beside,
+            "links=[link]": values["link_shown"],
+        }
+        drawn = ", ".join(["s", "fit", *(part for part, there in parts.items() if there)])
+        return [
+            f"s = {call('transfer.sweep', values['device'], deadline=values['deadline'])}",
+            *(far if beside else []),
+            f"fit = {'far' if where == 'recorded' else 's'}.fit({chosen})",
+            f"low, expected, high = fit.predict({mebibytes} * 2**20)",
+            *([link] if values["link_shown"] else []),
+            f"gl.figures.sweep({drawn})",
+        ]
 
 
 def _uses_link(values: Values) -> bool:

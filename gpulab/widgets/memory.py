@@ -38,7 +38,6 @@ _GIB = 2**30
 _BARS = 4  # predictions side by side: the newest, and those before it
 _KEPT = 300  # predictions remembered, so that a slider that moves back answers at once
 _CLASSES = 10
-_IMPORTS = "import gpulab as gl\nimport torch"
 _BEFORE = {
     "snapshot": "Press Snapshot to account for the device's bytes; the largest tensors are named.",
     "predict": "The step that the controls describe is predicted automatically; the first "
@@ -427,22 +426,18 @@ class MemoryInspector(FollowingInstrument):
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.memory`` behind the view."""
         device, step, capacity = values["device"], _Step.of(values), values["capacity"]
-        if values["view"] == "snapshot":
-            made = call("memory.snapshot", device)
-            return cell(f"s = {made}", "gl.figures.memory_snapshot(s)")
-        if values["view"] == "release":
-            return cell(
-                call("memory.release", device, **({"outputs": True} if values["outputs"] else {}))
-            )
-        if values["view"] == "trace":
-            lines = step.code("trace", literal(device))
-            return cell(*lines, "gl.figures.memory_timeline(t)", imports=_IMPORTS)
         fits = f"p.fits({literal(capacity)})"
         if capacity.isdigit():
             fits = f'p.needed_bytes("cuda") <= {capacity} * 2**30'
         picture = "memory_timeline" if values["picture"] == "timeline" else "memory_prediction"
-        lines = [*step.code("predict"), f"print({fits})", f"gl.figures.{picture}(p)"]
-        return cell(*lines, imports=_IMPORTS)
+        outputs = {"outputs": True} if values["outputs"] else {}
+        lines = {
+            "snapshot": [f"s = {call('memory.snapshot', device)}", "gl.figures.memory_snapshot(s)"],
+            "predict": [*step.code("predict"), f"print({fits})", f"gl.figures.{picture}(p)"],
+            "trace": [*step.code("trace", literal(device)), "gl.figures.memory_timeline(t)"],
+            "release": [call("memory.release", device, **outputs)],
+        }[values["view"]]
+        return cell(*lines)
 
 
 def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
@@ -775,7 +770,6 @@ class ShardingExplorer(Instrument):
             f'x = torch.zeros({a.rows}, {a.positions}, dtype=torch.int64, device="meta")',
             *predicted,
             f'gl.figures.rank_memory([p], gl.devices.memory_sizes.memory_bytes("{gpu}"), "{gpu}")',
-            imports="import torch\nimport gpulab as gl",
         )
 
 

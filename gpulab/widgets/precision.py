@@ -407,5 +407,4 @@ class LossScaling(Instrument):
             "g = gl.precision.gradients(model, x, targets=y, loss=lambda s, y: "
             "cross_entropy(s.flatten(0, -2), y.flatten()))",
             *window,
-            imports="import torch\nimport gpulab as gl",
         )
