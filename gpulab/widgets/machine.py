@@ -204,13 +204,15 @@ class CompareTimings(Instrument):
 
     def _arguments(self, values: Values) -> dict[str, Any]:
         """Return what ``gl.compare`` takes after the workload."""
-        arguments: dict[str, Any] = {"n": values["n"], "dtype": values["dtype"]}
         here = list(map(str, devices.available()))
-        if (chosen := list(values.get("devices", here))) != here:
-            arguments["devices"] = chosen
-        if values["transfer"]:
-            arguments["transfer"] = True
-        return {**arguments, "deadline": values["deadline"]}
+        chosen = list(values.get("devices", here))
+        return {
+            "n": values["n"],
+            "dtype": values["dtype"],
+            **({"devices": chosen} if chosen != here else {}),
+            **({"transfer": True} if values["transfer"] else {}),
+            "deadline": values["deadline"],
+        }
 
     def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Comparison:
         """Run ``gl.compare``."""
@@ -657,16 +659,17 @@ class TransferExplorer(Instrument):
         found = self._fit_or_why_not()
         fit = found if isinstance(found, AlphaBeta) else None
         nbytes = float(values["predict_mebibytes"]) * _MIB
-        words = [] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]
-        if name != _NONE and all(key != "recorded" for key, *_ in sweeps):
-            words.append(f"Transfers of {name}: not recorded yet.")
-        if isinstance(found, str):
-            words.append(f"No fit: {found}")
-        words += _fit_words(fit, nbytes) if fit else []
-        words += [
-            f"The modelled link {each.name} takes {format_seconds(each.seconds(nbytes))} for "
-            f"{format_bytes(nbytes)}."
-            for each in links
+        missing = name != _NONE and all(key != "recorded" for key, *_ in sweeps)
+        words = [
+            *([] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]),
+            *([f"Transfers of {name}: not recorded yet."] if missing else []),
+            *([f"No fit: {found}"] if isinstance(found, str) else []),
+            *(_fit_words(fit, nbytes) if fit else []),
+            *(
+                f"The modelled link {each.name} takes {format_seconds(each.seconds(nbytes))} for "
+                f"{format_bytes(nbytes)}."
+                for each in links
+            ),
         ]
         message = " ".join(words)
         if not sweeps and not links:
@@ -807,11 +810,12 @@ def _link_arguments(values: Values) -> dict[str, Any]:
 
 def _break_even_arguments(values: Values, link: Any) -> dict[str, Any]:
     """Return what ``gl.transfer.break_even`` takes."""
-    against: str = values["against"]
-    recording = against.removeprefix("recording ")
-    other = {"device": against} if recording == against else {"recording": recording}
-    if against == "model":
-        other = {"link": link, "processor": "nvidia-h200"}
+    kind, _, recording = values["against"].partition(" ")
+    others = {
+        "model": {"link": link, "processor": "nvidia-h200"},
+        "recording": {"recording": recording},
+    }
+    other = others.get(kind, {"device": values["against"]})
     return {"workload": values["workload"], **other, "deadline": values["search_deadline"]}
 
 

@@ -632,29 +632,25 @@ class ScalingLab(OnRanks):
         live: ScalingResult | None = self.results.get("measure")
         far, curves = self._far, self.curves
         shown = [r for r in (live, far) if r is not None]
-        words = _ring_words(curves, values["top"])
         made = _made_of_step(values) if values["basis"] == "measured" else ""
-        if live is None:
-            words.append("Press Measure on ranks to add points of this machine.")
-            words += [f"Until then {made} the sliders."] if made else []
-        else:
-            words.append(f"Measured: {live.sentence}")
-            if made and self._live_link is None:
-                words.append(f"One rank alone has no link: {made} the sliders.")
-        if far is not None and len(far.points) == 1:
-            words.append(_of_one_processor(far))
-        if values["recorded"] != _NONE and far is None:
-            words.append(f"Scaling on {values['recorded']}: not recorded yet.")
-        elif values["recorded"] == _NONE and not self._any_recorded:
-            words.append("Scaling over several GPUs: not recorded yet.")
-        headers, rows = _table(shown, curves, values["top"])
+        measured = ["Press Measure on ranks to add points of this machine."]
+        if live is not None:
+            measured = [f"Measured: {live.sentence}"]
+        if made and self._live_link is None:
+            why = "Until then" if live is None else "One rank alone has no link:"
+            measured.append(f"{why} {made} the sliders.")
+        recorded = [] if far is None or len(far.points) > 1 else [_of_one_processor(far)]
+        if far is None and (values["recorded"] != _NONE or not self._any_recorded):
+            where = (
+                "over several GPUs" if values["recorded"] == _NONE else f"on {values['recorded']}"
+            )
+            recorded = [f"Scaling {where}: not recorded yet."]
         return Drawing(
             figures.scaling(shown, curves, values["quantity"]),
-            headers,
-            rows,
+            *_table(shown, curves, values["top"]),
             [r.evidence for r in shown] + [c.evidence for c in curves],
             [note for r in shown for note in r.notes],
-            " ".join(words),
+            " ".join([*_ring_words(curves, values["top"]), *measured, *recorded]),
         )
 
     @functools.cached_property

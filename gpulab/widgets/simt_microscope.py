@@ -98,11 +98,35 @@ def _cells(counts: Counts) -> list[dict[str, Any]]:
 
 def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
     """Return the totals as rows of (what, count, what it means)."""
-    t = simulation.totals
-    rows = [
+    t, lanes = simulation.totals, simulation.totals.active_ratio
+    device = [
+        (
+            "device memory: sectors",
+            f"{t.global_sectors:,}",
+            f"of 32 bytes, in {plural(t.global_requests, 'request')}; "
+            f"{t.ideal_global_sectors:,} would do",
+        ),
+        (
+            "sectors / request",
+            f"{t.sectors_per_request or 0:.2f}",
+            f"ideal: {t.ideal_sectors_per_request or 0:.2f}",
+        ),
+        ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
+    ]
+    shared = (
+        "shared memory: wavefronts",
+        f"{t.shared_wavefronts:,}",
+        f"in {plural(t.shared_requests, 'request')}; {t.ideal_shared_wavefronts:,} would do",
+    )
+    others = [
+        ("shared memory of a block", simulation.shared_bytes, "bytes"),
+        ("atomics", t.atomic_requests, "requests among those"),
+        ("barriers", t.barriers, "barriers passed, summed over the blocks"),
+    ]
+    return [
         (
             "active lanes",
-            "" if t.active_ratio is None else f"{t.active_ratio:.1%}",
+            "" if lanes is None else f"{lanes:.1%}",
             f"of 32 in each of {t.executed_warps:,} statements of a warp",
         ),
         (
@@ -110,38 +134,10 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
             f"{t.divergent_branches:,}",
             f"of {plural(t.branches, 'test')} by a warp",
         ),
+        *(device if t.global_requests else []),
+        *([shared] if t.shared_requests else []),
+        *((name, f"{count:,}", meaning) for name, count, meaning in others if count),
     ]
-    if t.global_requests:
-        rows += [
-            (
-                "device memory: sectors",
-                f"{t.global_sectors:,}",
-                f"of 32 bytes, in {plural(t.global_requests, 'request')}; "
-                f"{t.ideal_global_sectors:,} would do",
-            ),
-            (
-                "sectors / request",
-                f"{t.sectors_per_request:.2f}",
-                f"ideal: {t.ideal_sectors_per_request:.2f}",
-            ),
-            ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
-        ]
-    if t.shared_requests:
-        rows.append(
-            (
-                "shared memory: wavefronts",
-                f"{t.shared_wavefronts:,}",
-                f"in {plural(t.shared_requests, 'request')}; "
-                f"{t.ideal_shared_wavefronts:,} would do",
-            )
-        )
-    if simulation.shared_bytes:
-        rows.append(("shared memory of a block", f"{simulation.shared_bytes:,}", "bytes"))
-    if t.atomic_requests:
-        rows.append(("atomics", f"{t.atomic_requests:,}", "requests among those"))
-    if t.barriers:
-        rows.append(("barriers", f"{t.barriers:,}", "barriers passed, summed over the blocks"))
-    return rows
 
 
 def table_of(
