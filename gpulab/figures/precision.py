@@ -151,14 +151,13 @@ def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
     ]
     for (field, color), digits in zip(_FIELDS, one.fields, strict=True):
         if digits:
-            edge = {"width": 2, "color": color}
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers+text",
                     "x": list(range(x, x + len(digits))),
                     "y": [place] * len(digits),
-                    "marker": {"symbol": "square-open", "size": size, "color": color, "line": edge},
+                    "marker": _marker("square-open", size, color),
                     "text": [ink(d) for d in digits],
                     "textposition": "middle center",
                     "name": ink(field),
@@ -182,71 +181,64 @@ def _neighbors(
 
     name = one.format.name
     there, count = precision.nearby(low, high, one.format, most=_MOST)
-    scatter = {"type": "scatter", "showlegend": False}
-    traces: list[dict[str, Any]] = []
-    if count > len(there):
-        words = f"{count:,} numbers of {name}, too close to draw"
-        band = {
-            "mode": "lines",
-            "x": [low, high],
-            "y": [place] * 2,
-            "line": {"color": MID_GREY, "width": 8},
-        }
-        label = {
-            "mode": "text",
-            "x": [low + 0.01 * (high - low)],
-            "y": [place + 0.15],
-            "text": [ink(words)],
-            "textposition": "middle right",
-        }
-        traces += [{**scatter, "hoverinfo": "skip", **part} for part in (band, label)]
-    elif count:
-        edge = {"width": 2, "color": MID_GREY}
-        traces.append(
-            {
-                **scatter,
-                "mode": "markers",
-                "x": there.tolist(),
-                "y": [place] * count,
-                "name": ink(f"numbers of {name}"),
-                "showlegend": is_first or one.format != first.format,
-                "marker": {"symbol": f"{symbol}-open", "size": 8, "color": MID_GREY, "line": edge},
-                "hovertemplate": f"{name}: %{{x:.17g}}<extra></extra>",
-            }
-        )
+    crowd = f"{count:,} numbers of {name}, too close to draw"
+    band = {
+        "mode": "lines",
+        "x": [low, high],
+        "y": [place] * 2,
+        "line": {"color": MID_GREY, "width": 8},
+        "hoverinfo": "skip",
+    }
+    label = {
+        "mode": "text",
+        "x": [low + 0.01 * (high - low)],
+        "y": [place + 0.15],
+        "text": [ink(crowd)],
+        "textposition": "middle right",
+        "hoverinfo": "skip",
+    }
+    each = {
+        "mode": "markers",
+        "x": there.tolist(),
+        "y": [place] * len(there),
+        "name": ink(f"numbers of {name}"),
+        "showlegend": is_first or one.format != first.format,
+        "marker": _marker(f"{symbol}-open", 8, MID_GREY),
+        "hovertemplate": f"{name}: %{{x:.17g}}<extra></extra>",
+    }
+    held = {
+        "mode": "markers+text",
+        "x": [one.held],
+        "y": [place],
+        "marker": _marker(symbol, 14, palette.VERMILLION),
+        "text": [ink(f"{name} {one.held:.10g}")],
+        "textposition": "bottom right",
+        "name": ink("the number held"),
+        "legendgroup": "held",
+        "showlegend": is_first,
+        "cliponaxis": False,
+        "hovertemplate": f"held: {one.held:.17g}<extra></extra>",
+    }
     end = math.copysign(one.format.largest, one.given)
-    if math.isfinite(one.held):
-        edge = {"width": 2, "color": palette.VERMILLION}
-        traces.append(
-            {
-                **scatter,
-                "mode": "markers+text",
-                "x": [one.held],
-                "y": [place],
-                "marker": {"symbol": symbol, "size": 14, "color": palette.VERMILLION, "line": edge},
-                "text": [ink(f"{name} {one.held:.10g}")],
-                "textposition": "bottom right",
-                "name": ink("the number held"),
-                "legendgroup": "held",
-                "showlegend": is_first,
-                "cliponaxis": False,
-                "hovertemplate": f"held: {one.held:.17g}<extra></extra>",
-            }
-        )
-    elif low <= end <= high:  # what was asked for lies beyond the end of the format
-        traces.append(
-            {
-                **scatter,
-                "mode": "markers+text",
-                "x": [end],
-                "y": [place],
-                "textposition": "bottom center",
-                "text": [ink(f"{name} ends at {end:.8g}")],
-                "hoverinfo": "skip",
-                "marker": {"size": 14, "opacity": 0},  # keeps the text clear of the numbers
-            }
-        )
-    return traces
+    beyond = {
+        "mode": "markers+text",
+        "x": [end],
+        "y": [place],
+        "textposition": "bottom center",
+        "text": [ink(f"{name} ends at {end:.8g}")],
+        "hoverinfo": "skip",
+        "marker": {"size": 14, "opacity": 0},  # keeps the text clear of the numbers
+    }
+    numbers = [band, label] if count > len(there) else [each] if count else []
+    # what was asked for may lie beyond the end of the format
+    marks = [held] if math.isfinite(one.held) else [beyond] if low <= end <= high else []
+    scatter = {"type": "scatter", "showlegend": False}
+    return [{**scatter, **trace} for trace in (*numbers, *marks)]
+
+
+def _marker(symbol: str, size: int, color: str) -> dict[str, Any]:
+    """Return a marker with an edge that is seen where others lie on it."""
+    return {"symbol": symbol, "size": size, "color": color, "line": {"width": 2, "color": color}}
 
 
 # Gradients.

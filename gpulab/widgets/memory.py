@@ -399,16 +399,12 @@ class MemoryInspector(FollowingInstrument):
                 [found for _, found in several], [s.words for s, _ in several], free, kind
             )
         )
-        message = (
-            f"{shown.words}: needs {format_bytes(newest.needed_bytes(kind))} with scratch and "
-            f"margin; {fits}."
+        needed = format_bytes(newest.needed_bytes(kind))
+        verdict = f"{shown.words}: needs {needed} with scratch and margin; {fits}."
+        missing = (
+            f"Not predicted yet: {step.words}; press Predict if the prediction does not start."
         )
-        if known is None:
-            message = (
-                f"Not predicted yet: {step.words}; press Predict if the prediction does not start. "
-                f"{message}"
-            )
-        return Drawing.of(newest, figure, message)
+        return Drawing.of(newest, figure, verdict if known else f"{missing} {verdict}")
 
     def _draw_trace(self, t: MemoryTrace) -> Drawing:
         message = (

@@ -144,15 +144,19 @@ def table_of(
     simulation: Simulation, outputs: Mapping[str, np.ndarray]
 ) -> Sequence[tuple[str, str, str]]:
     """Return the findings, the totals and the first values of the arrays afterwards, as rows."""
-    rows = [(f"{f.kind}, {f.place}", f"{f.count:,}", _in_words(f)) for f in simulation.findings]
-    rows += _totals(simulation)
-    for name, array in outputs.items():
-        values = array.reshape(-1)[:_FIRST_VALUES].tolist()
-        texts = [f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in values]
-        texts += ["..."] if array.size > _FIRST_VALUES else []
-        shape = f"{array.dtype} {' x '.join(map(str, array.shape))}"
-        rows.append((f"{name} afterwards", shape, ", ".join(texts)))
-    return rows
+    return [
+        *((f"{f.kind}, {f.place}", f"{f.count:,}", _in_words(f)) for f in simulation.findings),
+        *_totals(simulation),
+        *((f"{name} afterwards", *_afterwards(array)) for name, array in outputs.items()),
+    ]
+
+
+def _afterwards(array: np.ndarray) -> tuple[str, str]:
+    """Return the shape of an array and its first values."""
+    values = array.reshape(-1)[:_FIRST_VALUES].tolist()
+    texts = [f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in values]
+    texts += ["..."] if array.size > _FIRST_VALUES else []
+    return f"{array.dtype} {' x '.join(map(str, array.shape))}", ", ".join(texts)
 
 
 def verdict(s: Simulation) -> str:

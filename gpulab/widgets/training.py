@@ -774,10 +774,8 @@ class InferencePlanner(Instrument):
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
-        table, notes = [*rows], [*roofs.notes]
-        if values["price"]:
-            cost = chosen.cost_per_million_tokens(values["price"])
-            table.append(("a million tokens cost at least", format_number(cost)))
+        cost, notes = chosen.cost_per_million_tokens(values["price"]), [*roofs.notes]
+        price = [("a million tokens cost at least", format_number(cost))] if cost else []
         steps = _recorded_steps(chosen, values["device"])
         m: Measurement | None = self.results.get("measure")
         fits = self._measured == chosen.model and not super()._stale("measure")
@@ -786,11 +784,8 @@ class InferencePlanner(Instrument):
             what = "products of all layers in a step, measured"
             steps.append((chosen.batch, seconds, what, m.evidence))
             notes += m.notes
-        table += [
-            (what, format_seconds(seconds))
-            for batch, seconds, what, _ in steps
-            if batch == chosen.batch
-        ]
+        here = (step for step in steps if step[0] == chosen.batch)
+        table = [*rows, *price, *((what, format_seconds(time)) for _, time, what, _ in here)]
         evidence = {one.sentence: one for one in (chosen.evidence, *(step[3] for step in steps))}
         points = [(batch, batch / seconds, source) for batch, seconds, _, source in steps]
         return Drawing(
