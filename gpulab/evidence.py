@@ -212,24 +212,20 @@ class Evidence(Result):
     def sentence(self) -> str:
         """The badge in one line, as tables and status lines show it."""
         if self.badge is Badge.MODELLED:
-            error = self.known_error or NOT_COMPARED
             return (
                 f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: "
-                f"{error}"
+                f"{self.known_error or NOT_COMPARED}"
             )
-        count = (f" · {self.assumptions}" if self.assumptions else "") + (
-            f" · n = {self.samples}" if self.samples is not None else ""
+        day = f", {(self.date or '')[:10]}" if self.badge is Badge.RECORDED else ""
+        parts = (
+            f"{self.badge} on {self.device}{day}",
+            f"driver {self.driver}" if self.driver else "",
+            ", ".join(f"{name} {version}" for name, version in self.libraries.items()),
+            self.assumptions,
+            f"n = {self.samples}" if self.samples is not None else "",
+            f"by `{self.command}`" if self.command else "",
         )
-        if self.badge is Badge.RECORDED:
-            versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
-            driver = f" · driver {self.driver}" if self.driver else ""
-            command = f" · by `{self.command}`" if self.command else ""
-            return (
-                f"{self.badge} on {self.device}, "
-                f"{(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}"
-                f"{command}"
-            )
-        return f"{self.badge} on {self.device}{count}"
+        return " · ".join(filter(None, parts))
 
     def __str__(self) -> str:
         return self.sentence

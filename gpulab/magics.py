@@ -29,8 +29,11 @@ def register(shell: Any) -> None:
     harm.
     """
     for magic in (gpu_time, gpu_memory, gpu_compile, simulate, needs):
-        kind = "line_cell" if magic is gpu_time else "cell"
-        shell.register_magic_function(functools.partial(magic, shell), kind, magic.__name__)
+        shell.register_magic_function(
+            functools.partial(magic, shell),
+            "line_cell" if magic is gpu_time else "cell",
+            magic.__name__,
+        )
     # predictions as forms: only the names are given here, so nothing heavy is loaded before the
     # first prediction
     formatter = shell.display_formatter.mimebundle_formatter
@@ -93,10 +96,8 @@ def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
     """Read an option's value: a number with a unit, or an expression of the learner's variables
     such as 2*n**3.
     """
-    try:
+    with contextlib.suppress(KeyError, InputError):
         return {"deadline": parse_seconds, "nbytes": parse_bytes}[option](text)
-    except (KeyError, InputError):
-        pass
     try:
         return eval(text, namespace)
     except Exception as error:

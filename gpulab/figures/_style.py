@@ -424,11 +424,17 @@ def linear_axis(
     }
 
 
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit that suits a time: its seconds and its name."""
+    return next(
+        ((s, name) for s, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s),
+        (1e-9, "ns"),
+    )
+
+
 def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
     """Return a linear axis of time in one unit that suits ``high``."""
-    scale, unit = next(
-        ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if high >= s), (1e-9, "ns")
-    )
+    scale, unit = time_unit(high)
     return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.4g}", low)
 
 

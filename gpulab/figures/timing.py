@@ -32,6 +32,7 @@ from gpulab.figures._style import (
     round_step,
     row_axis,
     ticks,
+    time_unit,
     upright,
 )
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
@@ -199,8 +200,7 @@ def measurement(m: Measurement) -> LabFigure:
 
 def _linear_seconds(samples: np.ndarray, median: float) -> dict[str, Any]:
     """Return an axis from the smallest to the largest sample, in a unit that suits the median."""
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-    scale, unit = next(((s, u) for s, u in units if median >= s), (1e-9, "ns"))
+    scale, unit = time_unit(median)
     finite = samples[np.isfinite(samples)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     margin = 0.08 * (high - low) or 0.05 * high or 1e-9
