@@ -188,9 +188,7 @@ def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
     since its ridge is marked.
     """
     known = sorted((roof.name for roof in one.arithmetic), key=lambda name: name != wanted)
-    used = [
-        name for name in known if name == wanted or any(p.arithmetic == name for p in one.points)
-    ]
+    used = [name for name in known if name in (wanted, *(p.arithmetic for p in one.points))]
     return used or [name for name in ("float32",) if name in known] or known[:1]
 
 
@@ -239,9 +237,8 @@ def _roof_notes(
     """
     notes = []
     for x, y, words, anchor in sorted(labels, key=lambda label: label[1]):
-        (left, middle), wide = places.of(x, y), _LETTER * len(words)
-        shift = 5 if anchor == "left" else -5
-        left += shift if anchor == "left" else shift - wide
+        (end, middle), wide = places.of(x, y), _LETTER * len(words)
+        shift, left = (5, end + 5) if anchor == "left" else (-5, end - 5 - wide)
         look = {"xanchor": anchor, "yanchor": "middle", "xshift": shift, "font": {"size": 11}}
         up = places.push_up(left, middle - _LINE / 2, wide, 1.0)
         notes.append(note(words, math.log10(x), math.log10(y), yshift=up, **look))

@@ -836,10 +836,12 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
         if e.timing is not None
     }
     both = [times.get((o.nbytes, o.chunks, arrangement)) for arrangement in _ARRANGEMENTS]
-    if both[0] and both[1]:
-        words = (f"{Badge.RECORDED} on {name}: {how}" for how in _ARRANGEMENTS.values())
-        seconds = (format_seconds(timing.median_seconds) for timing in both if timing)
-        return list(zip(words, seconds, strict=True)), ""
+    if all(both):
+        return [
+            (f"{Badge.RECORDED} on {name}: {how}", format_seconds(timing.median_seconds))
+            for how, timing in zip(_ARRANGEMENTS.values(), both, strict=True)
+            if timing
+        ], ""
     if recording.environment.device_kind == "cpu":
         return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
     if not times:

@@ -273,11 +273,9 @@ class PipelineSchedule(OnRanks):
                 message=_timetable_words(timetable, "measure" in self.results),
             )
         in_seconds = models.pipeline_schedule(**_modelled(values, _MS))
-        headers, rows = run.table(in_seconds)
         return Drawing(
             figures.pipeline_schedule(in_seconds, run),
-            headers,
-            rows,
+            *run.table(in_seconds),
             [run.evidence, in_seconds.evidence],
             run.notes,
             _run_words(in_seconds, run),
@@ -317,8 +315,8 @@ def _seconds(values: Values, name: str, scale: float) -> float:
 
 def _common(values: Values) -> dict[str, Any]:
     """Return what both core calls take."""
-    common = {name: values[name] for name in ("schedule", "microbatches")}
-    return {**common, "chunks": values["chunks"]} if common["schedule"] == "interleaved" else common
+    chunks = ("chunks",) if values["schedule"] == "interleaved" else ()
+    return {name: values[name] for name in ("schedule", "microbatches", *chunks)}
 
 
 def _modelled(values: Values, scale: float) -> dict[str, Any]:

@@ -638,10 +638,8 @@ class SimtMicroscope(FollowingInstrument):
     def words(self) -> list[str]:
         """A description of the picture: the lanes, then each access of the step."""
         position = self.position
-        if not position:
-            return []
-        accesses = (f"{each['title']}: {each['words']}" for each in position["accesses"])
-        return [position["words"], *accesses]
+        accesses = (f"{each['title']}: {each['words']}" for each in position.get("accesses", ()))
+        return [position["words"], *accesses] if position else []
 
     @property
     def outputs(self) -> Mapping[str, np.ndarray]:
@@ -793,25 +791,23 @@ class SimtMicroscope(FollowingInstrument):
         launched = launch.code()
         if launch.dynamic_shared_bytes:
             launched += f", dynamic_shared_bytes={launch.dynamic_shared_bytes}"
-        if values["kernel"] == _OWN:
-            head = "import numpy as np\n\n" if "np." in launched else ""
-            head += (
-                "import gpulab as gl\n\n# Arrays change in place here, as on a GPU; the microscope "
-                "works on copies.\n"
-            )
-        else:
-            head = example_cell(values["kernel"])
-        lines = [
-            f"{head}s = gl.kernels.simulate({launched}, trace={values['block_number']})",
-            "print(s.listing())",
+        own = [
+            *(["import numpy as np", ""] if "np." in launched else []),
+            "import gpulab as gl",
+            "",
+            "# Arrays change in place here, as on a GPU; the microscope works on copies.",
         ]
-        if place is not None:
-            first = LANES * values["warp"]
-            lanes = f"list(a.elements[{first}:{first + LANES}])"
-            lines += [
-                f"step = s.trace[{place}]",
-                f"print(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])",
-            ]
-        return "\n".join(
-            [*lines, f"# The same in the microscope: gl.widgets.SimtMicroscope({launched})"]
-        )
+        is_own, first = values["kernel"] == _OWN, LANES * values["warp"]
+        lanes = f"list(a.elements[{first}:{first + LANES}])"
+        step = [
+            f"step = s.trace[{place}]",
+            f"print(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])",
+        ]
+        lines = [
+            *(own if is_own else example_cell(values["kernel"]).splitlines()),
+            f"s = gl.kernels.simulate({launched}, trace={values['block_number']})",
+            "print(s.listing())",
+            *([] if place is None else step),
+            f"# The same in the microscope: gl.widgets.SimtMicroscope({launched})",
+        ]
+        return "\n".join(lines)
