@@ -192,9 +192,8 @@ def pipeline_schedule(
         scale = linear_seconds_axis(whole, "time since the step began")
     traces: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
-    gap, top, end = 0.04 * (len(halves) - 1), 1.0, ""
-    for half in halves:
-        end = "" if half is halves[0] else "2"
+    gap, top = 0.04 * (len(halves) - 1), 1.0
+    for end, half in zip(("", "2"), halves, strict=False):
         low = top - half.stages / count * (1 - gap)
         bars = _stage_bars(half, half.evidence.badge, whole)
         traces += [{**trace, "yaxis": f"y{end}"} for trace in bars]
@@ -213,7 +212,7 @@ def pipeline_schedule(
         describe(*halves),
         traces,
         height=_MARGIN + 8 + row * count + 16 * (len(halves) - 1),
-        xaxis={**scale, "range": [0, whole * 1.005], "anchor": f"y{end}"},
+        xaxis={**scale, "range": [0, whole * 1.005], "anchor": "y" if run is None else "y2"},
         **axes,
         **_LAYOUT,
     )

@@ -522,12 +522,11 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     beside : sequence of Latency
         Recorded curves to draw with it.
     """
-    levels = curve.levels().levels
     # Each level's name and speed stand where the curve is flat: under it, where a rising curve
     # leaves room; the first one over it.
     sizes, names = [p.nbytes for one in (curve, *beside) for p in one.points], []
     left = math.log10(min(sizes))
-    for k, level in enumerate(levels):
+    for k, level in enumerate(curve.levels().levels):
         ends = level.between_bytes or (max(sizes),)
         right = max(math.log10(ends[0]), left)
         side = {"yanchor": "top", "yshift": -8} if k else {"yanchor": "bottom", "yshift": 8}

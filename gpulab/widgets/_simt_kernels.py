@@ -119,11 +119,10 @@ class Launch:
         pairs = itertools.combinations([array for array in arrays if array is not None], 2)
         if any(np.may_share_memory(a, b) and not _same(a, b) for a, b in pairs):
             return list(self.arguments)
-        made: dict[int, np.ndarray] = {}  # by the address of the original
-        for array in arrays:
-            if array is not None and array.ctypes.data not in made:
-                made[array.ctypes.data] = array.copy()
-                made[array.ctypes.data].flags.writeable = array.flags.writeable
+        # by the address of the original
+        made = {array.ctypes.data: array.copy() for array in arrays if array is not None}
+        for array in (array for array in arrays if array is not None):
+            made[array.ctypes.data].flags.writeable = array.flags.writeable
         return [
             argument if array is None else made[array.ctypes.data].reshape(array.shape)
             for argument, array in zip(self.arguments, arrays, strict=True)

@@ -245,10 +245,7 @@ def _arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
 def _capability_here() -> str | None:
     """Return the compute capability of this machine's first NVIDIA GPU, or None."""
     gpus = [device for device in devices.available() if device.kind == "cuda"]
-    try:
-        return diagnosis.accelerator(gpus[0]).compute_capability if gpus else None
-    except DeviceError:  # it vanished: the capability is only a default
-        return None
+    return diagnosis.accelerator(gpus[0]).compute_capability if gpus else None
 
 
 def _named(capability: str) -> str:

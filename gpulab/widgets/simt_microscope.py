@@ -591,8 +591,7 @@ class SimtMicroscope(FollowingInstrument):
         """The chosen warp, or the last one that the result has: for a moment a new kernel's
         controls stand over the old result.
         """
-        assert self._walk is not None
-        return min(int(self.values["warp"]), len(self._walk.steps) - 1)
+        return min(int(self.values["warp"]), len(self.results["run"].steps) - 1)
 
     def _follow_warp(self) -> None:
         """Stay at the same moment of the block: the new warp's first step that is not before it."""
@@ -611,10 +610,7 @@ class SimtMicroscope(FollowingInstrument):
         """The kernel in the microscope, with its launch."""
         first = _OWN if self._own else next(iter(EXAMPLES))
         name = self.values.get("kernel", first)  # none before the controls are made
-        if name == _OWN:
-            assert self._own is not None
-            return self._own
-        return example_launch(name)
+        return self._own if self._own and name == _OWN else example_launch(name)
 
     @property
     def result(self) -> Any:
