@@ -134,11 +134,9 @@ def _run(notebook: NotebookNode, name: str) -> NotebookNode:
                 _ended_when_interrupted(client),
             ):
                 for index, cell in enumerate(notebook.cells[:last]):
-                    if cell.cell_type != "code":
-                        continue
                     where = f"cell {index} ({cell.get('id', 'no id')})"
-                    client.execute_cell(cell, index)
-                    if any(_VIEW in output.get("data", {}) for output in cell.outputs):
+                    client.execute_cell(cell, index)  # of text, nothing
+                    if any(_VIEW in each.get("data", {}) for each in cell.get("outputs", ())):
                         client.execute_cell(
                             nbformat.v4.new_code_cell(_SETTLE), last, store_history=False
                         )

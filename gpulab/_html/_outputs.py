@@ -58,17 +58,10 @@ def prepare(notebook: NotebookNode) -> NotebookNode:
     """
     widgets = notebook.metadata.pop("widgets", {}).get(_STATE, {}).get("state", {})
     models = {id: model.get("state", {}) for id, model in widgets.items()}
-    for cell in notebook.cells:
-        if cell.cell_type != "code":
-            continue
-        for output in cell.outputs:
-            if output.output_type in ("display_data", "execute_result"):
-                drawn = _as_html(output, models)
-                output["data"] = NotebookNode(
-                    {"text/html": drawn}
-                    if drawn
-                    else {"text/plain": output["data"].get("text/plain", "")}
-                )
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+        for output in (output for output in cell.outputs if "data" in output):
+            drawn, words = _as_html(output, models), output["data"].get("text/plain", "")
+            output["data"] = NotebookNode({"text/html": drawn} if drawn else {"text/plain": words})
         texts = (
             _joined(part)
             for output in cell.outputs
