@@ -233,7 +233,7 @@ def _stage_bars(
     passes = {
         kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
     }
-    return [waits][: len(gaps)] + [
+    drawn = [
         {
             **_bar(kind, badge, 0.84, min(one.duration for one in bars) / whole),
             "y": [one.stage for one in bars],
@@ -246,6 +246,7 @@ def _stage_bars(
         }
         for kind, bars in passes.items()
     ]
+    return [waits, *drawn] if gaps else drawn
 
 
 def _pass_in_words(one: StagePass) -> str:

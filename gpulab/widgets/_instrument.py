@@ -194,8 +194,9 @@ def call(function: str, *arguments: Any, **named: Any) -> str:
 
 def cell(*lines: str) -> str:
     """Return the lines as the text of a cell, below what they import."""
-    imports = ["import torch"] * any("torch." in line for line in lines)
-    return "\n".join([*imports, "import gpulab as gl", "", *lines])
+    uses_torch = any("torch." in line for line in lines)
+    imports = ["import torch", "import gpulab as gl"] if uses_torch else ["import gpulab as gl"]
+    return "\n".join([*imports, "", *lines])
 
 
 def rounded(text: str) -> str:

@@ -431,9 +431,11 @@ class RooflineExplorer(Instrument):
         other, notes = self._beside(values)
         there = [one for one in (live, other) if one is not None]
         start = "Press Run to measure on this machine: its roofs, then each workload."
-        beyond = dict.fromkeys(p.label for one in there for p in one.points if not p.flops)
-        missing = f"Not in the figure, since they do no arithmetic: {', '.join(beyond)}."
-        message = " ".join([start] * (live is None) + [missing] * bool(beyond))
+        beyond = ", ".join(
+            dict.fromkeys(p.label for one in there for p in one.points if not p.flops)
+        )
+        missing = f"Not in the figure, since they do no arithmetic: {beyond}."
+        message = " ".join([*([] if live else [start]), *([missing] if beyond else [])])
         if not there:
             return Drawing(notes=notes, message=message)
         made = self._made.get("run", values) if live else values
