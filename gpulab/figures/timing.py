@@ -152,8 +152,14 @@ def _row(place: int, m: Measurement) -> list[dict[str, Any]]:
 
 def _row_name(row: ComparisonRow) -> str:
     """Return the name in at most two short lines, and the evidence under it."""
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    lines = textwrap.wrap(row.name, 27, max_lines=2, placeholder="…", **whole)
+    lines = textwrap.wrap(
+        row.name,
+        27,
+        max_lines=2,
+        placeholder="…",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return "<br>".join([*lines, row.measurement.evidence.badge.value.lower()])
 
 

@@ -156,8 +156,9 @@ class Drawing:
     @classmethod
     def of(cls, result: Any, figure: LabFigure | None = None, message: str = "") -> Drawing:
         """Return the table of a result, its evidence and its notes, beside a figure of it."""
+        headers, rows = result.table()
         notes = getattr(result, "notes", ())
-        return cls(figure, *result.table(), [result.evidence], notes, message)
+        return cls(figure, headers, rows, [result.evidence], notes, message)
 
     def __post_init__(self) -> None:
         """Leave out the rows of notes, and bring the notes into order."""

@@ -273,9 +273,11 @@ class PipelineSchedule(OnRanks):
                 message=_timetable_words(timetable, "measure" in self.results),
             )
         in_seconds = models.pipeline_schedule(**_modelled(values, _MS))
+        headers, rows = run.table(in_seconds)
         return Drawing(
             figures.pipeline_schedule(in_seconds, run),
-            *run.table(in_seconds),
+            headers,
+            rows,
             [run.evidence, in_seconds.evidence],
             run.notes,
             _run_words(in_seconds, run),
