@@ -30,8 +30,9 @@ MIN_SIZES = 3
 _SMALLEST, _LARGEST = 1e-30, 1e30
 _BENDS_PER_OCTAVE = 4
 # Where between two sizes a jump lies is unknown: three places each, which only new sizes can
-# distinguish.
+# distinguish. Of equally likely ones the first is taken.
 _JUMP_PLACES = (0.1, 0.5, 0.9)
+_EQUALLY_LIKELY = 1e-6  # criteria that differ by less differ by rounding, on which processors differ
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
 # A knee, whose place is searched for, counts as this many unknowns besides its slope and step. By
@@ -362,7 +363,7 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
         without.append((points - 1) * np.log(left) + penalty[:, None])
         predictions.append(y - away / weight)
         scores = points * np.log(squares) + penalty
-        at = int(np.argmin(scores))
+        at = int(_first_least(scores))
         covariance = inverse[at] / np.outer(size[at], size[at]) * squares[at] / freedom
         padding = (0, 4 - width)
         curve = _Curve(
@@ -376,9 +377,14 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
     score, likeliest = min(best, key=lambda one: one[0])
     if score == math.inf:
         return _through_origin(x, y, weight)
-    chosen = np.argmin(np.concatenate(without), axis=0)
+    chosen = _first_least(np.concatenate(without))
     held_out = np.concatenate(predictions)[chosen, np.arange(points)]
     return likeliest._replace(held_out_error=float(np.mean(np.abs(held_out / y - 1))))
+
+
+def _first_least(criteria: np.ndarray) -> np.ndarray:
+    """Return where along the first axis the least criterion is, the first of equally likely ones."""
+    return np.argmax(criteria <= criteria.min(axis=0) + _EQUALLY_LIKELY, axis=0)
 
 
 def _through_origin(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
