@@ -115,19 +115,16 @@ def flat(result: Any) -> list[np.ndarray]:
     if isinstance(exact, np.ndarray):
         return [exact]
     if _is_sparse(exact):
-        exact = _with_zeros(exact)
+        nbytes, free = exact.numel() * exact.element_size(), devices.find("cpu").free_bytes
+        if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
+            raise OutOfMemoryError(
+                f"compare: a sparse result of shape {tuple(exact.shape)} takes "
+                f"{format_bytes(nbytes)} as a dense array, and {format_bytes(free)} is free; "
+                "expected enough memory to check that the results agree. Return something smaller, "
+                "such as its product with a vector."
+            )
+        exact = exact.to_dense()
     return [exact.resolve_conj().resolve_neg().numpy()]
-
-
-def _with_zeros(sparse: Any) -> Any:
-    nbytes, free = sparse.numel() * sparse.element_size(), devices.find("cpu").free_bytes
-    if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
-        raise OutOfMemoryError(
-            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} "
-            f"as a dense array, and {format_bytes(free)} is free; expected enough memory to check "
-            "that the results agree. Return something smaller, such as its product with a vector."
-        )
-    return sparse.to_dense()
 
 
 def _is_sparse(array: Any) -> bool:
@@ -162,33 +159,19 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
             a, b = (np.array([float(item) for item in array.ravel()]) for array in (a, b))
         except (TypeError, ValueError, OverflowError):
             return math.inf
-    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
-        return _whole_difference(a, b)
+    least = 0.0
+    if kinds <= set("iu"):  # whose own difference would wrap round
+        # float64 rounds beyond 2^53, but whole numbers that differ do so by at least 1
+        least, a, b = float(np.any(a != b)), a.astype(np.float64), b.astype(np.float64)
     finite = np.isfinite(b)
-    # the usual case, several times as fast as a masked reduction
-    if finite.all() and np.isfinite(a).all():
-        distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
-        return distance / size if size > 0 else distance
     if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
         a[~finite], b[~finite], equal_nan=True
     ):
         return math.inf
-    with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out
-        distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
-    size = float(np.max(np.abs(b), where=finite, initial=0.0))
-    return distance / size if size > 0 else distance
-
-
-def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Return max|a - b| / max|b| of whole numbers, whose own difference would wrap round."""
-    off = a != b
-    if not off.any():
-        return 0.0
-    # float64 rounds beyond 2^53, but whole numbers that differ do so by at least 1.
-    distance = max(
-        1.0, float(np.max(np.abs(a[off].astype(np.float64) - b[off].astype(np.float64))))
-    )
-    size = max(abs(int(b.min())), abs(int(b.max())))
+    if not finite.all():
+        a, b = a[finite], b[finite]
+    distance = max(least, float(np.max(np.abs(a - b), initial=0.0)))
+    size = float(np.max(np.abs(b), initial=0.0))
     return distance / size if size > 0 else distance
 
 
@@ -217,7 +200,7 @@ def _rows_of(matrix: Any, chosen: np.ndarray) -> Any:
     )
 
 
-def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
+def _sampled_product(args: tuple[Any, ...], tolerance: float) -> Reference | None:
     a, b = args
     rows, inner = (int(n) for n in a.shape)
     if 2.0 * rows * inner * int(b.shape[1]) <= _WHOLE_PRODUCT or rows <= _SAMPLED_ROWS:
@@ -234,14 +217,7 @@ def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
         f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked "
         "against float64; the others were not."
     )
-    return Reference(difference, _function_tolerance(args), (Note("skipped", how),))
-
-
-def _function_tolerance(args: tuple[Any, ...]) -> float:
-    any_cuda = len(devices.available()) > 1
-    return tolerance_for(
-        work_arrays.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda")
-    )
+    return Reference(difference, tolerance, (Note("skipped", how),))
 
 
 def of_function(
@@ -265,38 +241,36 @@ def of_function(
         What the baseline's call took on the CPU, to decide whether a float64 run is affordable;
         infinite where none ran there.
     """
-    tolerance = _function_tolerance((args, first))
+    any_cuda = len(devices.available()) > 1
+    tolerance = tolerance_for(
+        work_arrays.dtypes_in(args, first),
+        any_cuda and "tf32" in devices.arithmetic("float32", "cuda"),
+    )
     if _is_product(fn, args):
-        sampled = _sampled_product(args)
+        sampled = _sampled_product(args, tolerance)
         if sampled is not None:
             return sampled
     why = "nothing ran on the CPU that shows how long a float64 run there would take"
     if math.isfinite(call_seconds):
         why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
+    expected = None
     if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
         try:
             expected = flat(fn(*precise_args))
         except Exception as error:
             # the caller's function may refuse float64, and then its own result must do
             why = f"the function does not take float64 ({type(error).__name__})"
-        else:
-            return _held_against(expected, tolerance, ())
-    note = Note(
-        "skipped",
-        f"{why}, so the results were compared with the baseline's result, not with a more precise "
-        "one. Check the baseline separately.",
-    )
-    return _held_against(flat(first), tolerance, (note,))
-
-
-def _held_against(
-    expected: list[np.ndarray], tolerance: float, notes: tuple[Note, ...]
-) -> Reference:
-    if not expected:
-        note = Note(
-            "skipped",
-            "the function returns neither an array nor a number, so agreement could not be "
-            "checked. Return the result from the function.",
+    notes: tuple[Note, ...] = ()
+    if expected is None:
+        sentence = (
+            f"{why}, so the results were compared with the baseline's result, not with a more "
+            "precise one. Check the baseline separately."
         )
-        return Reference(None, tolerance, (note,))
+        expected, notes = flat(first), (Note("skipped", sentence),)
+    if not expected:
+        sentence = (
+            "the function returns neither an array nor a number, so agreement could not be "
+            "checked. Return the result from the function."
+        )
+        return Reference(None, tolerance, (Note("skipped", sentence),))
     return Reference(lambda result: relative_difference(flat(result), expected), tolerance, notes)

@@ -183,30 +183,23 @@ def measure(
         flops=flops,
         nbytes=nbytes,
     )
-    transfer = _validate.flag("measure", "transfer", transfer)
-    cold = _validate.flag("measure", "cold", cold)
-    scripted = _validate.callback("measure", "conditions", conditions)
     if limits.stop():
         raise StoppedError(
             f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
             "again."
         )
 
-    def first_call() -> None:
-        limits.say(0.0, f"first call of {job.label}")
-        job.attempt(job.first_call)
-
     (m,) = in_turns(
         [job],
         limits,
-        first_call,
+        lambda: job.attempt(job.first_call),
         job.notes,
         f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it "
         "again.",
-        transfer=transfer,
-        cold=cold,
+        transfer=_validate.flag("measure", "transfer", transfer),
+        cold=_validate.flag("measure", "cold", cold),
         is_live=clock is None,
-        scripted=scripted,
+        scripted=_validate.callback("measure", "conditions", conditions),
     )
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
@@ -272,21 +265,22 @@ def in_turns(
         Gives the counters, for tests.
     """
     clock, count = jobs[0].clock, len(jobs)
-    read: Callable[..., Readings] | None = conditions.read if is_live else None
+    read: Callable[..., Any] = conditions.read if is_live else lambda *_: None
     if scripted is not None:
-        read = lambda device, before=None: scripted()  # noqa: E731
+        read = lambda *_: scripted()  # noqa: E731
     together = limits._replace(deadline=count * limits.deadline, patience=count * limits.patience)
     with ExitStack() as stack:
         collections = stack.enter_context(calm_collector(clock))
         if is_live:
             turns.take(jobs, stack, turn_notes, limits)
         copies = [job.attempt(job.with_copies) for job in jobs if transfer]
+        limits.say(0.0, f"first call of {jobs[0].label}")
         first_calls()
         if is_live:  # first results may have shown other devices
             turns.take(jobs, stack, turn_notes, limits)
-        before, made = [read and read(job.device, None) for job in jobs], jobs[0].calls
+        before, made = [read(job.device, None) for job in jobs], jobs[0].calls
         loops = [job.attempt(job.loops, limits, cold) for job in jobs]
-        runs = [job.counted(run) for job, (run, _) in zip(jobs, loops, strict=True)]
+        runs = [functools.partial(job.run, run) for job, (run, _) in zip(jobs, loops, strict=True)]
         collections.clear()
         samples = sample_in_turns(
             runs,
@@ -298,15 +292,14 @@ def in_turns(
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
         # all of them before any note: what a note asks of the machine takes time
-        after = [read and read(job.device, last) for job, last in zip(jobs, before, strict=True)]
-        for job, one, first, last in zip(jobs, samples, before, after, strict=True):
+        after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
+        for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
             job.notes += _notes.of_sampling(
                 job, one, limits, first, last, collections, alone=count == 1
             )
             if job.flops or job.nbytes:
                 job.notes += plausibility.of_job(job, float(np.median(one.samples_seconds)), cold)
-        for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
-            if read is not None and not cold and _joules(last) is not None:
+            if first is not None and last is not None and last.gpu is not None and not cold:
                 again = functools.partial(run, one.calls_per_sample) if count > 1 else None
                 _keep_energy(job, read, first, last, job.calls - made, again, limits)
         copied = _copied_seconds(jobs, copies, together) if transfer else [None] * len(jobs)
@@ -316,15 +309,11 @@ def in_turns(
     ]
 
 
-def _joules(readings: Readings | None) -> float | None:
-    return None if readings is None or readings.gpu is None else readings.gpu.energy_joules
-
-
 def _keep_energy(
     job: Job,
-    read: Callable[..., Readings],
-    first: Readings | None,
-    last: Readings | None,
+    read: Callable[..., Any],
+    first: Readings,
+    last: Readings,
     calls: int,
     again: Callable[[], Any] | None,
     limits: Limits,
@@ -335,14 +324,14 @@ def _keep_energy(
     Calls that take turns with others are too short for the counter: then ``again`` is called for a
     while, and counted in place of them.
     """
-    if again is not None:
+    if again is not None and last.gpu is not None and last.gpu.energy_joules is not None:
         end = job.clock() + min(_ENERGY_MOST_SECONDS, _ENERGY_SHARE * limits.deadline)
         first, calls = read(job.device, last), -job.calls
         while job.clock() < end and not limits.stop():
             again()
         last, calls = read(job.device, first), calls + job.calls
-    start, stop = _joules(first), _joules(last)
-    if first is None or last is None or start is None or stop is None:
+    start, stop = (one.gpu.energy_joules if one.gpu else None for one in (first, last))
+    if start is None or stop is None:
         return
     seconds, joules = last.seconds - first.seconds, (stop - start) / max(calls, 1)
     if seconds > ENERGY_STEP_SECONDS and joules > 0:
@@ -360,7 +349,10 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
     """Return the median seconds of each call with both copies; None if stopped before a sample."""
     samples, stopped = [np.zeros(0)] * len(jobs), limits.stop()
     if not stopped:
-        runs = [job.counted(run, keep=False) for job, run in zip(jobs, copies, strict=True)]
+        runs: list[Run] = [
+            functools.partial(job.run, copy, keep=False)
+            for job, copy in zip(jobs, copies, strict=True)
+        ]
         warm = [run(1)[1] for run in runs]
         limits = limits._replace(deadline=_TRANSFER_SHARE * limits.deadline).part(0.7, 0.99)
         found = sample_in_turns(runs, jobs[0].clock, [None] * len(jobs), warm, limits)
@@ -408,20 +400,14 @@ class Job:
     notes: list[Note] = field(default_factory=list)
     energy: tuple[float, float] | None = None  # joules per call, and how far they may be off
 
-    def wait(self) -> Callable[[], None]:
+    def wait(self) -> Callable[[], Any]:
         """Return what waits for the device, and for the one that does the work where another was
         named.
         """
         places = (self.device, self.elsewhere)
         waits = [place.synchronize for place in places if place is not None and not place.is_cpu]
-        if len(waits) == 1:
-            return waits[0]
-
-        def every() -> None:  # nothing on a CPU: there the work is done when the call returns
-            for wait in waits:
-                wait()
-
-        return every
+        # nothing on a CPU: there the work is done when the call returns
+        return waits[0] if len(waits) == 1 else lambda: [wait() for wait in waits]
 
     def first_call(self) -> Any:
         """Make the first call, apart from all others, and learn from its result which device works;
@@ -504,14 +490,15 @@ class Job:
         single = functools.partial(
             make_single_call_loops, self.fn, self.args, self.wait(), self.clock, self.finish
         )
-        is_apart = self.finish is not None
-        loops = single() if is_apart else make_loops(self.fn, self.args, self.wait(), self.clock)
+        loops = make_loops(self.fn, self.args, self.wait(), self.clock)
+        if self.finish is not None:
+            loops = single()
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
-        run, begin = self.counted(loops[0]), self.clock()
+        begin = self.clock()
         for done in range(_WARM_MOST_CALLS):
             if (done and self.clock() - begin >= most) or limits.stop():
                 break
-            self.warm_seconds = min(self.warm_seconds, run(1)[1])
+            self.warm_seconds = min(self.warm_seconds, self.run(loops[0], 1)[1])
         del self.readings[:]  # should a call raise until here, these are what was measured
         return (single(work_arrays.cache_flusher(self.device))[0], None) if cold else loops
 
@@ -544,22 +531,18 @@ class Job:
 
         return run
 
-    def counted(self, run: Run, keep: bool = True) -> Run:
-        """Return the run, its calls counted and its times kept, so that an error can say which call
-        and lose nothing.
+    def run(self, loop: Run, calls: int, keep: bool = True) -> tuple[float, float]:
+        """Run a loop, count its calls and keep its times, so that an error can say which call and
+        lose nothing.
 
         Not ``keep``, the times are of something else (the call with both copies) and must not pass
         for the call's.
         """
-
-        def counted(calls: int) -> tuple[float, float]:
-            self.calls += calls
-            times = self.attempt(run, calls)
-            if keep:
-                self.readings.extend((calls, *times))
-            return times
-
-        return counted
+        self.calls += calls
+        times = self.attempt(loop, calls)
+        if keep:
+            self.readings.extend((calls, *times))
+        return times
 
     def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
         """Return how many calls the newest sample has, and launched and finished seconds per call

@@ -228,7 +228,7 @@ def sample_in_turns(
             break
         for column in columns:
             column.take()
-        now, count = clock(), len(columns[0].finished)
+        now, count = clock(), len(columns[0].samples)
         elapsed, fastest_round, last = now - begin, min(fastest_round, now - last), now
         if elapsed >= next_progress:
             next_progress = elapsed + PROGRESS_SECONDS
@@ -276,25 +276,25 @@ class _Column:
     ticks: float  # that a sample has at least
     longest: float  # seconds of a sample
     calls: int = field(default=0, init=False)  # of each sample; not known yet
-    finished: list[float] = field(default_factory=list, init=False)
-    _launched: list[float] = field(default_factory=list, init=False)
-    _starts: list[float] = field(default_factory=list, init=False)
-    _empty_launched: list[float] = field(default_factory=list, init=False)
-    _empty_finished: list[float] = field(default_factory=list, init=False)
+    # seconds until returned and until finished, and the reading of the clock before
+    samples: list[tuple[float, float, float]] = field(default_factory=list, init=False)
+    # of the empty loop
+    _empties: list[tuple[float, float]] = field(default_factory=list, init=False)
     _taken: int = field(default=0, init=False)
     _every: int = field(default=1, init=False)
     _next_kept: int = field(default=1, init=False)
     # keeping always the first of each pair would see only half of what alternates
     _draw: random.Random = field(default_factory=lambda: random.Random(0), init=False)
 
-    def _begin(self) -> tuple[float, float, float] | None:
+    def _begin(self) -> tuple[float, tuple[float, float]] | None:
         """Find how many calls make a sample that is long enough; where one call is, return it as
         the first sample.
         """
         long_enough = max(READINGS_PER_SAMPLE * self.shortest_step, self.ticks * self.tick)
         wanted, calls = min(long_enough, self.longest), 1
         start = self.clock()
-        launched, finished = self.run(calls)
+        first = self.run(calls)
+        finished = first[1]
         while calls < MOST_CALLS_PER_SAMPLE and not 0 < wanted <= finished:
             if wanted == 0 and finished > 0:
                 if calls == 1:
@@ -313,51 +313,53 @@ class _Column:
                 "grow while the work runs. Pass time.perf_counter, or give the call more to do."
             )
         self.calls = calls
-        return (start, launched, finished) if calls == 1 else None
+        return (start, first) if calls == 1 else None
 
     def take(self) -> None:
         """Take a sample, and one of the empty loop where there are few."""
         first = self._begin() if self.calls == 0 else None
-        start, launched, finished = first or (self.clock(), *self.run(self.calls))
+        start, times = first or (self.clock(), self.run(self.calls))
         self._taken += 1
         if self._taken == self._next_kept:
-            self._starts.append(start)
-            self._launched.append(launched)
-            self.finished.append(finished)
-            if len(self.finished) >= MOST_KEPT:
+            self.samples.append((*times, start))
+            if len(self.samples) >= MOST_KEPT:
                 self._every *= 2
-                kept = [2 * pair + self._draw.randrange(2) for pair in range(MOST_KEPT // 2)]
-                for values in (self._starts, self._launched, self.finished):
-                    values[:] = [values[index] for index in kept]
-            block = self._taken // self._every + 1
-            self._next_kept = block * self._every + (
-                self._draw.randrange(self._every) if self._every > 1 else 0
-            )
+                pairs = range(0, MOST_KEPT, 2)
+                self.samples = [self.samples[one + self._draw.randrange(2)] for one in pairs]
+            self._next_kept = (self._taken // self._every + 1) * self._every
+            if self._every > 1:
+                self._next_kept += self._draw.randrange(self._every)
         wanted = self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0
-        if self.empty is not None and wanted and len(self._empty_finished) < MOST_KEPT:
-            launched, finished = self.empty(self.calls)
-            self._empty_launched.append(launched)
-            self._empty_finished.append(finished)
+        if self.empty is not None and wanted and len(self._empties) < MOST_KEPT:
+            self._empties.append(self.empty(self.calls))
 
     def is_too_short(self) -> bool:
         """Return whether the samples are too short for the clock's tick, as they show it."""
         self.tick = self.tick_per_call() * self.calls
-        return float(np.median(self.finished)) < min(self.ticks * self.tick, self.longest)
+        middle = float(np.median([finished for _, finished, _ in self.samples]))
+        return middle < min(self.ticks * self.tick, self.longest)
 
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
-        samples = self._per_call(self.finished, self._empty_finished)
+        samples = self._per_call()[1]
         allowed = relative_width * float(np.median(samples)) - 2 * self.tick_per_call()
         return allowed > 0 and is_precise(samples, allowed / float(np.median(samples)))
 
-    def _per_call(self, values: list[float], empties: list[float]) -> np.ndarray:
-        overhead = float(np.median(empties)) if empties else 0.0
-        return np.maximum((np.array(values) - overhead) / max(self.calls, 1), 0.0)
+    def _per_call(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return the seconds of each sample until returned and until finished, per call, and how
+        much the empty loop took of the latter.
+        """
+        calls = max(self.calls, 1)
+        empty = np.median(np.array(self._empties or [(0.0, 0.0)]), axis=0)
+        times = np.array(self.samples).reshape(-1, 3)[:, :2]
+        launched, finished = np.maximum((times - empty) / calls, 0.0).T.copy()
+        return launched, finished, float(empty[1]) / calls
 
     def tick_per_call(self) -> float:
         """Return how far a sample may be off because the clock ticks: by one tick at most."""
-        readings = np.unique(self.finished)
-        rounding = 8 * float(np.spacing(self._starts[-1] + self.finished[-1]))
+        readings = np.unique([finished for _, finished, _ in self.samples])
+        _, newest, start = self.samples[-1]
+        rounding = 8 * float(np.spacing(start + newest))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
             return self.tick / self.calls
@@ -368,7 +370,7 @@ class _Column:
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
-        samples = self._per_call(self.finished, self._empty_finished)
+        launched, samples, overhead = self._per_call()
         interval, reason = median_interval(samples)
         if interval is not None:
             tick = self.tick_per_call()
@@ -377,19 +379,18 @@ class _Column:
         if len(samples) and float(np.median(samples)) == 0.0:
             interval = None
             reason = (
-                f"in most samples {self.calls:,} call{'s' if self.calls != 1 else ''} took no "
-                "longer by the clock than the empty loop"
+                f"in most samples {plural(self.calls, 'call')} took no longer by the clock than "
+                "the empty loop"
             )
-        empty = self._empty_finished
         return Sampled(
             samples_seconds=samples,
-            launch_seconds=self._per_call(self._launched, self._empty_launched),
-            sample_starts_seconds=np.array(self._starts),
+            launch_seconds=launched,
+            sample_starts_seconds=np.array([start for _, _, start in self.samples]),
             interval_seconds=interval,
             calls_per_sample=max(self.calls, 1),
             stopped_by=stopped_by,
             no_interval_reason=reason,
-            overhead_seconds=float(np.median(empty)) / self.calls if empty else 0.0,
+            overhead_seconds=overhead,
             kept_every=self._every,
         )
 
@@ -440,7 +441,7 @@ def make({parameters}):
 def make_loops(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    synchronize: Callable[[], None],
+    synchronize: Callable[[], Any],
     clock: Clock,
 ) -> Loops:
     """Return the loops that the sampler runs.
@@ -482,7 +483,7 @@ def _maker(statement: str, parameters: str) -> Callable[..., Run]:
 def make_single_call_loops(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    synchronize: Callable[[], None],
+    synchronize: Callable[[], Any],
     clock: Clock,
     finish: Callable[[Any], Any] | None,
     prepare: Callable[[], None] | None = None,

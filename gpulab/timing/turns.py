@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulab._files import open_regular, try_lock
 from gpulab._validate import expanded
@@ -118,15 +118,11 @@ def _name(device: Device) -> str:
     if device.is_cpu:
         return "cpu"
     identity = ""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if device.torch_type == "cuda":
+        import torch
+
         with guard(f"asking {device} for its identity"):
-            if torch is not None:
-                properties: Any = torch.cuda.get_device_properties(device.index)
-                identity = str(getattr(properties, "uuid", ""))
-            elif cupy is not None:
-                properties = cupy.cuda.runtime.getDeviceProperties(device.index)
-                identity = bytes(properties.get("uuid", b""))[:16].hex()
+            identity = str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
     letters = "".join(c for c in identity.lower() if c.isalnum())
     return f"{device.torch_type}-{letters or device.index}"
 
