@@ -27,7 +27,7 @@ import numpy as np
 from processes import catalogue
 
 from gpulab.timing import statistics
-from gpulab.timing.sampling import sample
+from gpulab.timing.sampling import Limits, sample_in_turns
 
 PROCESSES = catalogue()
 
@@ -65,7 +65,8 @@ def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
         rng = np.random.default_rng([seed, zlib.crc32(process.name.encode()), run])
         drawn = process.draw(rng, int(3 * deadline / 1e-3))
         replay = Replay(drawn.durations_seconds, process.tick_seconds)
-        result = sample(replay.run, replay.clock, deadline=deadline, relative_width=relative_width)
+        limits = Limits(relative_width, deadline)
+        (result,) = sample_in_turns([replay.run], replay.clock, [None], [math.inf], limits)
         n = len(result.samples_seconds)
         samples.append(n)
         narrow += result.stopped_by == "precision"

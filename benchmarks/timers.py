@@ -54,7 +54,7 @@ from interval_coverage import Replay
 from processes import Process, catalogue
 
 from gpulab.timing import measure
-from gpulab.timing.sampling import make_loops, sample
+from gpulab.timing.sampling import Limits, make_loops, sample_in_turns
 
 SYNTHETIC = (
     "independent 2%",
@@ -88,7 +88,9 @@ def bootstrap(values: np.ndarray, rng: np.random.Generator) -> tuple[float, floa
 
 def by_gpulab(replay: Replay, _rng: np.random.Generator) -> tuple[float, float] | None:
     """Measure with gpulab's sampler."""
-    return sample(replay.run, replay.clock, deadline=DEADLINE).interval_seconds
+    limits = Limits(deadline=DEADLINE)
+    (seen,) = sample_in_turns([replay.run], replay.clock, [None], [math.inf], limits)
+    return seen.interval_seconds
 
 
 def _torch_timer(replay: Replay) -> object:
@@ -194,9 +196,9 @@ def buffer_for(target: float) -> bytes:
 def live_gpulab(buffer: bytes, _target: float) -> float:
     """Return gpulab's median."""
     work, empty = make_loops(binascii.crc32, (buffer,), lambda: None, time.perf_counter)
-    return float(
-        np.median(sample(work, time.perf_counter, empty=empty, deadline=0.3).samples_seconds)
-    )
+    limits = Limits(deadline=0.3)
+    (seen,) = sample_in_turns([work], time.perf_counter, [empty], [math.inf], limits)
+    return float(np.median(seen.samples_seconds))
 
 
 def live_torch(buffer: bytes, _target: float) -> float:

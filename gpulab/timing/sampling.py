@@ -131,55 +131,6 @@ class Sampled(NamedTuple):
     kept_every: int = 1
 
 
-def sample(
-    run: Run,
-    clock: Clock,
-    *,
-    empty: Run | None = None,
-    call_seconds: float = math.inf,
-    relative_width: float = 0.02,
-    deadline: float = 2.0,
-) -> Sampled:
-    """Sample one function until its interval is narrow enough, or the deadline has come.
-
-    Parameters
-    ----------
-    run : callable
-        ``run(calls)`` performs this many calls back to back and returns the seconds until the last
-        call had returned, and until the device had finished. Must be warmed up: the sampler does
-        not treat the first call specially.
-    clock : callable
-        Returns seconds; the deadline is in its time.
-    empty : callable, optional
-        The same loop without the work (``make_loops``). It is run between samples, and its median
-        is subtracted.
-    call_seconds : float, optional
-        The fastest call before, as in a warm-up: it keeps the sampler from mistaking a first sample
-        in which the process was paused for a slow call.
-    relative_width : float
-        Width of the interval, relative to the median, to stop at.
-    deadline : float
-        Seconds. The call in flight is finished.
-
-    Returns
-    -------
-    Sampled
-        At least 3 samples, unless a call takes longer than the deadline.
-
-    Raises
-    ------
-    InputError
-        If the clock stands still while 65,536 calls run.
-
-    Notes
-    -----
-    Exceptions from ``run`` pass through unchanged, including KeyboardInterrupt.
-    """
-    return sample_in_turns([run], clock, [empty], [call_seconds], Limits(relative_width, deadline))[
-        0
-    ]
-
-
 def sample_in_turns(
     runs: Sequence[Run],
     clock: Clock,
@@ -195,16 +146,34 @@ def sample_in_turns(
 
     Parameters
     ----------
-    runs, empties, call_seconds : sequence
-        Those of ``sample``, for each function.
+    runs : sequence of callable
+        ``run(calls)`` performs this many calls back to back and returns the seconds until the last
+        call had returned, and until the device had finished. Must be warmed up: the sampler does
+        not treat the first call specially.
     clock : callable
-        As in ``sample``.
+        Returns seconds; the deadline is in its time.
+    empties : sequence of callable or None
+        The same loops without the work (``make_loops``). They are run between samples, and their
+        median is subtracted.
+    call_seconds : sequence of float
+        The fastest call before, as in a warm-up: it keeps the sampler from mistaking a first sample
+        in which the process was paused for a slow call; infinite where none is known.
     limits : Limits
 
     Returns
     -------
     list of Sampled
-        One for each of ``runs``, with the same ``stopped_by``.
+        One for each of ``runs``, with the same ``stopped_by``; at least 3 samples, unless a call
+        takes longer than the deadline.
+
+    Raises
+    ------
+    InputError
+        If the clock stands still while 65,536 calls run.
+
+    Notes
+    -----
+    Exceptions from ``runs`` pass through unchanged, including KeyboardInterrupt.
     """
     deadline = limits.deadline
     begin = last = clock()
@@ -486,7 +455,7 @@ def make_single_call_loops(
     synchronize: Callable[[], Any],
     clock: Clock,
     finish: Callable[[Any], Any] | None,
-    prepare: Callable[[], None] | None = None,
+    prepare: Callable[[], Any] | None = None,
 ) -> Loops:
     """Return the loops for a function whose calls must be timed one by one.
 

@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulab.errors import InputError
 from gpulab.units import plural
 
 Interval = tuple[float, float]
@@ -91,8 +90,8 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
 
     Parameters
     ----------
-    samples : ndarray, shape (n,)
-        In the order taken, equally spaced in calls; any unit.
+    samples : ndarray, shape (n,), float64
+        Finite, in the order taken, equally spaced in calls; any unit.
 
     Returns
     -------
@@ -100,11 +99,6 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
         In the unit of ``samples``; None with fewer than 20 samples.
     reason : str or None
         One sentence where there is no interval.
-
-    Raises
-    ------
-    InputError
-        If the samples are not one-dimensional or not finite.
 
     Notes
     -----
@@ -118,17 +112,11 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
     (None, '3 samples are too few')
     """
     samples = np.asarray(samples, dtype=np.float64)
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise InputError(
-            f"median_interval: samples of shape {samples.shape} with "
-            f"{int((~np.isfinite(samples)).sum())} that are not finite; expected one dimension of "
-            "finite numbers. Pass the samples of one call."
-        )
-    n = len(samples)
-    if n < FEWEST_SAMPLES:
+    if len(samples) < FEWEST_SAMPLES:
+        are = "is" if len(samples) == 1 else "are"
         return None, (
-            f"{n} sample{'s are' if n != 1 else ' is'} too few to estimate their correlation; a 95 "
-            f"% interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
+            f"{plural(len(samples), 'sample')} {are} too few to estimate their correlation; a 95 % "
+            f"interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
         )
     ordered, low, high = _shares(samples)
     return (_quantile(ordered, low), _quantile(ordered, high)), None
@@ -186,17 +174,7 @@ def paired_ratio(baseline: np.ndarray, other: np.ndarray) -> tuple[float, Interv
         nan where a time is zero or there are no samples.
     interval : (float, float) or None
         None too where there are fewer than 20 samples.
-
-    Raises
-    ------
-    InputError
-        If samples are not finite, or differ in number.
     """
-    if len(baseline) != len(other):
-        raise InputError(
-            f"paired_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be paired; "
-            "expected equal numbers."
-        )
     if not len(other) or float(other.min()) <= 0:
         return math.nan, None
     ratios = baseline / other
@@ -210,11 +188,6 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray) -> Interval | None:
     ----------
     baseline, other : ndarray, shape (n,) and (m,)
         Samples in the order taken, in one unit, not negative.
-
-    Raises
-    ------
-    InputError
-        If samples are not finite.
 
     Notes
     -----

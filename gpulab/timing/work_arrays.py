@@ -285,12 +285,8 @@ def copier_to(device: Device, original: Any) -> Callable[[], Any]:
     Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU
     they stay numpy.
     """
-    libraries = {_backends.backend_of(array).name for array in arrays_in(original)}  # type: ignore[union-attr]
+    libraries = libraries_in(original)
     target = next((name for name in ("cupy", "jax", "tensorflow") if name in libraries), "torch")
-
-    def as_tensor(array: Any, library: str) -> Any:
-        owner = _backends.backend("torch")
-        return owner.from_host(array, "cpu", False) if library == "numpy" else array
 
     def change(array: Any, library: str) -> Any:
         owner = _backends.backend(target if library == "numpy" else library)
@@ -305,7 +301,10 @@ def copier_to(device: Device, original: Any) -> Callable[[], Any]:
     if device.is_cpu:
         return lambda: mapped(host, lambda array, name: _backends.backend(name).copy(array))
     if target == "torch":  # once: the tensors lie over numpy's own memory
-        host = mapped(host, as_tensor)
+        torch = _backends.backend("torch")
+        host = mapped(
+            host, lambda a, name: torch.from_host(a, "cpu", False) if name == "numpy" else a
+        )
     return lambda: mapped(host, change)
 
 
@@ -344,7 +343,7 @@ def host_copier() -> Callable[[Any], None]:
     return copy
 
 
-def cache_flusher(device: Device) -> Callable[[], None]:
+def cache_flusher(device: Device) -> Callable[[], Any]:
     """Return what leaves nothing useful in the device's caches, by writing over twice what they
     hold, and has finished when it returns.
 
@@ -356,11 +355,7 @@ def cache_flusher(device: Device) -> Callable[[], None]:
         caches = [cache.total_bytes for cache in probe().caches if cache.level != "L1i"]
         nbytes = max(caches, default=_UNKNOWN_CPU_BYTES)
         buffer = np.zeros(2 * nbytes // 8, dtype=np.int64)
-
-        def flush_host() -> None:
-            np.add(buffer, 1, out=buffer)
-
-        return flush_host
+        return lambda: np.add(buffer, 1, out=buffer)
     import torch
 
     properties: Any = (

@@ -9,7 +9,6 @@ import gpulab as gl
 import numpy as np
 import pytest
 import scipy.stats
-from gpulab.errors import InputError
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -192,12 +191,10 @@ def test_a_ratio_lies_in_its_interval(seed: int) -> None:
 
 
 def test_a_ratio_that_has_no_meaning_has_no_interval() -> None:
-    """Few samples and times of zero; pairs must be as many of each."""
+    """Few samples and times of zero."""
     one, none = 1 + shuffled(50), np.zeros(50)
     assert (ratio_interval(one, none[:3]), ratio_interval(one, none)) == (None, None)
     assert np.isnan(paired_ratio(one, none)[0])
-    with pytest.raises(InputError):
-        paired_ratio(one, none[:3])
 
 
 PROCESSES = {process.name: process for process in processes.catalogue()}
