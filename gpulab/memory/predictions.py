@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -164,7 +165,7 @@ def predict(
     ends: list[int] = []
     with (
         training_step.undisturbed(kind),
-        _square_masks_causal(),
+        mock.patch.object(transformer, "_detect_is_causal_mask", _is_causal),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
         kernel_memory.LengthsAsTensors(),
@@ -190,7 +191,10 @@ def predict(
                 module.__dict__["forward"] = forward
         with (
             training_step.checkpointed(step.model if checkpoint else None) as calls,
-            _following(tracker),
+            contextlib.suppress(Stopped),
+            contextlib.closing(tracker),
+            optimizer_seen(tracker),
+            tracker,
         ):
             step.prepare(tracker, factory, training_step.FakeScaler(kind))
             for number in (1, 2):
@@ -221,16 +225,6 @@ def predict(
         evidence=Evidence.modelled(_ASSUMPTIONS[kind], _SOURCE, KNOWN_ERRORS[kind]),
         **facts,
     )
-
-
-@contextlib.contextmanager
-def _following(tracker: Any) -> Iterator[None]:
-    """Follow what runs in the block; a stop ends it early."""
-    try:
-        with contextlib.suppress(Stopped), optimizer_seen(tracker), tracker:
-            yield
-    finally:
-        tracker.close()
 
 
 def _at_the_peak(tracker: Any, start: int = 0) -> dict[str, Any]:
@@ -438,7 +432,10 @@ def trace(
                 device=None,
             ) as step,
             training_step.checkpointed(step.model if checkpoint else None),
-            _following(tracker),
+            contextlib.suppress(Stopped),
+            contextlib.closing(tracker),
+            optimizer_seen(tracker),
+            tracker,
         ):
             step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
             for number in range(steps):
@@ -459,7 +456,12 @@ def trace(
             )
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()
-        with _following(tracker):
+        with (
+            contextlib.suppress(Stopped),
+            contextlib.closing(tracker),
+            optimizer_seen(tracker),
+            tracker,
+        ):
             kept = model_or_fn(*inputs)  # its own errors pass through as they are
             tracker.mark_gradients()
             del kept
@@ -527,24 +529,13 @@ def fake_errors_unlogged() -> Iterator[None]:
         logger.removeFilter(elsewhere)
 
 
-@contextlib.contextmanager
-def _square_masks_causal() -> Iterator[None]:
-    """Let ``nn.Transformer`` take a square mask for the causal one: it would look at the values,
-    which a fake has not.
+def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Take a square mask for the causal one: ``nn.Transformer`` would look at the values, which a
+    fake has not.
     """
-    name = "_detect_is_causal_mask"
-    original = getattr(transformer, name)
-
-    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-        if is_causal is not None:
-            return is_causal
-        return mask is not None and mask.dim() == 2 and mask.shape[0] == mask.shape[1]
-
-    setattr(transformer, name, detect)
-    try:
-        yield
-    finally:
-        setattr(transformer, name, original)
+    if is_causal is not None:
+        return is_causal
+    return mask is not None and mask.dim() == 2 and mask.shape[0] == mask.shape[1]
 
 
 def model_made_by(factory: Any, device_type: str, function: str = "predict") -> Any:

@@ -144,7 +144,39 @@ class Timeline(Result):
 
 
 @dataclass(frozen=True)
-class MemoryTrace(Result):
+class _Peak:
+    """What a trace and a prediction have in common."""
+
+    label: str
+    peak_bytes: int
+    peak_by_category: Mapping[str, int]
+    peak_operator: str
+    peak_phase: str
+    peak_tensors: tuple[LiveTensor, ...]
+    timeline: Timeline
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return [
+            (f"- {category}", format_bytes(self.peak_by_category[category]))
+            for category in CATEGORIES
+            if self.peak_by_category.get(category)
+        ]
+
+    def _tensors(self, most: int) -> list[tuple[str, str]]:
+        return [
+            (
+                f"at the peak: {t.name or t.operator} ({t.category}, "
+                f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype})",
+                format_bytes(t.nbytes),
+            )
+            for t in self.peak_tensors[:most]
+        ]
+
+
+@dataclass(frozen=True)
+class MemoryTrace(_Peak, Result):
     """What held a device's memory while a training step (or a function) ran.
 
     Attributes
@@ -164,16 +196,7 @@ class MemoryTrace(Result):
     evidence : Evidence
     """
 
-    label: str
     device: str
-    peak_bytes: int
-    peak_by_category: Mapping[str, int]
-    peak_operator: str
-    peak_phase: str
-    peak_tensors: tuple[LiveTensor, ...]
-    timeline: Timeline
-    notes: tuple[Note, ...]
-    evidence: Evidence
 
     def __repr__(self) -> str:
         where = f" in {self.peak_phase} ({self.peak_operator})" if self.peak_operator else ""
@@ -188,15 +211,15 @@ class MemoryTrace(Result):
         )
         rows = [
             (peak, format_bytes(self.peak_bytes)),
-            *_category_rows(self.peak_by_category),
-            *((_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]),
+            *self._parts(),
+            *self._tensors(10),
             *note_rows(self.notes, 2),
         ]
         return (f"memory of {self.label}", "bytes"), rows
 
 
 @dataclass(frozen=True)
-class Prediction(Result):
+class Prediction(_Peak, Result):
     """The memory that a training step will need, determined without running it.
 
     Attributes
@@ -229,23 +252,14 @@ class Prediction(Result):
     evidence : Evidence
     """
 
-    label: str
-    peak_bytes: int
     first_step_peak_bytes: int
     scratch_bytes: int
     kept_bytes: int
-    peak_by_category: Mapping[str, int]
-    peak_operator: str
-    peak_phase: str
-    peak_tensors: tuple[LiveTensor, ...]
     parameter_count: int
     optimizer: str
     precision: str
     checkpoint: bool
     device_type: str
-    timeline: Timeline
-    notes: tuple[Note, ...]
-    evidence: Evidence
 
     def needed_bytes(self, device_kind: str = "cpu") -> int:
         """Return peak, scratch and a margin: what must be free for the step to be safe on such a
@@ -289,26 +303,11 @@ class Prediction(Result):
         """Return the peak, what it is made of, the scratch and the largest tensors."""
         rows = [
             (f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)),
-            *_category_rows(self.peak_by_category),
+            *self._parts(),
             ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
             ("first step's peak", format_bytes(self.first_step_peak_bytes)),
             ("kept between steps", format_bytes(self.kept_bytes)),
-            *((_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:5]),
+            *self._tensors(5),
             *note_rows(self.notes, 2),
         ]
         return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
-
-
-def _category_rows(by_category: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [
-        (f"- {category}", format_bytes(by_category[category]))
-        for category in CATEGORIES
-        if by_category.get(category)
-    ]
-
-
-def _describe(tensor: LiveTensor) -> str:
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
-    return (
-        f"at the peak: {tensor.name or tensor.operator} ({tensor.category}, {shape} {tensor.dtype})"
-    )

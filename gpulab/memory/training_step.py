@@ -36,6 +36,7 @@ _ONE_AT_A_TIME = threading.RLock()
 # Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed
 # from them alone is known.
 _VALUES = 4096
+_OF_MODULES = ("_parameters", "_buffers", "_modules")  # where PyTorch keeps what a module holds
 
 
 class Lender:
@@ -177,7 +178,17 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
             kept.append((module, attributes, [(each, each.copy()) for each in containers]))
         try:
             for module in modules:
-                _lend(lender, module)
+                attributes = module.__dict__
+                for group in _OF_MODULES[:2]:
+                    attributes[group] = {
+                        name: None if tensor is None else lender.tensor(tensor)
+                        for name, tensor in attributes[group].items()
+                    }
+                for name, value in list(attributes.items()):
+                    if name not in _OF_MODULES and not name.endswith("_hooks"):
+                        attributes[name] = lender.everything(value)
+                if attributes.get("_compiled_call_impl") is not None:
+                    attributes["_compiled_call_impl"] = None
             yield
         finally:
             try:
@@ -196,20 +207,6 @@ def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> 
         for container, content in containers:
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(content)
-
-
-def _lend(lender: Lender, module: Any) -> None:
-    attributes = module.__dict__
-    for group in ("_parameters", "_buffers"):
-        attributes[group] = {
-            name: None if t is None else lender.tensor(t) for name, t in attributes[group].items()
-        }
-    for name, value in list(attributes.items()):
-        if name in ("_parameters", "_buffers", "_modules") or name.endswith("_hooks"):
-            continue
-        attributes[name] = lender.everything(value)
-    if attributes.get("_compiled_call_impl") is not None:
-        attributes["_compiled_call_impl"] = None
 
 
 @contextlib.contextmanager
@@ -236,24 +233,17 @@ def autocast_off(device_type: str) -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
-    generators back after it.
+    generators of Python, NumPy and torch back after it.
     """
-    with (
-        generators_kept(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        autocast_off(device_type),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
-    """Put the random generators of Python, NumPy and torch back after the block."""
     python, legacy = random.getstate(), np.random.get_state()
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)):
+        with (
+            torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            autocast_off(device_type),
+        ):
             yield
     finally:
         random.setstate(python)

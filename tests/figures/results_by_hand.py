@@ -223,7 +223,6 @@ def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
     peaks = {"parameters": MIB, "activations": 8 * MIB}
     return memory.MemoryTrace(
         "a model",
-        "cpu",
         9 * MIB,
         peaks,
         "aten.add.Tensor",
@@ -232,6 +231,7 @@ def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
         line,
         (),
         evidence(badge),
+        "cpu",
     )
 
 
@@ -247,21 +247,21 @@ def prediction(batch: int = 1) -> memory.Prediction:
     return memory.Prediction(
         "MLP",
         sum(by.values()),
-        8 * MIB,
-        MIB,
-        6 * MIB,
         by,
         "aten.mm.default",
         "backward",
         (weight,),
+        memory_trace("modelled").timeline,
+        (),
+        evidence("modelled"),
+        8 * MIB,
+        MIB,
+        6 * MIB,
         2**19,
         "Adam",
         "float32",
         False,
         "cpu",
-        memory_trace("modelled").timeline,
-        (),
-        evidence("modelled"),
     )
 
 
