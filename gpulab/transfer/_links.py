@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.transfer.copies import Sweep, SweepPoint
 from gpulab.units import format_bytes_per_second, format_seconds
-
-if TYPE_CHECKING:
-    from gpulab.transfer._fit import AlphaBeta
 
 # Default sizes of sweeps: every power of two from 1 KiB to 1 GiB.
 SIZES = tuple(2**k for k in range(10, 31))
@@ -57,13 +54,6 @@ KNOWN_ERRORS: Mapping[tuple[str, str], str] = {
         "on nvidia-h200 the recorded time is 1.6 times the model's in the median of 42 cases, 1.4 "
         "to 2.5 times in the middle 80 %"
     ),
-}
-# The same of a processor.
-PROCESSOR_ERRORS: Mapping[str, str] = {
-    "nvidia-h200": (
-        "on nvidia-h200 the recorded time is 4.1 times the model's in the median of 416 cases, 1.2 "
-        "to 21 times in the middle 80 %"
-    )
 }
 # Without a GPU and without a name: the link that most of today's machines have.
 DEFAULT_LINK = "pcie4-x16"
@@ -139,11 +129,6 @@ class Link(Result):
                 evidence.known_error,
             )
         return Sweep(self.name, "", points, None, (), evidence, None)
-
-    @classmethod
-    def from_fit(cls, fit: AlphaBeta, name: str) -> Link:
-        """Return the link that a fit describes (its first latency and its last bandwidth)."""
-        return cls(name, fit.latency_seconds, fit.bandwidth_bytes_per_second, fit.evidence)
 
 
 def link_names() -> tuple[str, ...]:
@@ -258,7 +243,8 @@ _H200 = ProcessorModel(
         "a launch of 2.5 us",
         "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet "
         "(float64)",
-        PROCESSOR_ERRORS.get("nvidia-h200"),
+        "on nvidia-h200 the recorded time is 4.1 times the model's in the median of 416 cases, 1.2 "
+        "to 21 times in the middle 80 %",
     ),
 )
 _PROCESSORS: Mapping[str, ProcessorModel] = {_H200.name: _H200}

@@ -4,7 +4,7 @@ thread, or over a modelled link.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import queue
 import statistics
 import threading
@@ -156,14 +156,14 @@ def measure_overlap(
     share = _validate.deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
-    def serial() -> None:
-        lanes.copy()
-        lanes.compute()
-
     label = f"overlap of {format_bytes(size)} in {plural(count, 'chunk')}"
     return (
         timing.measure(
-            serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"
+            lambda: (lanes.copy(), lanes.compute()),
+            device=where,
+            deadline=share,
+            nbytes=size,
+            label=f"{label}: one after the other",
         ),
         timing.measure(
             lanes.chunked,
@@ -430,7 +430,7 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
     """
     length = nbytes // ITEMSIZE
     source, target = np.ones(length, dtype=np.float32), np.zeros(length, dtype=np.float32)
-    parts = [(source[part], target[part]) for part in _slices(length, chunks)]
+    parts = list(zip(*(np.array_split(each, chunks) for each in (source, target)), strict=True))
     now = time.perf_counter
 
     def timed(fn: Callable[..., Any], *args: Any) -> float:
@@ -470,11 +470,6 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
     )
 
 
-def _slices(length: int, chunks: int) -> list[slice]:
-    edges = [length * i // chunks for i in range(chunks + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
-
-
 def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> Lanes:
     """Return the arrangements with two streams and pinned memory, timed by events."""
     import torch
@@ -483,12 +478,11 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
 
     source = torch.ones(nbytes // ITEMSIZE).pin_memory()
     target = torch.zeros(nbytes // ITEMSIZE, device=str(device))
-    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
+    parts = list(zip(source.tensor_split(chunks), target.tensor_split(chunks), strict=True))
     with cuda.device(device.index):
         copy_stream, compute_stream = cuda.Stream(), cuda.Stream()
 
-    def event() -> Any:
-        return cuda.Event(enable_timing=True)
+    event = functools.partial(cuda.Event, enable_timing=True)
 
     def timed(fn: Callable[[], Any]) -> float:
         with cuda.device(device.index), cuda.stream(compute_stream):
@@ -499,9 +493,6 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
             end.record()
             device.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
-
-    def send() -> None:
-        target.copy_(source, non_blocking=True)
 
     chosen = Passes(lambda x: x.mul_(_FACTOR)) if work is None else work
 
@@ -528,4 +519,9 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
         ]
         return max(row[3] for row in at), spans
 
-    return Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked, chosen)
+    return Lanes(
+        lambda: timed(lambda: target.copy_(source, non_blocking=True)),
+        lambda: timed(lambda: chosen(target)),
+        chunked,
+        chosen,
+    )

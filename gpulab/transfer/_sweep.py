@@ -457,8 +457,9 @@ def link(
     if name is None and not own_values:
         where = devices.default()
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
-            measured = sweep(where, ("to_device",), (memory,), deadline=deadline)
-            return Link.from_fit(measured.fit(), f"{where.name}, {memory} memory")
+            fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()
+            rates = fit.latency_seconds, fit.bandwidth_bytes_per_second
+            return Link(f"{where.name}, {memory} memory", *rates, fit.evidence)
     return named_link(
         DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory
     )

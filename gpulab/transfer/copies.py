@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, note_rows
+from gpulab.transfer._fit import AlphaBeta, fit
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
-
-if TYPE_CHECKING:
-    from gpulab.transfer._fit import AlphaBeta
 
 SERIES_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 
@@ -119,8 +117,6 @@ class Sweep(Result):
         InputError
             If there is no such series, or it has fewer than three sizes.
         """
-        from gpulab.transfer._fit import fit
-
         points = self.select(direction, memory)
         return fit([p.nbytes for p in points], [p.median_seconds for p in points], self.evidence)
 

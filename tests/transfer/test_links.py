@@ -11,7 +11,6 @@ import pytest
 import torch
 from gpulab import recordings, transfer
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
-from gpulab.transfer import Link
 
 from fake_machine import MIB, Clock, lines, play_gpus, play_link, private_turns  # noqa: F401
 
@@ -68,7 +67,7 @@ def test_a_modelled_sweep_is_the_formula() -> None:
     assert all(p.median_seconds == link.seconds(p.nbytes) for p in exact.points)
     assert noisy == link.sweep(noise_ratio=0.03, seed=1) != link.sweep(noise_ratio=0.03)
     assert {exact.evidence.badge, noisy.evidence.badge, exact.points[0].samples} == {"MODELLED", 0}
-    found = Link.from_fit(noisy.fit(), "again")
+    found = noisy.fit()
     assert found.latency_seconds == pytest.approx(1e-5, rel=0.1)
     assert found.bandwidth_bytes_per_second == pytest.approx(25e9, rel=0.05)
     by_name = transfer.sweep(link="pcie4", sizes=[2**20, 2**10])
