@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,22 +52,10 @@ _PRODUCTS = {
 Difference = Callable[[Any], float]
 
 
-class Reference(NamedTuple):
-    """What the results are held against.
-
-    Attributes
-    ----------
-    difference : callable or None
-        Takes a result on any device, returns max|a - reference| / max|reference|; None where
-        nothing can be checked.
-    tolerance : float
-    notes : tuple of Note
-        How the reference was made, where that is not the full float64 run.
-    """
-
-    difference: Difference | None
-    tolerance: float
-    notes: tuple[Note, ...] = ()
+# What the results are held against: the difference of a result from the reference (None where
+# nothing can be checked), the tolerance, and notes on how the reference was made, where that is not
+# the full float64 run.
+Reference = tuple[Difference | None, float, tuple[Note, ...]]
 
 
 def tolerance_for(dtypes: tuple[str, ...], tf32: bool) -> float:
@@ -175,19 +163,6 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
     return distance / size if size > 0 else distance
 
 
-def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether this is the product of two dense matrices, by one of the libraries' own
-    functions.
-    """
-    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
-        return False  # of a sparse one PyTorch takes no rows
-    return fn is operator.matmul or any(
-        fn is getattr(sys.modules.get(library), word, None)
-        for library, words in _PRODUCTS.items()
-        for word in words
-    )
-
-
 def _rows_of(matrix: Any, chosen: np.ndarray) -> Any:
     """Return some rows of a matrix, where it lies; TensorFlow's tensors take no array of
     indices.
@@ -200,7 +175,18 @@ def _rows_of(matrix: Any, chosen: np.ndarray) -> Any:
     )
 
 
-def _sampled_product(args: tuple[Any, ...], tolerance: float) -> Reference | None:
+def _sampled_product(fn: Any, args: tuple[Any, ...], tolerance: float) -> Reference | None:
+    """Return rows of a large product of two dense matrices as its reference; None for a small one,
+    and for what is not one of the libraries' own products.
+    """
+    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
+        return None  # of a sparse one PyTorch takes no rows
+    if fn is not operator.matmul and not any(
+        fn is getattr(sys.modules.get(library), word, None)
+        for library, words in _PRODUCTS.items()
+        for word in words
+    ):
+        return None
     a, b = args
     rows, inner = (int(n) for n in a.shape)
     if 2.0 * rows * inner * int(b.shape[1]) <= _WHOLE_PRODUCT or rows <= _SAMPLED_ROWS:
@@ -217,7 +203,7 @@ def _sampled_product(args: tuple[Any, ...], tolerance: float) -> Reference | Non
         f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked "
         "against float64; the others were not."
     )
-    return Reference(difference, tolerance, (Note("skipped", how),))
+    return difference, tolerance, (Note("skipped", how),)
 
 
 def of_function(
@@ -246,10 +232,9 @@ def of_function(
         work_arrays.dtypes_in(args, first),
         any_cuda and "tf32" in devices.arithmetic("float32", "cuda"),
     )
-    if _is_product(fn, args):
-        sampled = _sampled_product(args, tolerance)
-        if sampled is not None:
-            return sampled
+    sampled = _sampled_product(fn, args, tolerance)
+    if sampled is not None:
+        return sampled
     why = "nothing ran on the CPU that shows how long a float64 run there would take"
     if math.isfinite(call_seconds):
         why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
@@ -272,5 +257,5 @@ def of_function(
             "the function returns neither an array nor a number, so agreement could not be "
             "checked. Return the result from the function."
         )
-        return Reference(None, tolerance, (Note("skipped", sentence),))
-    return Reference(lambda result: relative_difference(flat(result), expected), tolerance, notes)
+        return None, tolerance, (Note("skipped", sentence),)
+    return lambda result: relative_difference(flat(result), expected), tolerance, notes

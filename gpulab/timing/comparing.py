@@ -154,11 +154,12 @@ def compare_within(
         results = [job.attempt(job.first_call) for job in jobs]
         # what the function costs on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
-        reference = agreement.of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
-        tolerance = reference.tolerance if tolerance is None else tolerance
-        check = reference.difference
+        check, usual, found = agreement.of_function(
+            jobs[0].fn, jobs[0].args, precise, results[0], seconds
+        )
+        tolerance = usual if tolerance is None else tolerance
         differences.extend(None if check is None else check(result) for result in results)
-        agreement_notes.extend(reference.notes)
+        agreement_notes.extend(found)
 
     measurements = in_turns(
         jobs,

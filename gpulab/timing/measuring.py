@@ -26,7 +26,6 @@ from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
 from gpulab.devices.nvml import ENERGY_STEP_SECONDS
 from gpulab.errors import (
-    DeviceError,
     GpulabError,
     InputError,
     MeasurementError,
@@ -432,8 +431,7 @@ class Job:
         self.first_seconds = self.clock() - start
         working = self.device
         if self.is_named:
-            self.elsewhere = self._other_accelerator(result)
-            self.notes += self._skipped(result, before)
+            self._check_device(result, before)
         elif working.is_cpu:
             self.device = (
                 work_arrays.device_of_values((result,)) or work_arrays.newly_used(before) or working
@@ -449,39 +447,33 @@ class Job:
             self.working_set_bytes = float(min(arrays or self.nbytes, self.nbytes))
         return result
 
-    def _other_accelerator(self, result: Any) -> Device | None:
-        """Return the accelerator that the result is on (or, where it has no arrays, the arguments)
-        if it is not the named device.
+    def _check_device(self, result: Any, before: dict[int, int]) -> None:
+        """Wait for another accelerator too, where the result is there (or, where it has no arrays,
+        the arguments), and note that the named device is not the one that was seen at work.
         """
-        try:
-            seen = work_arrays.device_of_values(
-                (result,), self.device
-            ) or work_arrays.device_of_values((self.args,), self.device)
-        except DeviceError:
-            # of a kind that this machine does not list, such as "meta": nothing can wait for it
-            return None
-        return None if seen is None or seen.is_cpu or seen == self.device else seen
-
-    def _skipped(self, result: Any, before: dict[int, int]) -> list[Note]:
-        """Return the note that the named device is not the one that was seen at work."""
-        named, seen = self.device, self.elsewhere
-        if seen is not None:
+        named, given = self.device, work_arrays.device_of(self.fn, self.args)
+        made = work_arrays.device_of_values((result,), named)
+        seen = made or work_arrays.device_of_values((self.args,), named)
+        if seen is not None and not seen.is_cpu and seen != named:
+            self.elsewhere = seen
             sentence = (
                 f"the arrays are on {seen}, and {named} was named: both were waited for, but the "
                 f"result is labeled {named}. Name {seen}, or move the arrays first: "
                 f"gl.to_device(x, '{named}')."
             )
-            return [Note("skipped", sentence)]
-        ends = work_arrays.device_of(self.fn, self.args), work_arrays.device_of_values((result,))
-        on_host = all(place is not None and place.is_cpu for place in ends)
         # a function that copies there and back by itself did work there
-        if named.is_cpu or not on_host or work_arrays.newly_used(before) == named:
-            return []
-        sentence = (
-            f"inputs and result are on the host: nothing shows that {named} did any work. Pass "
-            "gl.to_device(x), or device='cpu'."
-        )
-        return [Note("skipped", sentence)]
+        elif (
+            not named.is_cpu
+            and all(place is not None and place.is_cpu for place in (given, made))
+            and work_arrays.newly_used(before) != named
+        ):
+            sentence = (
+                f"inputs and result are on the host: nothing shows that {named} did any work. Pass "
+                "gl.to_device(x), or device='cpu'."
+            )
+        else:
+            return
+        self.notes.append(Note("skipped", sentence))
 
     def loops(self, limits: Limits, cold: bool) -> tuple[Run, Run | None]:
         """Return the loops that the sampler runs, around the work and around nothing, after calls
