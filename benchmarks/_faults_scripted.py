@@ -13,7 +13,7 @@ import numpy as np
 from gpulab.devices import Figure, MemoryLevel, conditions
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.evidence import Note
-from gpulab.timing import Measurement, measure, plausibility
+from gpulab.timing import Measurement, measure, notes
 
 DEADLINE = 2.0
 CALL_SECONDS = 1e-3
@@ -281,23 +281,21 @@ def too_fast(seed: int) -> list[Note]:
     set in some level.
     """
     rng = np.random.default_rng(seed)
-    above = plausibility.ALLOWANCE * (1 + size(rng))
+    above = notes.ALLOWANCE * (1 + size(rng))
     if seed % 2:
-        return plausibility.check(1.0, 1e12 * above, None, None, PEAK, LEVELS)
+        return notes.check(1.0, 1e12 * above, None, None, PEAK, LEVELS)
     working_set = float(2 ** rng.uniform(10, 34))
-    top = plausibility.fastest_rate(working_set, LEVELS) or 0.0
-    return plausibility.check(
-        working_set / (top * above), None, working_set, working_set, PEAK, LEVELS
-    )
+    top = notes.fastest_rate(working_set, LEVELS) or 0.0
+    return notes.check(working_set / (top * above), None, working_set, working_set, PEAK, LEVELS)
 
 
 def cached(seed: int) -> list[Note]:
     """A working set that fits a cache, faster than main memory by 5 % or more."""
     rng = np.random.default_rng(seed)
     working_set = float(2 ** rng.uniform(10, 25))
-    top = plausibility.fastest_rate(working_set, LEVELS) or 0.0
-    rate = min(4e10 * plausibility.ALLOWANCE * (1 + size(rng)), top)
-    return plausibility.check(working_set / rate, None, working_set, working_set, PEAK, LEVELS)
+    top = notes.fastest_rate(working_set, LEVELS) or 0.0
+    rate = min(4e10 * notes.ALLOWANCE * (1 + size(rng)), top)
+    return notes.check(working_set / rate, None, working_set, working_set, PEAK, LEVELS)
 
 
 def possible(seed: int) -> list[Note]:
@@ -305,7 +303,7 @@ def possible(seed: int) -> list[Note]:
     rng = np.random.default_rng(seed)
     working_set = float(2 ** rng.uniform(26, 34))
     seconds = working_set / (4e10 * rng.uniform(0.2, 0.95))
-    return plausibility.check(
+    return notes.check(
         seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, PEAK, LEVELS
     )
 

@@ -16,9 +16,10 @@ from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _notes, agreement, work_arrays
+from gpulab.timing import agreement, work_arrays
 from gpulab.timing.measurement import Comparison, ComparisonRow, Measurement
 from gpulab.timing.measuring import Job, checked_limits, in_turns
+from gpulab.timing.notes import no_interval, ordered
 from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import paired_ratio, ratio_interval
 from gpulab.units import plural
@@ -251,7 +252,7 @@ def _judged(
     others = [row for row in rows if row.speedup is not None and not bad]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:
-        notes.append(_notes.no_interval("the samples do not determine an interval for the ratio"))
+        notes.append(no_interval("the samples do not determine an interval for the ratio"))
     return Comparison(
         label=label,
         rows=tuple(rows),
@@ -259,7 +260,7 @@ def _judged(
         speedup_interval=best.speedup_interval if best else None,
         max_relative_difference=max(known, default=None),
         tolerance=tolerance,
-        notes=_notes.ordered(notes),
+        notes=ordered(notes),
         evidence=Evidence.measured(
             " and ".join(dict.fromkeys(m.environment.device for m in measurements)),
             sum(len(m.samples_seconds) for m in measurements),

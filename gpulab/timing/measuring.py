@@ -2,7 +2,7 @@
 
 ``measure`` has one function, ``compare`` has several that take turns; both go through ``in_turns``,
 which reads from the turn on the device to the notes. ``sampling`` takes the samples, ``statistics``
-computes the interval, ``_notes`` and ``plausibility`` say what is wrong with a figure.
+computes the interval, ``notes`` says what is wrong with a figure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import _notes, plausibility, turns, work_arrays
+from gpulab.timing import notes, turns, work_arrays
 from gpulab.timing.measurement import Measurement
 from gpulab.timing.sampling import (
     Limits,
@@ -293,11 +293,9 @@ def in_turns(
         # all of them before any note: what a note asks of the machine takes time
         after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
         for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
-            job.notes += _notes.of_sampling(
-                job, one, limits, first, last, collections, alone=count == 1
+            job.notes += notes.of_sampling(
+                job, one, limits, first, last, collections, alone=count == 1, cold=cold
             )
-            if job.flops or job.nbytes:
-                job.notes += plausibility.of_job(job, float(np.median(one.samples_seconds)), cold)
             if first is not None and last is not None and last.gpu is not None and not cold:
                 again = functools.partial(run, one.calls_per_sample) if count > 1 else None
                 _keep_energy(job, read, first, last, job.calls - made, again, limits)
@@ -571,7 +569,7 @@ class Job:
             )
             starts = np.zeros(len(samples))
             sampled = Sampled(samples, launches, starts, None, calls, "stopped", reason, 0.0)
-            self.notes.append(_notes.no_interval(reason))
+            self.notes.append(notes.no_interval(reason))
             partial = _measurement(self, sampled, None, cold=False)
             kept = f"{count} taken before {'is' if len(samples) == 1 else 'are'} in .partial"
         return MeasurementError(
@@ -612,7 +610,7 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
         calls_per_sample=sampled.calls_per_sample,
         flops=None if job.flops is None else float(job.flops),
         nbytes=None if job.nbytes is None else float(job.nbytes),
-        notes=_notes.ordered(job.notes),
+        notes=notes.ordered(job.notes),
         evidence=Evidence.measured(environment.device, len(samples), environment.date, precision),
         environment=environment,
         energy_joules=joules,

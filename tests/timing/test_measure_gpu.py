@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gpulab.devices import Figure, MemoryLevel
-from gpulab.timing.plausibility import check, fastest_rate
+from gpulab.timing.notes import check, fastest_rate
 
 from fake_machine import MIB, Clock, DeviceArray, lines, play_gpus, private_turns  # noqa: F401
 
