@@ -185,7 +185,7 @@ class _Swapped(torch.autograd.Function):
         )
 
 
-class _InSmall(TorchFunctionMode):
+class InSmall(TorchFunctionMode):
     """Within the block a recurrent layer that runs step by step does so in small."""
 
     def __init__(self, tracker: Any) -> None:
@@ -264,14 +264,6 @@ class _InSmall(TorchFunctionMode):
         found = func(small[0], inputs if name == "lstm" else inputs[0], weights, *args[3:])
         whole = [(*x.shape[:2], projected * (1 + both)), *(s.shape for s in states)]
         return _Swapped.apply(swap, whole, *found)  # type: ignore[no-untyped-call]
-
-
-def in_small(tracker: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a recurrent layer's ``forward`` gives; where it runs step by step, it does so in
-    small.
-    """
-    with _InSmall(tracker):
-        return forward(*args, **kwargs)
 
 
 # -- scratch -------------------------------------------------------------------------------------

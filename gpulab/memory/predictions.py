@@ -5,7 +5,6 @@ real autograd and optimizer code, and traced while it runs, operator by operator
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -180,43 +179,31 @@ def predict(
             new_storage=fake_storage,
             device=kind,
         ) as step,
+        kernel_memory.InSmall(tracker),
+        training_step.checkpointed(step.model if checkpoint else None) as calls,
+        contextlib.suppress(Stopped),
+        contextlib.closing(tracker),
+        optimizer_seen(tracker),
+        tracker,
     ):
-        for module in [
-            each
-            for root in (step.model, *training_step.modules_in(loss))
-            for each in root.modules()
-        ]:
-            if isinstance(module, torch.nn.RNNBase):
-                forward = functools.partial(kernel_memory.in_small, tracker, module.forward)
-                module.__dict__["forward"] = forward
-        with (
-            training_step.checkpointed(step.model if checkpoint else None) as calls,
-            contextlib.suppress(Stopped),
-            contextlib.closing(tracker),
-            optimizer_seen(tracker),
-            tracker,
-        ):
-            step.prepare(tracker, factory, training_step.FakeScaler(kind))
-            for number in (1, 2):
-                report(number / 3, f"following step {number}")
-                step.run(tracker)
-                ends.append(len(tracker.operators))
-        if tracker.is_stopped:
-            raise StoppedError(
-                "predict: stopped before a whole step was traced; expected it to finish. Call it "
-                "again."
-            )
-        label = type(step.model).__name__
-        count = sum(p.numel() for p in step.model.parameters())
+        step.prepare(tracker, factory, training_step.FakeScaler(kind))
+        for number in (1, 2):
+            report(number / 3, f"following step {number}")
+            step.run(tracker)
+            ends.append(len(tracker.operators))
+    if tracker.is_stopped:
+        raise StoppedError(
+            "predict: stopped before a whole step was traced; expected it to finish. Call it again."
+        )
     report(1.0, "done")
     facts = _at_the_peak(tracker, ends[0])
     inside = max(0, tracker.with_scratch - facts["peak_bytes"])
     return Prediction(
-        label=label,
+        label=type(step.model).__name__,
         first_step_peak_bytes=tracker.peak(0, ends[0])[1],
         scratch_bytes=inside + len(calls) // 2 * _GENERATOR_BYTES,
         kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
-        parameter_count=count,
+        parameter_count=sum(p.numel() for p in step.model.parameters()),
         optimizer=name,
         precision=precision,
         checkpoint=checkpoint,
