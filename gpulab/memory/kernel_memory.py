@@ -99,22 +99,6 @@ def _ctc_loss(log_probabilities: Any, targets: Any, _: Any, lengths: Any, *rest:
     )
 
 
-class LengthsAsTensors(TorchFunctionMode):
-    """Within the block CTC gets its lengths as tensors: PyTorch reads a list in a way that fake
-    tensors do not allow.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, CTC with other lengths."""
-        if getattr(func, "__name__", "") == "ctc_loss":
-            with unset_fake_temporarily():
-                args = [
-                    torch.tensor(value) if isinstance(value, (list, tuple)) else value
-                    for value in args
-                ]
-        return func(*args, **(kwargs or {}))
-
-
 def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
     """Run a fake operator and return its result with the sizes that the real one has."""
     if (
@@ -185,8 +169,10 @@ class _Swapped(torch.autograd.Function):
         )
 
 
-class InSmall(TorchFunctionMode):
-    """Within the block a recurrent layer that runs step by step does so in small."""
+class CallsOnFakes(TorchFunctionMode):
+    """Within the block a recurrent layer that runs step by step does so in small, and CTC gets its
+    lengths as tensors: PyTorch reads a list in a way that fake tensors do not allow.
+    """
 
     def __init__(self, tracker: Any) -> None:
         super().__init__()
@@ -195,6 +181,9 @@ class InSmall(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function."""
         name = getattr(func, "__name__", "")
+        if name == "ctc_loss":
+            with unset_fake_temporarily():
+                args = [torch.tensor(a) if isinstance(a, (list, tuple)) else a for a in args]
         if (
             name not in ("gru", "rnn_tanh", "rnn_relu", "lstm")
             or len(args) != 9

@@ -167,7 +167,6 @@ def predict(
         mock.patch.object(transformer, "_detect_is_causal_mask", _is_causal),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
-        kernel_memory.LengthsAsTensors(),
         training_step.on_substitutes(
             "predict",
             tracker,
@@ -179,7 +178,7 @@ def predict(
             new_storage=fake_storage,
             device=kind,
         ) as step,
-        kernel_memory.InSmall(tracker),
+        kernel_memory.CallsOnFakes(tracker),
         training_step.checkpointed(step.model if checkpoint else None) as calls,
         contextlib.suppress(Stopped),
         contextlib.closing(tracker),
