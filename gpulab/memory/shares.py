@@ -44,7 +44,8 @@ class Limit:
         self.nbytes, self.device, self._on_top = nbytes, device, on_top
         self._before = 0  # of an accelerator: what was there at the entry and does not count
         self._is_entered = False
-        self._cap: Any = None  # of a CPU, from the first entry on
+        # of a CPU, where it stays from the first entry on
+        self._cap = Cap(device.torch_type, nbytes, on_top)
         self._fraction = 1.0
 
     @property
@@ -53,14 +54,14 @@ class Limit:
         PyTorch has allocated.
         """
         if self.device.is_cpu:
-            return self._cap.live_bytes if self._cap is not None else 0
+            return self._cap.live_bytes
         return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
 
     @property
     def peak_bytes(self) -> int:
         """The most that live tensors took in the block."""
         if self.device.is_cpu:
-            return self._cap.peak_bytes if self._cap is not None else 0
+            return self._cap.peak_bytes
         return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
 
     @property
@@ -77,18 +78,16 @@ class Limit:
         if not self.device.is_cpu:
             self._enter_fraction()
         else:
-            if self._cap is None:
-                self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
             if not self._on_top:
                 self._cap.watch_living()
-            self._cap.__enter__()
+            self._cap.__enter__()  # type: ignore[no-untyped-call]
         self._is_entered = True
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._is_entered = False
         if self.device.is_cpu:
-            self._cap.__exit__(*error)
+            self._cap.__exit__(*error)  # type: ignore[no-untyped-call]
         else:
             memory = _memory_of(self.device)
             memory.set_per_process_memory_fraction(self._fraction, self.device.index)
