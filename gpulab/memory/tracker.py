@@ -314,15 +314,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def alive_at(self, event: int) -> list[LiveTensor]:
         """Return the storages alive after an event, largest first."""
-        alive = [
-            record
-            for record in self.records
-            if record.born <= event < record.died and record.nbytes
-        ]
-        alive.sort(key=lambda record: -record.nbytes)
+        alive = (r for r in self.records if r.born <= event < r.died and r.nbytes)
         return [
             LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator)
-            for r in alive
+            for r in sorted(alive, key=lambda r: -r.nbytes)
         ]
 
 

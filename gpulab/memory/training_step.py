@@ -36,7 +36,6 @@ _ONE_AT_A_TIME = threading.RLock()
 # Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed
 # from them alone is known.
 _VALUES = 4096
-_OF_MODULES = ("_parameters", "_buffers", "_modules")  # where PyTorch keeps what a module holds
 
 
 class Lender:
@@ -179,13 +178,15 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
         try:
             for module in modules:
                 attributes = module.__dict__
-                for group in _OF_MODULES[:2]:
+                for group in ("_parameters", "_buffers"):
                     attributes[group] = {
                         name: None if tensor is None else lender.tensor(tensor)
                         for name, tensor in attributes[group].items()
                     }
                 for name, value in list(attributes.items()):
-                    if name not in _OF_MODULES and not name.endswith("_hooks"):
+                    if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
+                        "_hooks"
+                    ):
                         attributes[name] = lender.everything(value)
                 if attributes.get("_compiled_call_impl") is not None:
                     attributes["_compiled_call_impl"] = None

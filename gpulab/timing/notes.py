@@ -163,7 +163,25 @@ def of_sampling(
             "allocating). It is not in the median; count it if you call the function only once."
         )
         notes.append(Note("slow-first-call", sentence))
-    notes += _interval(sampled, limits)
+    if sampled.stopped_by == "stopped":
+        sentence = (
+            f"sampling was stopped after {plural(len(samples), 'sample')}; the figures are based "
+            "on these. Run it again for more."
+        )
+        notes.append(Note("stopped", sentence))
+    elif sampled.interval_seconds is None:
+        notes.append(no_interval(sampled.no_interval_reason or ""))
+    # too few samples to end before the deadline, or another row of a comparison was not there yet
+    elif sampled.stopped_by == "deadline":
+        low, high = sampled.interval_seconds
+        width = (high - low) / median
+        if width > limits.relative_width:
+            sentence = (
+                f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
+                f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer deadline, "
+                "or a larger relative_width."
+            )
+            notes.append(Note("deadline", sentence))
     if calls > 1:
         sentence = (
             f"one call is too short for the clock, so each sample is the mean of {calls} "
@@ -183,29 +201,6 @@ def no_interval(reason: str) -> Note:
         f"{reason.rstrip('.')}. The median is given without an interval; measure again, for longer "
         "or on a quieter machine.",
     )
-
-
-def _interval(sampled: Sampled, limits: Limits) -> list[Note]:
-    if sampled.stopped_by == "stopped":
-        sentence = (
-            f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the "
-            "figures are based on these. Run it again for more."
-        )
-        return [Note("stopped", sentence)]
-    if sampled.interval_seconds is None:
-        reason = sampled.no_interval_reason or "the samples do not determine an interval"
-        return [no_interval(reason)]
-    low, high = sampled.interval_seconds
-    width = (high - low) / float(np.median(sampled.samples_seconds))
-    # too few samples to end before the deadline, or another row of a comparison was not there yet
-    if sampled.stopped_by != "deadline" or width <= limits.relative_width:
-        return []
-    sentence = (
-        f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, "
-        f"{100 * limits.relative_width:.1f} % was requested. Pass a longer deadline, or a larger "
-        "relative_width."
-    )
-    return [Note("deadline", sentence)]
 
 
 def _stalled(
