@@ -155,6 +155,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- storages ---------------------------------------------------------------------------------
 
+    def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
+        return storages_of(tensor, self.device_type)
+
     def _stand_in(self, tensor: Any, func: Any) -> Any:
         """Return what a fake operator sees in place of a real tensor, such as one that the loss
         holds: its views are of that memory.
@@ -170,13 +173,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""
-        if not isinstance(tensor, torch.nn.Parameter):
-            self.watch(tensor, None if self.in_optimizer else "inputs")
-        elif id(tensor) not in self._parameters:
-            self.watch_parameter(tensor, "")
+        if isinstance(tensor, torch.nn.Parameter):
+            if id(tensor) not in self._parameters:
+                self.watch_parameter(tensor, "")
+            return
+        for part, storage in self._storages(tensor):
+            if storage._cdata not in self._by_key:
+                self._count(part, storage, "", None if self.in_optimizer else "inputs", "")
 
     def _made(self, tensor: Any, operator: str) -> None:
-        for part, storage in storages_of(tensor, self.device_type):
+        for part, storage in self._storages(tensor):
             known = self._by_key.get(storage._cdata)
             if known is None:
                 self._count(part, storage, operator, None, "")
@@ -236,9 +242,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- what the caller knows --------------------------------------------------------------------
 
-    def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
-        """Count a tensor that is there, under a category; None, if that is to be found out."""
-        for part, storage in storages_of(tensor, self.device_type):
+    def watch(self, tensor: Any, category: str, name: str = "") -> None:
+        """Count a tensor from the start, under a category that is known."""
+        for part, storage in self._storages(tensor):
             if storage._cdata not in self._by_key:
                 self._count(part, storage, "", category, name)
 
@@ -264,7 +270,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Categorize what the parameters' ``grad`` holds now as gradients."""
         for parameter in self._parameters.values():
             if parameter.grad is not None:
-                for _, storage in storages_of(parameter.grad, self.device_type):
+                for _, storage in self._storages(parameter.grad):
                     known = self._by_key.get(storage._cdata)
                     if known is not None and self.records[known[0]].category in (None, "inputs"):
                         self.records[known[0]].category = "gradients"
@@ -314,10 +320,15 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def alive_at(self, event: int) -> list[LiveTensor]:
         """Return the storages alive after an event, largest first."""
-        alive = (r for r in self.records if r.born <= event < r.died and r.nbytes)
+        alive = [
+            record
+            for record in self.records
+            if record.born <= event < record.died and record.nbytes
+        ]
+        alive.sort(key=lambda record: -record.nbytes)
         return [
             LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator)
-            for r in sorted(alive, key=lambda r: -r.nbytes)
+            for r in alive
         ]
 
 
