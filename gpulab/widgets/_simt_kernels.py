@@ -4,10 +4,10 @@ those that the microscope offers, whose cells are the files of ``course/04/micro
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import inspect
-import itertools
 import linecache
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
@@ -111,22 +112,26 @@ class Launch:
         ]
 
     def copies(self) -> list[Any]:
-        """Return the arguments with copies of the arrays; an array that is passed twice stays one
-        array. What ``simulate`` would refuse (arrays that overlap or are not contiguous) is
-        returned as it is, to be refused unchanged.
+        """Return the arguments with copies of the arrays: strides stay, and memory that several of
+        them share stays shared.
         """
         arrays = [_host_array(argument) for argument in self.arguments]
-        pairs = itertools.combinations([array for array in arrays if array is not None], 2)
-        if any(np.may_share_memory(a, b) and not _same(a, b) for a, b in pairs):
-            return list(self.arguments)
-        # by the address of the original
-        made = {array.ctypes.data: array.copy() for array in arrays if array is not None}
-        for array in (array for array in arrays if array is not None):
-            made[array.ctypes.data].flags.writeable = array.flags.writeable
-        return [
-            argument if array is None else made[array.ctypes.data].reshape(array.shape)
-            for argument, array in zip(self.arguments, arrays, strict=True)
-        ]
+        spans: list[tuple[int, int]] = []
+        for low, high in sorted(byte_bounds(array) for array in arrays if array is not None):
+            if spans and low < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(high, spans[-1][1])
+            else:
+                spans.append((low, high))
+        made = {low: np.array(bytearray(ctypes.string_at(low, high - low))) for low, high in spans}
+        copies = list(self.arguments)
+        for k, array in enumerate(arrays):
+            if array is not None:
+                start = max(low for low in made if low <= byte_bounds(array)[0])
+                place = array.ctypes.data - start
+                copy = np.ndarray(array.shape, array.dtype, made[start], place, array.strides)
+                copy.flags.writeable = array.flags.writeable
+                copies[k] = copy
+        return copies
 
 
 def _function(kernel: Any) -> Any:
@@ -137,20 +142,14 @@ def _function(kernel: Any) -> Any:
 
 
 def _host_array(argument: Any) -> np.ndarray | None:
-    """Return an array in main memory that can run as it is, or None."""
+    """Return an argument's array in main memory, or None."""
     is_torch = type(argument).__module__.startswith("torch") and hasattr(argument, "detach")
     if is_torch and argument.device.type == "cpu":
         try:
             argument = argument.detach().numpy()
         except (TypeError, RuntimeError):  # of a type or a layout that NumPy has not
             return None
-    if not isinstance(argument, np.ndarray) or not argument.ndim or argument.dtype.hasobject:
-        return None
-    return argument if argument.flags.c_contiguous else None
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.ctypes.data == b.ctypes.data and a.dtype == b.dtype and a.size == b.size
+    return argument if isinstance(argument, np.ndarray) and not argument.dtype.hasobject else None
 
 
 def _extent(value: Any) -> Sequence[int]:

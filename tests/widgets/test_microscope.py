@@ -182,3 +182,14 @@ def test_junk_for_a_kernel_is_refused(arguments: Any) -> None:
         m.wait()
         assert m.error
         m.close()
+
+
+@pytest.mark.parametrize("lay_out", [np.asarray, lambda a: np.repeat(a, 2)[::2], lambda a: a[::-1]])
+def test_the_arrays_of_a_launch_stay_as_they_are(cell: Any, arrays: Any, lay_out: Any) -> None:
+    """Whatever their layout, the kernel runs on copies."""
+    out = lay_out(arrays[1])
+    m = SimtMicroscope(cell(PARTS)["parts"], 1, 64, arrays[0], out)
+    m.wait()
+    assert (m.error, bool(m.words)) == ("", True)
+    assert not out.any()
+    m.close()
