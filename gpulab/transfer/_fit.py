@@ -384,7 +384,8 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
 
 def _first_least(criteria: np.ndarray) -> np.ndarray:
     """Return where along the first axis the least criterion is, the first of equally likely ones."""
-    return np.argmax(criteria <= criteria.min(axis=0) + _EQUALLY_LIKELY, axis=0)
+    likeliest: np.ndarray = np.argmax(criteria <= criteria.min(axis=0) + _EQUALLY_LIKELY, axis=0)
+    return likeliest
 
 
 def _through_origin(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
