@@ -253,7 +253,7 @@ class Launch:
     stop: Callable[[], None] | None = None
     notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
     # loops whose lanes could not run alone, and how often in a row
-    left_to_lockstep: dict[int, int] = field(default_factory=dict)
+    left_to_lockstep: Counter[int] = field(default_factory=Counter)
     turns: _turns.Turns | None = None  # of blocks or threads that wait for each other
     # for loops that look whether they wait: how many do, how often memory changed, and how many
     # atomics left it as it was

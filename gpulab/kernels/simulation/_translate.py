@@ -377,7 +377,7 @@ class Watch:
         lanes, changes, vain, variables = before
         self.next = 2 * turn
         if changes == launch.changes and np.array_equal(lanes.flat, mask.flat):
-            settled = _scalar_lanes.is_unchanged(variables, frame.variables)
+            settled = is_unchanged(variables, frame.variables)
             if settled or (turn > self._long and launch.vain_atomics > vain):
                 frame.machine.wait(line, mask, settled)
                 self.next = turn + 1
@@ -386,6 +386,15 @@ class Watch:
         """Look no longer."""
         frame.machine.launch.watchers -= self._before is not None
         self._before = None
+
+
+def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether variables hold what they held before."""
+    return before.keys() == now.keys() and all(
+        now[name] is value
+        or (isinstance(value, (np.ndarray, np.generic)) and np.array_equal(value, now[name]))
+        for name, value in before.items()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,29 +416,28 @@ class Loop:
         """
         machine, leavers, returns = frame.machine, Leavers(), frame.returns
         frame.loops.append(leavers)
-        scalar = self.scalar_loop and self.scalar_loop.begins(items)
+        scalar = self.scalar_loop
         watch = Watch(frame) if items is None else None
         going: Mask | None = mask
         ended: list[Mask] = []
         turn = 0
         while going is not None:
-            if scalar is not None and turn >= scalar.turns_before and scalar.suits(frame, going):
+            if scalar is not None and scalar.suits(frame, going, items, turn):
                 going, done = scalar.run(frame, going, items, turn)
-                turn, scalar = turn + done, None
-                if going is None:
+                turn, scalar = turn + done, scalar if done else None
+            else:
+                machine.step(self.line, going)
+                more = self.begin(frame, going) if items is None else turn < items.count
+                yes, no = machine.test(self.line, going, more)
+                if no is not None:
+                    ended.append(no)
+                if yes is None:
                     break
-            machine.step(self.line, going)
-            more = self.begin(frame, going) if items is None else turn < items.count
-            yes, no = machine.test(self.line, going, more)
-            if no is not None:
-                ended.append(no)
-            if yes is None:
-                break
-            if items is not None:
-                self.begin(frame, yes, items.at(frame, yes, turn))
-            turn += 1
-            going = union(self.body(frame, yes), leavers.continued)
-            leavers.continued = None
+                if items is not None:
+                    self.begin(frame, yes, items.at(frame, yes, turn))
+                turn += 1
+                going = union(self.body(frame, yes), leavers.continued)
+                leavers.continued = None
             if watch is not None and going is not None and turn >= watch.next:
                 watch.look(frame, going, turn, self.line)
         if watch is not None:
