@@ -32,7 +32,8 @@ _BENDS_PER_OCTAVE = 4
 # Where between two sizes a jump lies is unknown: three places each, which only new sizes can
 # distinguish. Of equally likely ones the first is taken.
 _JUMP_PLACES = (0.1, 0.5, 0.9)
-_EQUALLY_LIKELY = 1e-6  # criteria that differ by less differ by rounding, on which processors differ
+# Criteria that differ by less differ by rounding, which is not the same on all processors.
+_EQUALLY_LIKELY = 1e-6
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
 # A knee, whose place is searched for, counts as this many unknowns besides its slope and step. By
@@ -383,7 +384,7 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
 
 
 def _first_least(criteria: np.ndarray) -> np.ndarray:
-    """Return where along the first axis the least criterion is, the first of equally likely ones."""
+    """Return where the least criterion is along the first axis: the first of equally likely ones."""
     likeliest: np.ndarray = np.argmax(criteria <= criteria.min(axis=0) + _EQUALLY_LIKELY, axis=0)
     return likeliest
 
