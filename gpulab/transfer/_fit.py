@@ -384,7 +384,7 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
 
 
 def _first_least(criteria: np.ndarray) -> np.ndarray:
-    """Return where the least criterion is along the first axis: the first of equally likely ones."""
+    """Return where the least criterion is along the first axis; of equal ones, the first."""
     likeliest: np.ndarray = np.argmax(criteria <= criteria.min(axis=0) + _EQUALLY_LIKELY, axis=0)
     return likeliest
 
