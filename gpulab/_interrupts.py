@@ -92,7 +92,12 @@ class _AfterImport:
     def _again(self) -> None:
         if self.asked:
             self.asked = False
-            _thread.interrupt_main()
+            if not hasattr(signal, "pthread_kill"):  # Windows
+                _thread.interrupt_main()
+            elif callable(signal.getsignal(signal.SIGINT)):
+                # A signal also ends what the main thread waits for in the system.
+                main = threading.main_thread().ident
+                signal.pthread_kill(main, signal.SIGINT)  # type: ignore[arg-type]
 
 
 def raise_waiting() -> None:
