@@ -129,7 +129,9 @@ class Tab:
         if not request.url.startswith((self.lab.url, "data:", "blob:", "about:")):
             self.errors.append(f"asked for {request.url}")
 
-    def open(self, name: str, cells: Sequence[str] = (), *, width: int = 1400) -> None:
+    def open(
+        self, name: str, cells: Sequence[str] = (), *, width: int = 1400, theme: str = "light"
+    ) -> None:
         """Close the notebook before, and open another one; write it, if of cells."""
         self.page.set_viewport_size({"width": width, "height": 1000})
         if cells:
@@ -150,7 +152,7 @@ class Tab:
         self.page.evaluate((Path(__file__).parent / "page.js").read_text(encoding="utf-8"))
         self.page.evaluate("() => window.__lab.ready()")
         self.errors.clear()
-        self.theme("light")
+        self.theme(theme)
 
     def run_all(self, seconds: float = SECONDS) -> None:
         """Run all cells, and wait until the last is done and every widget and plot is drawn."""
@@ -198,16 +200,19 @@ class Tab:
         """Errors of scripts, console and cells, broken outputs, and requests to other machines."""
         return [*self.errors, *self.page.evaluate("() => window.__lab.broken()")]
 
-    def unreadable(self, *, cut: bool = True) -> list[str]:
-        """In both themes: serious violations of axe, pale texts in plots, and what is cut off."""
+    def unreadable(
+        self, *, cut: bool = True, themes: Sequence[str] = ("dark", "light")
+    ) -> list[str]:
+        """In each theme: serious violations of axe, pale texts in plots, and what is cut off."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             import axe_playwright_python
 
             source = Path(axe_playwright_python.__file__).parent / "axe.min.js"
             self.page.evaluate(source.read_text(encoding="utf-8"))
         found: list[str] = []
-        for theme, rules in (("dark", ["color-contrast"]), ("light", [])):
+        for theme in themes:
             self.theme(theme)
+            rules = [] if theme == themes[-1] else ["color-contrast"]  # all others see no colors
             result = self.page.evaluate(
                 "([w, only]) => window.__lab.axe(w, only)", [OUTPUTS, rules]
             )
