@@ -7,6 +7,7 @@ import ast
 import contextlib
 import functools
 import os
+import re
 import shlex
 import sys
 import types
@@ -73,22 +74,24 @@ _TIME = _Parser(
     "%gpu_time",
     f"some of {_OPTIONS}, then code. Put -- before code that begins with a minus.",
 )
-for _names in (("-d", "--device"), ("-w", "--relative-width"), ("-t", "--deadline")):
-    _TIME.add_argument(*_names, default=argparse.SUPPRESS)
-for _name in ("--flops", "--nbytes"):
-    _TIME.add_argument(_name, default=argparse.SUPPRESS)
+for _names in (
+    *(("-d", "--device"), ("-w", "--relative-width"), ("-t", "--deadline")),
+    *(("--flops",), ("--nbytes",)),
+):
+    _TIME.add_argument(*_names, default=argparse.SUPPRESS, type=lambda value: value.strip("\"'"))
 for _name in ("--transfer", "--cold", "-o"):
     _TIME.add_argument(_name, action="store_true", default=argparse.SUPPRESS)
 _TIME.add_argument("code", nargs=argparse.REMAINDER)
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")  # what is in quotes may have spaces
 _LONGEST_LABEL = 40
 
 
 def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
     """Split the options off the front of a magic's line; return them and the code behind them."""
-    words = line.split()
-    options = vars(_TIME.parse_args(words))
+    words = [*_WORD.finditer(line)]
+    options = vars(_TIME.parse_args([word.group() for word in words]))
     code = options.pop("code")
-    rest = line.split(maxsplit=len(words) - len(code))[-1] if code else ""
+    rest = line[words[-len(code)].start() :].strip() if code else ""
     return options, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
 
 

@@ -23,7 +23,7 @@ def shell(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """``-o`` returns it, with units and expressions read; without it the table is shown."""
-    options = "-o -t 50ms -w .05 -d cpu --flops 2*n**3 --nbytes=1KiB"
+    options = "-o -t '50 ms' -w .05 -d \"cpu\" --flops 2*n**3 --nbytes='1 KiB'"
     assert shell.run_cell(f"m = %gpu_time {options} x @ x").success
     m = shell.user_ns["m"]
     assert isinstance(m, Measurement)

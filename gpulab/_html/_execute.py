@@ -159,7 +159,8 @@ def _run(notebook: NotebookNode, name: str) -> NotebookNode:
     printed = (output.text for output in stamp.outputs if output.output_type == "stream")
     notebook.metadata[_KEY] = json.loads("".join(printed))
     # the learner's folder for that of the run, wherever an output or a widget names it
-    text = nbformat.writes(notebook).replace(json.dumps(folder)[1:-1], _LEARNERS)
+    written = json.dumps(folder, ensure_ascii=False)[1:-1]  # as nbformat writes it
+    text = nbformat.writes(notebook).replace(written, _LEARNERS)
     return nbformat.reads(text, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 

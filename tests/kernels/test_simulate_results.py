@@ -259,6 +259,14 @@ BODIES = {
     "a range of no steps elsewhere": (
         "t = 0\nif i >= 2:\n    for k in range(i * i, 50, i):\n        t += k"
     ),
+    "a loop's else in a loop": (
+        "t = 0\nif i > 0:\n    for k in range(9):\n        for m in range(i % 4):\n"
+        "            t += m\n            if t > 50:\n                break\n"
+        "        else:\n            t += 7"
+    ),
+    "a builtin by another name": (
+        "t = i\nif i > 0:\n    for k in range(9):\n        t = lower(t + k, 30 - t)"
+    ),
 }  # fmt: skip
 
 
@@ -267,7 +275,7 @@ BODIES = {
 def test_statements_do_what_python_does(name: str, block: int) -> None:
     """For threads whose lanes part and come together again; nothing is found."""
     body = textwrap.indent(BODIES[name], "    ")
-    text = f"def kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
+    text = f"lower = min\ndef kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
     out, expected = np.full((2, 48), -7.0)
     for i in range(2 * block):
         names: dict[str, Any] = {"cuda": types.SimpleNamespace(grid=lambda _, i=i: i)}

@@ -48,7 +48,7 @@ _SIMPLE = (
     ast.Continue,
     ast.Pass,
 )
-_CALLS = [source.Intrinsic(name) for name in ("min", "max", "abs", "range")]
+_CALLS = {name: source.Intrinsic(name) for name in ("min", "max", "abs", "range")}
 _SYMBOLS: dict[type, str] = {
     **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
     **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"},
@@ -446,9 +446,12 @@ class ScalarLoop:
         inner = ast.iter_child_nodes(part)
         if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
             raise Refused
+        if isinstance(part, (ast.While, ast.For)) and part.orelse:
+            raise Refused
         if isinstance(part, ast.Call):
             inner = iter(part.args)
-            if self._translator.static(part.func) not in _CALLS:
+            known = _CALLS.get(getattr(part.func, "id", ""))  # not under another name
+            if known is None or self._translator.static(part.func) != known:
                 raise Refused
         if isinstance(part, ast.Name):
             self._names.add(part.id)
