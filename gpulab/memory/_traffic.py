@@ -426,9 +426,8 @@ def _read(
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     packet, name = func.overloadpacket, _plain(func)
-    if name.startswith("_scaled_dot_product") and packet not in flop_registry:  # such as a CPU's
-        backward = "_backward" if name.endswith("_backward") else ""
-        packet = getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{backward}")
+    if name.startswith("_scaled_dot_product"):
+        return _attention_flops(name, args)
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=result))
     outputs = tensors_in(result)
@@ -441,3 +440,17 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
         scaled = name in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
         return float((_PER_ELEMENT.get(name, 1) + scaled) * outputs[0].numel()) if outputs else None
     return None
+
+
+def _attention_flops(name: str, args: Any) -> float:
+    """Both products of attention, the softmax left out as in ``gpulab.workloads``; backward makes
+    five products of that size.
+
+    Not PyTorch's own formula: that of earlier versions refuses heads that share a key and value,
+    and none is known for a CPU's operator.
+    """
+    backward = name.endswith("_backward")
+    query, key, value = args[1:4] if backward else args[:3]
+    rows, width, keys = math.prod(query.shape[:-1]), query.shape[-1], key.shape[-2]
+    once = 2.0 * rows * keys
+    return float(once * (3 * width + 2 * value.shape[-1] if backward else width + value.shape[-1]))
