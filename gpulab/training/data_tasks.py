@@ -762,7 +762,8 @@ def _ahead(
             waiting.append(pool.submit(copied, indices))
             if len(waiting) > ahead:
                 yield ready(waiting.popleft())
-        yield from map(ready, waiting)
+        while waiting:  # each is let go when it is given, as those before
+            yield ready(waiting.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
 
