@@ -292,10 +292,12 @@ def in_turns(
             raise StoppedError(nothing_yet)
         # all of them before any note: what a note asks of the machine takes time
         after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
-        for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
+        for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += notes.of_sampling(
                 job, one, limits, first, last, collections, alone=count == 1, cold=cold
             )
+        # after all notes: more calls are made, and more may be collected meanwhile
+        for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
             if first is not None and last is not None and last.gpu is not None and not cold:
                 again = functools.partial(run, one.calls_per_sample) if count > 1 else None
                 _keep_energy(job, read, first, last, job.calls - made, again, limits)
