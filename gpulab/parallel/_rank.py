@@ -181,7 +181,8 @@ def _is_own(frame: FrameType) -> bool:
 
 def where_in(frame: FrameType | None) -> str:
     """Return the innermost line of the learner's own code."""
-    own = (each for each, _ in traceback.walk_stack(frame) if _is_own(each))
+    frames = () if frame is None else traceback.walk_stack(frame)  # of None it walks its caller's
+    own = (each for each, _ in frames if _is_own(each))
     return next((f"line {each.f_lineno} of {each.f_code.co_name}" for each in own), "")
 
 
