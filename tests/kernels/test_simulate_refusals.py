@@ -356,3 +356,11 @@ def test_the_bound_of_statements_is_exact(threads: int) -> None:
         )
     with pytest.raises(KernelError):
         simulate(long, 1, threads, np.zeros(1), out, max_steps=9_000)
+
+
+def test_a_name_without_a_value_is_no_global() -> None:
+    """A name of the enclosing function that has none yet, where a global has the same name."""
+    inner = "    def kernel(out):\n        out[0] = size\n    return kernel\n    size = 1\n"
+    kernel = function_of(f"{HEADER}def make():\n{inner}", "make")()
+    with pytest.raises(KernelError, match="the name size is not defined"):
+        simulate(kernel, 1, 1, np.zeros(1))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import enum
 import functools
 import importlib
@@ -141,9 +140,11 @@ class Source:
             return functools.reduce(
                 lambda owner, part: vars(owner)[part], attributes, self.global_object(name)
             )
-        # a name of the enclosing function may have no value yet
-        with contextlib.suppress(KeyError, ValueError):
-            return self._closure[name].cell_contents
+        if name in self._closure:
+            try:
+                return self._closure[name].cell_contents
+            except ValueError:  # a name of the enclosing function that has no value yet
+                raise KeyError(name) from None
         return (self._globals if name in self._globals else vars(builtins))[name]
 
     def is_current(self) -> bool:
