@@ -109,12 +109,13 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     within("nbgrader", "points", points)
     chosen = lessons.content.chosen(notebook, "nbgrader")
     folder, originals = expanded("nbgrader", out), lab.find_originals()
+    # not below, where what fails is told of the other folder
+    texts = [(originals / f"{each.notebook}.ipynb").read_text(encoding="utf-8") for each in chosen]
     written = []
     try:
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
-        for lesson in chosen:
-            original = originals / f"{lesson.notebook}.ipynb"
-            content = json.loads(original.read_text(encoding="utf-8"))
+        for lesson, text in zip(chosen, texts, strict=True):
+            content = json.loads(text)
             content["cells"] = [
                 made for cell in content["cells"] for made in _cells(cell, lesson, float(points))
             ]
