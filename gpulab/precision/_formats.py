@@ -466,10 +466,11 @@ def as_float64(function: str, x: Any) -> np.ndarray:
         )
     with np.errstate(over="ignore"):
         converted = np.array(given, dtype=np.float64)
+    # what float64 may not hold: large whole numbers, and all longer floats
+    large, longer = np.abs(converted) >= 2.0**53, given.dtype.itemsize > 8
+    some = large if given.dtype.kind in "iu" else longer & ~np.isnan(converted)
     # compared one by one, as Python's numbers: NumPy would compare whole numbers as float64
-    wide = given.dtype.kind in "iu" or given.dtype.itemsize > 8
-    exact = given.astype(object) if wide else given
-    if wide and ((exact != converted.astype(object)) & ~np.isnan(converted)).any():
+    if (given[some].astype(object) != converted[some].astype(object)).any():
         raise InputError(
             f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, so it "
             "would be rounded twice; expected float64 numbers. Convert it first, if one more "
