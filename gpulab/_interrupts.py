@@ -92,12 +92,7 @@ class _AfterImport:
     def _again(self) -> None:
         if self.asked:
             self.asked = False
-            if not hasattr(signal, "pthread_kill"):  # Windows
-                _thread.interrupt_main()
-            elif callable(signal.getsignal(signal.SIGINT)):
-                # A signal also ends what the main thread waits for in the system.
-                main = threading.main_thread().ident
-                signal.pthread_kill(main, signal.SIGINT)  # type: ignore[arg-type]
+            _thread.interrupt_main()
 
 
 def raise_waiting() -> None:

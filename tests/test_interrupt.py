@@ -35,13 +35,13 @@ import gpulab as gl
 
 def meddle():
     while PART not in sys.modules:
-        time.sleep(0.001)
+        time.sleep(0)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=meddle, daemon=True).start()
 try:
     CALL
-    time.sleep(1000)
+    time.sleep(10)
 except KeyboardInterrupt:
     print("interrupted")
 CALL
@@ -98,9 +98,7 @@ def test_an_interrupted_kernel_stays_usable(kernel: Any) -> None:
 
 @pytest.mark.parametrize(("part", "call"), FIRST_CALLS, ids=[part for part, _ in FIRST_CALLS])
 def test_an_import_is_finished_before_an_interrupt_comes(part: str, call: str) -> None:
-    """Cut off, it would leave the library half loaded, and nothing that needs it would work. Then
-    the interrupt also ends a wait.
-    """
+    """Cut off, it would leave the library half loaded, and nothing that needs it would work."""
     code = DURING_AN_IMPORT.replace("PART", repr(part)).replace("CALL", call)
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SECONDS
