@@ -352,36 +352,37 @@ def _curve(
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    marks = {limiter: steps[table.limiter[steps] == limiter] for limiter in _LIMITERS}
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": values[marked].tolist(),
-            "y": table.ratio[marked].tolist(),
-            "marker": {
-                "symbol": symbol,
-                "size": 8,
-                "color": color,
-                "line": {"width": 2, "color": color},
-            },
-            "cliponaxis": False,
-            "name": ink(f"limited by {name}"),
-            "legendgroup": limiter,
-            "showlegend": limiter not in legend,
-            "customdata": [
-                f"{_value(axis, values[k])}: {plural(int(table.blocks_per_sm[k]), 'block')}, "
-                f"{table.ratio[k]:.1%}"
-                for k in marked
-            ],
-            "hovertemplate": f"%{{customdata}}, limited by {name}<extra></extra>",
-        }
-        for limiter, (name, symbol, color) in _LIMITERS.items()
-        for marked in [marks[limiter]]
-        if marked.size
-    ]
-    legend.update(limiter for limiter, marked in marks.items() if marked.size)
-    return [dashed, *traces]
+    traces = [dashed]
+    for limiter, (name, symbol, color) in _LIMITERS.items():
+        marked = steps[table.limiter[steps] == limiter]
+        if not marked.size:
+            continue
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": values[marked].tolist(),
+                "y": table.ratio[marked].tolist(),
+                "marker": {
+                    "symbol": symbol,
+                    "size": 8,
+                    "color": color,
+                    "line": {"width": 2, "color": color},
+                },
+                "cliponaxis": False,
+                "name": ink(f"limited by {name}"),
+                "legendgroup": limiter,
+                "showlegend": limiter not in legend,
+                "customdata": [
+                    f"{_value(axis, values[k])}: {plural(int(table.blocks_per_sm[k]), 'block')}, "
+                    f"{table.ratio[k]:.1%}"
+                    for k in marked
+                ],
+                "hovertemplate": f"%{{customdata}}, limited by {name}<extra></extra>",
+            }
+        )
+        legend.add(limiter)
+    return traces
 
 
 def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:

@@ -79,22 +79,27 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     what = f"{'one training step of ' if count == 1 else steps}{t.label}"
     keep = _thinned(total)
     names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
+    drawn = {
+        category: np.asarray(values)[keep]
+        for category, values in line.bytes_by_category.items()
+        if np.any(values)
+    }
+    colors = {category: palette.memory_color(category) for category in drawn}
+    opacity, shape = (0.35, "/") if modelled else (0.75, "")
     traces = [
         {
             "x": keep,
             "y": kept,
-            "line": {"width": 1, "color": color, "shape": "hv"},
+            "line": {"width": 1, "color": colors[category], "shape": "hv"},
             "name": ink(category),
-            "fillcolor": faded(color, 0.35 if modelled else 0.75),
-            "fillpattern": {"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
+            "fillcolor": faded(colors[category], opacity),
+            "fillpattern": {"shape": shape, "fgcolor": colors[category], "size": 7},
             **on_mouse(
                 f"{category} {format_bytes(n)} after {name}"
                 for n, name in zip(kept, names, strict=True)
             ),
         }
-        for category, values in line.bytes_by_category.items()
-        if np.any(values)
-        for color, kept in [(palette.memory_color(category), np.asarray(values)[keep])]
+        for category, kept in drawn.items()
     ]
     high, marks = float(total.max()) if total.size else 1.0, []
     runs, phases = _phase_runs(line), []

@@ -189,7 +189,7 @@ def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
     """
     known = sorted((roof.name for roof in one.arithmetic), key=lambda name: name != wanted)
     used = [name for name in known if name in (wanted, *(p.arithmetic for p in one.points))]
-    return used or [name for name in ("float32",) if name in known] or known[:1]
+    return used or [name for name in known if name == "float32"] or known[:1]
 
 
 def _roofs(

@@ -479,6 +479,7 @@ def overlap(o: Overlap) -> LabFigure:
     ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
     lanes = ("compute", "copy")  # from the bottom
+    by_lane = {lane: [span for span in o.timeline if span.lane == lane] for lane in reversed(lanes)}
     traces = [
         {
             "y": [lane] * len(spans),
@@ -491,8 +492,7 @@ def overlap(o: Overlap) -> LabFigure:
                 f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
             ),
         }
-        for lane in reversed(lanes)
-        for spans in [[span for span in o.timeline if span.lane == lane]]
+        for lane, spans in by_lane.items()
     ]
     marks = (
         (o.ideal_seconds, f"ideal {ideal}", 1.0),

@@ -977,22 +977,23 @@ def recorded_latency(recording: Recording) -> Latency | None:
     entries = _recorded_timings("recorded_latency", recording, "latency")
     if not entries:
         return None
-    points = tuple(
-        LatencyPoint(
-            nbytes,
-            timing.median_seconds / hops,
-            _per_hop(timing.interval_seconds, hops),
-            float(min(timing.samples_seconds)) / hops,
-            timing.sample_count,
-            1,
+    points = []
+    for nbytes, recorded, params in entries:
+        hops = int(params["hops"])
+        points.append(
+            LatencyPoint(
+                nbytes,
+                recorded.median_seconds / hops,
+                _per_hop(recorded.interval_seconds, hops),
+                float(min(recorded.samples_seconds)) / hops,
+                recorded.sample_count,
+                1,
+            )
         )
-        for nbytes, timing, params in entries
-        for hops in [int(params["hops"])]
-    )
     return Latency(
         recording.environment.device,
         str(entries[0][2]["method"]),
-        points,
+        tuple(points),
         None,
         _recorded_caches(recording),
         (),

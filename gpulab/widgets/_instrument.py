@@ -756,6 +756,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._picture.layout.min_height = f"{height}px"  # no jump while it is drawn again
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
+        badges = {_words(e): e.badge.value for e in drawing.evidence}
+        evidence = [(badge, *folded(words)) for words, badge in badges.items()]
         notes = [{"code": n.code, "sentence": n.sentence} for n in drawing.notes]
         shown_notes = _NOTES if len(notes) > _NOTES + 1 else len(notes)
         self._results.write(
@@ -768,9 +770,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     for row in drawing.rows
                 ],
                 "evidence": [
-                    {"badge": e.badge.value, "text": line, "rest": rest}
-                    for e in {_words(e): e for e in drawing.evidence}.values()
-                    for line, rest in [folded(_words(e))]
+                    {"badge": badge, "text": line, "rest": rest} for badge, line, rest in evidence
                 ],
                 "notes": notes[:shown_notes],
                 "more": notes[shown_notes:],

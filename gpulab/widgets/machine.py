@@ -280,9 +280,13 @@ def _notes(rows: Sequence[ComparisonRow]) -> list[Note]:
     can measure it again here.
     """
     return [
-        Note(n.code, f"{row.name}: {n.sentence if live else f'as recorded, {n.symptom}'}")
+        Note(
+            n.code,
+            f"{row.name}: {n.sentence}"
+            if row.measurement.evidence.badge is Badge.MEASURED
+            else f"{row.name}: as recorded, {n.symptom}",
+        )
         for row in rows
-        for live in [row.measurement.evidence.badge is Badge.MEASURED]
         for n in row.measurement.notes
     ]
 

@@ -392,6 +392,7 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
     are the words, each with its lanes.
     """
     passes = _parts_of(pattern)
+    banks = [pattern.bank_lanes(k) for k in range(passes)]
     parts = [
         {
             "title": title,
@@ -409,8 +410,7 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
                 for bank in range(LANES)
             ],
         }
-        for k, title in enumerate(_PARTS[passes])
-        for found in [pattern.bank_lanes(k)]
+        for k, (title, found) in enumerate(zip(_PARTS[passes], banks, strict=True))
     ]
     return [part for part in parts if any(part["lanes"])]
 
