@@ -202,8 +202,10 @@ class PipelineTimeline(Instrument):
         if p is None:
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
         evidence = {one.sentence: one for one in (p.evidence, p.accelerator_evidence)}
-        drawn = figures.pipeline(p), *p.table(), list(evidence.values()), p.notes, p.sentence
-        return Drawing(*drawn)
+        headers, rows = p.table()
+        return Drawing(
+            figures.pipeline(p), headers, rows, list(evidence.values()), p.notes, p.sentence
+        )
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.training`` behind the picture."""
