@@ -377,6 +377,9 @@ def _loop(
     run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None
 ) -> None:
     begin = run.clock()
+    # a collection after each case then looks only at what came since: at all objects of PyTorch it
+    # takes longer than the case
+    gc.freeze()
     try:
         for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
             left = budget - (run.clock() - begin)
@@ -400,6 +403,7 @@ def _loop(
                     f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
                 )
     finally:
+        gc.unfreeze()
         run.save_all()
     if not run.done:
         what_to_do = "Run it again." if stop is not None and stop() else "Pass more --minutes."
