@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
@@ -72,27 +74,41 @@ class _AfterImport:
         self.before, self.asked = before, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        # importlib's
-        calls = (
-            each
-            for each, _ in traceback.walk_stack(frame)
-            if each.f_code.co_name == "_find_and_load"
-        )
-        if not any(
-            str(call.f_locals.get("name")).partition(".")[0] in _LIBRARIES for call in calls
-        ):
+        if not _is_importing(frame):
+            self.asked = False
             signal.signal(signal.SIGINT, self.before)
             self.before(number, frame)
         elif not self.asked:
             self.asked = True
-            again = threading.Timer(_RETRY_SECONDS, self._again)
-            again.daemon = True  # or Python would wait for it at its end, and be interrupted there
-            again.start()
+            # daemon, or Python would wait for it at its end, and be interrupted there
+            threading.Thread(target=self._send_again, daemon=True).start()
 
-    def _again(self) -> None:
-        if self.asked:
-            self.asked = False
-            _thread.interrupt_main()
+    def _send_again(self) -> None:
+        """Send the interrupt after the import, again and again until its handler has run: a signal
+        that comes just before a wait in the system does not end it.
+        """
+        main: Any = threading.main_thread().ident
+        send = _thread.interrupt_main
+        if hasattr(signal, "pthread_kill"):  # not on Windows
+            send = functools.partial(signal.pthread_kill, main, signal.SIGINT)
+        while self.asked:
+            time.sleep(_RETRY_SECONDS)
+            if _is_importing(sys._current_frames()[main]):
+                continue
+            handler = signal.getsignal(signal.SIGINT)
+            # No thread runs between the look at ``asked`` and the signal, so none comes too many.
+            if callable(handler) and self.asked:
+                send()
+            if handler is not self:  # another one, which gets it once
+                self.asked = False
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    return any(
+        each.f_code.co_name == "_find_and_load"  # importlib's
+        and str(each.f_locals.get("name")).partition(".")[0] in _LIBRARIES
+        for each, _ in traceback.walk_stack(frame)
+    )
 
 
 def raise_waiting() -> None:

@@ -41,7 +41,7 @@ def meddle():
 threading.Thread(target=meddle, daemon=True).start()
 try:
     CALL
-    time.sleep(10)
+    time.sleep(1000)
 except KeyboardInterrupt:
     print("interrupted")
 CALL
