@@ -23,7 +23,6 @@ from gpulab.errors import (
     InputError,
     KernelError,
     MissingLibraryError,
-    install_extra,
     kind_of,
     message_of,
     pip_command,
@@ -380,7 +379,6 @@ def _index(array: Any) -> int:
 # Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
 # may change: they go when it goes.
 _FORMS = "_gpulab_compiled"
-_FOREIGN = ("numba", "numba_cuda", "numpy")
 # Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for
 # older drivers.
 _CUDA = 13
@@ -455,22 +453,11 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
 
 def _numba_cuda(who: str) -> Any:
     try:
-        from numba import config, cuda
-
-        from gpulab.kernels._language import load_beside_new_numpy
-    except ImportError as error:
+        cuda = _python.numba_cuda(who)
+    except MissingLibraryError as error:
         if old := _too_old():
             raise MissingLibraryError(f"{who}: {old}") from error
-        raise MissingLibraryError(
-            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported "
-            f"({message_of(error)}); expected it to be installed. {install_extra('kernels')}"
-        ) from error
-    if config.ENABLE_CUDASIM:
-        raise DeviceError(
-            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
-            "GPU; expected the GPU. Unset it and restart Python."
-        )
-    load_beside_new_numpy()
+        raise
     if not cuda.is_available():
         if old := _too_old():
             raise DeviceError(f"{who}: {old}")
@@ -496,7 +483,7 @@ def _too_old() -> str:
     )
 
 
-def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
+def jitted(cuda: Any, function: types.FunctionType, who: str) -> Any:
     """Return the compiled form of a kernel, made once for the present values of all names that it
     and its device functions use.
 
@@ -506,26 +493,14 @@ def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
         If a device function calls itself, directly or through others.
     """
     kept: list[Any] = []
-    _refuse_recursion(who, function, ())
+    whole = _python.with_device_functions(who, function, cuda.jit, {})
     key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
         # What is known by its number is kept beside the form, so that no other object can get that
         # number.
-        forms[key] = cuda.jit(with_device_functions(cuda, function, {})), kept
+        forms[key] = cuda.jit(whole), kept
     return forms[key][0]
-
-
-def _refuse_recursion(
-    who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]
-) -> None:
-    for name, value in _python.named(function).items():
-        if not _is_device_function(value):
-            continue
-        if value in (*callers, function):
-            sentence, line = _python.recursion(name, value, function)
-            raise KernelError(f"{who}: {sentence}", line)
-        _refuse_recursion(who, value, (*callers, function))
 
 
 def _present(value: Any, kept: list[Any]) -> Any:
@@ -538,7 +513,7 @@ def _present(value: Any, kept: list[Any]) -> Any:
         return type(value), tuple(_present(part, kept) for part in value)
     if isinstance(value, np.ndarray):  # a constant of the compiled form
         return value.dtype.str, value.shape, value.tobytes()
-    if _is_device_function(value):
+    if _python.is_device_function(value):
         defaults = _present(value.__defaults__ or (), kept)
         return (
             value.__code__,
@@ -547,48 +522,6 @@ def _present(value: Any, kept: list[Any]) -> Any:
         )
     kept.append(value)
     return id(value)
-
-
-def _is_device_function(value: Any) -> bool:
-    return (
-        isinstance(value, types.FunctionType)
-        and str(value.__module__).partition(".")[0] not in _FOREIGN
-    )
-
-
-def with_device_functions(
-    cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]
-) -> types.FunctionType:
-    """Return the function with the plain functions that it calls turned into device functions, as
-    ``simulate`` takes them.
-
-    numba sees the globals of that moment; a function that calls none comes back as it is.
-    """
-
-    def device(value: Any) -> Any:
-        if not _is_device_function(value):
-            return value
-        if value not in made:
-            made[value] = cuda.jit(device=True)(with_device_functions(cuda, value, made))
-        return made[value]
-
-    changed = {
-        name: new
-        for name, value in _python.named(function).items()
-        if (new := device(value)) is not value
-    }
-    if not changed:
-        return function
-    cells = [
-        types.CellType(changed[name]) if name in changed else cell
-        for name, cell in _python.cells(function).items()
-    ]
-    names = {**function.__globals__, **changed}
-    copy = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None
-    )
-    copy.__module__ = function.__module__
-    return copy
 
 
 # -------------------------------------------------------------------------------------------------

@@ -1,15 +1,12 @@
 """What the compilers make of kernels: sizes by hand, the log, and the disassembler."""
 
 import contextlib
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -225,14 +222,16 @@ def test_threads_at_once_get_what_each_gets_alone():
 
 
 def test_without_the_libraries_the_missing_package_is_named(monkeypatch, tmp_path):
-    """Neither wheels nor a toolkit: the compiler is missing; the text of the code is a comment."""
-    folder = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    if [*folder.rglob("libnvrtc*"), *folder.rglob("nvdisasm")]:
-        pytest.skip("a toolkit is installed here")
-    module, find_spec = compile_cuda(f"{KERNEL} x[0] = 70; }}"), importlib.util.find_spec
-    spec = mock.Mock(side_effect=lambda *a: None if a[0] == "nvidia" else find_spec(*a))
-    monkeypatch.setattr(importlib.util, "find_spec", spec)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    """Where NVIDIA's finder has nothing: the compiler is missing; the code's text is a comment."""
+    module = compile_cuda(f"{KERNEL} x[0] = 70; }}")
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "pathfinder.py").write_text("""
+find_nvidia_binary_utility = lambda name: None
+def load_nvidia_dynamic_lib(name): raise RuntimeError("no such file")
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("cuda", "cuda.pathfinder"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(MissingLibraryError, match="install nvidia-cuda-nvrtc"):
         compile_cuda(f"{KERNEL} x[0] = 71; }}")
     assert re.match("// .*install nvidia-cuda-nvdisasm", module.sass)
@@ -332,7 +331,8 @@ def test_types_and_lines_of_a_python_kernel():
         "version": 3,
     }
     for x in (VECTOR + 1, torch.zeros(256), SimpleNamespace(__cuda_array_interface__=interface)):
-        assert compile_python(saxpy, np.float32(3), x, x) is single
+        (other,) = compile_python(saxpy, np.float32(3), x, x).kernels.values()
+        assert other._replace(symbol="") == single.kernels["saxpy"]._replace(symbol="")
     assert compile_python(saxpy, np.float32(2), VECTOR[::2], VECTOR).ptx != single.ptx
     assert ["DFMA" in m.sass for m in (single, compile_python(saxpy, 2.0, VECTOR, VECTOR))] == [
         False,
@@ -392,9 +392,9 @@ def leans_on_an_object(x):
     [
         (nothing_known, (VECTOR,), {}, "nowhere", 2),  # at its line of this file
         (recursive, (VECTOR,), {}, "recursi", 2),
-        (leans_on_an_object, (VECTOR,), {}, "HANDLE", 0),
+        (leans_on_an_object, (VECTOR,), {}, "HANDLE", 2),
         (len, (VECTOR,), {}, "function", None),
-        (saxpy, (VECTOR,), {}, "3 arguments and 1", None),
+        (saxpy, (VECTOR,), {}, "3 arguments", None),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),
         (saxpy, (1.0, VECTOR, np.array(["a"])), {}, "dtype", None),
         (saxpy, (1.0, VECTOR, VECTOR), {"arch": "sm_50"}, "sm_75", None),
@@ -411,23 +411,13 @@ def test_what_is_no_python_kernel_or_example_of_arguments(
 
 
 SCRIPT = """
-import os, signal, threading, time
-import numpy as np, psutil
-from numba import cuda, float32
+import os, signal, sys, threading
+import numpy as np
+from numba import cuda
+from gpulab.errors import DeviceError
 from gpulab.kernels import compile_cuda, compile_python
 KERNEL = 'extern "C" __global__ void k(float* x) {'
 
-@cuda.jit(device=True)
-def one(v):
-    return v + 1
-
-@cuda.jit
-def k(x):
-    s = cuda.shared.array(32, float32)
-    s[cuda.threadIdx.x] = one(x[cuda.threadIdx.x])
-    x[cuda.threadIdx.x] = s[cuda.threadIdx.x]
-
-print(compile_python(k, np.zeros(32, np.float32)).kernels["k"].shared_bytes)
 compile_cuda(KERNEL + " x[0] = 1; }")
 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
@@ -435,18 +425,18 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 print(*compile_cuda(KERNEL + " x[0] = 2; }").kernels)
-for child in psutil.Process().children():
-    child.kill()
-    child.wait()
-print(*compile_cuda(KERNEL + " x[0] = 3; }").kernels, *compile_python(k, np.zeros(32)).kernels)
+try:
+    compile_python(cuda.jit(lambda x: None), np.zeros(32))
+except DeviceError as error:
+    print(str(error).split(":")[1].split()[0])
 """
 
 
 @pytest.mark.slow
-def test_interrupts_deaths_and_numbas_simulator(tmp_path):
-    """Ctrl-C comes back as itself, a dead compiler is replaced, the real one is always asked."""
+def test_interrupts_and_numbas_simulator(tmp_path):
+    """Ctrl-C comes back as itself and leaves no compiler behind; Numba's simulator is refused."""
     (tmp_path / "script.py").write_text(SCRIPT)
     asked = {"env": {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, "timeout": 240}
     command = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, **asked, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["128", "interrupted", "k", "k", "k"], done.stderr
+    assert done.stdout.split() == ["interrupted", "k", "NUMBA_ENABLE_CUDASIM"], done.stderr

@@ -2,9 +2,10 @@
 
 - ``_cuda`` is ``compile_cuda``: CUDA C++ through NVIDIA's NVRTC, with errors shown at their line;
   and the result, with what the machine code says.
-- ``_python`` is ``compile_python``: a numba.cuda-style kernel through numba-cuda, which runs in a
-  process of its own (``_numba_worker``).
-- ``_nvidia`` finds NVIDIA's libraries and calls them in a helper process.
+- ``_python`` is ``compile_python``: a numba.cuda-style kernel through numba-cuda; it also finds
+  what a kernel needs from outside, for compiling and for launching.
+- ``_nvidia`` finds NVIDIA's compiler, headers and tools, and runs the compiler in a process of its
+  own, which is ``_nvrtc``.
 
 Nothing here runs a kernel.
 """

@@ -5,7 +5,6 @@ errors shown at their line.
 from __future__ import annotations
 
 import base64
-import ctypes
 import functools
 import math
 import re
@@ -14,7 +13,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpulab._files import TemporaryFolder
 from gpulab._validate import is_whole
@@ -29,6 +28,7 @@ from gpulab.errors import (
 )
 from gpulab.evidence import Evidence
 from gpulab.kernels._compile import _nvidia
+from gpulab.kernels._compile._nvrtc import FILE
 from gpulab.results import Result
 from gpulab.units import format_bytes
 
@@ -268,7 +268,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
     with TemporaryFolder("sass") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        command = [str(tool), "-c", *options, str(file)]
+        command = [tool, "-c", *options, str(file)]
         try:
             done = subprocess.run(
                 command,
@@ -280,7 +280,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
             )
         except subprocess.CalledProcessError as error:
             raise CompileError(
-                f"sass: {tool.name} cannot read this code ({message_of(error.stderr)}); expected "
+                f"sass: nvdisasm cannot read this code ({message_of(error.stderr)}); expected "
                 "code of its own release or older. Run "
                 f"{pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
                 log=error.stderr,
@@ -363,20 +363,9 @@ _COMMENT_OR_TEXT = re.compile(
 )
 
 
-@functools.cache
-def _demangler() -> Any:
-    """The C++ library's own demangler, or None (on Windows)."""
-    try:
-        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_void_p
-    return function
-
-
 def demangled(symbol: str) -> str:
-    """Return what the C++ library makes of a name; the plain name where there is no such library;
-    the name itself if it is not C++.
+    """Return what the C++ library makes of a name; the plain name where PyTorch was built without
+    one; the name itself if it is not C++.
 
     Examples
     --------
@@ -385,17 +374,10 @@ def demangled(symbol: str) -> str:
     """
     if not symbol.startswith("_Z"):
         return symbol
-    function = _demangler()
-    if function is None:
-        return plain_name(symbol)
-    found = function(symbol.encode(), None, None, None)
-    if not found:
-        return plain_name(symbol)
-    text = ctypes.string_at(found).decode()
-    free = ctypes.CDLL(None).free
-    free.argtypes = [ctypes.c_void_p]
-    free(found)
-    return text
+    import torch
+
+    name: str = torch._C._demangle(symbol)
+    return plain_name(symbol) if name == symbol else name
 
 
 def plain_name(symbol: str) -> str:
@@ -596,7 +578,7 @@ def fault(
     if output.code == _nvidia.INVALID_OPTION:
         refusal = " ".join(log.replace("nvrtc: error:", "").split())
         return InputError(
-            f"compile_cuda: {refusal}; expected options of NVRTC {_nvidia.version()}, such as "
+            f"compile_cuda: {refusal}; expected options of NVRTC {_nvidia.compiler()[0]}, such as "
             "'-use_fast_math'. Fix or remove it."
         )
     errors = [diagnostic for diagnostic in diagnostics(log) if diagnostic.kind == "error"]
@@ -636,9 +618,9 @@ def _of_front_end(
     source: str, errors: Sequence[Diagnostic], log: str
 ) -> CompileError | MissingLibraryError:
     """The first error that stands in the source itself, else the first."""
-    first = next((error for error in errors if error.file == _nvidia.FILE), errors[0])
+    first = next((error for error in errors if error.file == FILE), errors[0])
     text = first.text
-    if first.file not in (_nvidia.FILE, None):
+    if first.file not in (FILE, None):
         if "open source file" in text:
             return MissingLibraryError(
                 f"compile_cuda: {first.file} includes a header that is not installed ({text}); "
@@ -852,7 +834,7 @@ def checked_arch(arch: object) -> str:
     InputError
         If NVRTC does not compile for it.
     """
-    known = _nvidia.architectures()
+    version, known = _nvidia.compiler()
     words = str(arch).strip().lower()
     found = (
         re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words)
@@ -861,7 +843,7 @@ def checked_arch(arch: object) -> str:
     )
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
-            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvidia.version()} compiles "
+            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {version} compiles "
             f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Take the "
             "newest that is not newer than your GPU."
         )
@@ -956,7 +938,7 @@ def _compile(
         ptx=output.ptx,
         log=output.log,
         warnings=warnings(output.log),
-        compiler=f"NVRTC {release[1] if release else _nvidia.version()}",
+        compiler=f"NVRTC {release[1] if release else _nvidia.compiler()[0]}",
     )
 
 

@@ -1,61 +1,49 @@
 """Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
 
-The kernel is made into plain data; numba-cuda turns that into LTO-IR in a process of its own
-(``_numba_worker.py``); nvJitLink optimizes it and makes machine code of it, as at a launch.
+numba-cuda turns it into LTO-IR, and nvJitLink optimizes that and makes machine code of it, as at a
+launch.
+
+What a kernel needs from outside is found here for launches as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dis
-import functools
-import importlib.util
 import inspect
-import marshal
-import pickle
+import linecache
 import re
-import sys
+import threading
 import types
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from gpulab._files import TemporaryFolder
 from gpulab.errors import (
     CompileError,
+    DeviceError,
     InputError,
+    KernelError,
     MissingLibraryError,
     install_extra,
     kind_of,
     message_of,
     shown,
 )
-from gpulab.kernels._arguments import described_array
-from gpulab.kernels._compile import _cuda, _nvidia
-from gpulab.kernels._compile._cuda import (
-    CompiledModule,
-    checked_arch,
-    compiled_module,
-    facts_of,
-)
-from gpulab.kernels._compile._nvidia import Worker
-from gpulab.units import plural
+from gpulab.kernels._arguments import array_of_tensor, check_count, described_array
+from gpulab.kernels._compile import _cuda
+from gpulab.kernels._compile._cuda import CompiledModule, checked_arch, compiled_module, facts_of
+from gpulab.kernels.simulation.source import plain_function
 
 # -------------------------------------------------------------------------------------------------
-# Make a Python kernel into plain data that another process can compile: its code, and what its
-# names stand for.
-#
-# A kernel leans on names of its module or cell: ``cuda``, ``float32``, ``TILE``, a device
-# function. Each is sent as a number or array, as the name of a module, or as a function of its
-# own; so the kernel may come from a notebook, may be wrapped by ``cuda.jit`` or not, and its
-# ``cuda`` may be Numba's, Numba's simulator's or gpulab's own.
+# A kernel, Numba, and the names from outside that the kernel uses.
 
 
-_PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray, np.dtype)
-# What the worker understands: one of these words, then what it needs.
-Value = tuple[str, Any]
+_FOREIGN = ("numba", "numba_cuda", "numpy")
 
 
 def function_of(kernel: object, who: str) -> types.FunctionType:
@@ -66,7 +54,7 @@ def function_of(kernel: object, who: str) -> types.FunctionType:
     InputError
         If it is not a Python function.
     """
-    plain = getattr(kernel, "py_func", None) or getattr(kernel, "fn", None) or kernel
+    plain = plain_function(kernel)
     if not isinstance(plain, types.FunctionType):
         raise InputError(
             f"{who}: kernel={shown(kernel)}; expected a Python function, plain or wrapped by "
@@ -75,55 +63,33 @@ def function_of(kernel: object, who: str) -> types.FunctionType:
     return plain
 
 
-def source_of(function: types.FunctionType) -> str:
-    """Return a function's text; empty where it was not typed into a file or cell."""
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return ""
-
-
-def options_of(kernel: object) -> dict[str, Any]:
-    """Return what a ``cuda.jit`` around the function asked of the compiler."""
-    asked = getattr(kernel, "targetoptions", None) or {}
-    known = ("fastmath", "max_registers", "launch_bounds", "inline")
-    return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
-
-
-def portable(
-    function: types.FunctionType,
-    who: str,
-    seen: dict[int, int] | None = None,
-    callers: tuple[types.FunctionType, ...] = (),
-) -> dict[str, Any]:
-    """Return a function as plain data; one that was already met is only named by its number.
+def numba_cuda(who: str) -> Any:
+    """Return ``numba.cuda``.
 
     Raises
     ------
-    CompileError
-        If it depends on something that is not a number, array, module or function, or calls itself,
-        directly or through others.
+    MissingLibraryError
+        If numba-cuda is not installed.
+    DeviceError
+        If it is Numba's simulator.
     """
-    seen = {} if seen is None else seen
-    if id(function) in seen:
-        return {"again": seen[id(function)]}
-    seen[id(function)] = number = len(seen)
-    code, path = function.__code__, (*callers, function)
-    held = {name: _value(name, value, path, who, seen) for name, value in named(function).items()}
-    last = code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]
-    return {
-        "number": number,
-        "code": marshal.dumps(code),
-        "name": function.__name__,
-        "globals": {name: held[name] for name in held if name not in code.co_freevars},
-        "closure": [held.get(name) for name in code.co_freevars],
-        "source": source_of(function),
-        "line": code.co_firstlineno,
-        "defaults": [
-            _value(name, value, path, who, seen)
-            for name, value in zip(last, function.__defaults__ or (), strict=True)
-        ],
-    }
+    try:
+        import numba_cuda  # noqa: F401 - a Numba without it has an older compiler of its own
+        from numba import config, cuda
+
+        from gpulab.kernels._language import load_beside_new_numpy
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported "
+            f"({message_of(error)}); expected it to be installed. {install_extra('kernels')}"
+        ) from error
+    if config.ENABLE_CUDASIM:
+        raise DeviceError(
+            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
+            "GPU; expected the GPU. Unset it and restart Python."
+        )
+    load_beside_new_numpy()
+    return cuda
 
 
 def named(function: types.FunctionType) -> dict[str, Any]:
@@ -135,13 +101,13 @@ def named(function: types.FunctionType) -> dict[str, Any]:
         for name in _global_names(function.__code__)
         if name in function.__globals__
     }
-    for name, cell in cells(function).items():
+    for name, cell in _cells(function).items():
         with contextlib.suppress(ValueError):  # it has no value yet
             found[name] = cell.cell_contents
     return found
 
 
-def cells(function: types.FunctionType) -> dict[str, types.CellType]:
+def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
     """Return the variables of the functions around a function that it names."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
@@ -155,7 +121,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def line_of_name(code: types.CodeType, name: str) -> int | None:
+def _line_of_name(code: types.CodeType, name: str) -> int | None:
     """Return the line on which a function reads a name from outside; None if it does not."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") and step.argval == name:
@@ -163,125 +129,84 @@ def line_of_name(code: types.CodeType, name: str) -> int | None:
     return None
 
 
-def _home(value: object) -> str:
-    """The module that a value belongs to, as far as that is known."""
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    module = getattr(value, "__module__", None)
-    return module if isinstance(module, str) else type(value).__module__
-
-
-def _within(home: str, *packages: str) -> bool:
-    """Return whether a module is one of these or of their parts; a learner's ``math_helpers`` is no
-    part of ``math``.
-    """
-    return any(home == package or home.startswith(f"{package}.") for package in packages)
-
-
-def recursion(
-    name: str, called: types.FunctionType, function: types.FunctionType
-) -> tuple[str, int | None]:
-    """Return the refusal of a function that reaches itself by a name that ``function`` reads, and
-    the line of that.
-    """
-    line = line_of_name(function.__code__, name)
+def is_device_function(value: object) -> bool:
+    """Return whether a value that a kernel names is a plain function of the learner's."""
     return (
-        f"line {line}: {called.__name__} calls itself; recursion is not supported. Write it as a "
-        "loop.",
-        line,
+        isinstance(value, types.FunctionType)
+        and str(value.__module__).partition(".")[0] not in _FOREIGN
     )
 
 
-def _value(
-    name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]
-) -> Value:
-    home, function = _home(value), path[-1]
-    # what cuda.jit, or Numba's simulator, made of a function is one of the learner's
-    plain = getattr(value, "py_func", None) or getattr(value, "fn", None)
-    if plain is None and not _within(home, "gpulab", "numba", "numba_cuda", "numpy", "math"):
-        plain = value
-    if isinstance(plain, types.FunctionType):
-        if plain in path:
-            sentence, line = recursion(name, plain, function)
-            raise CompileError(f"{who}: {sentence}", line)
-        return "function", (portable(plain, who, seen, path), options_of(value))
-    if isinstance(value, types.ModuleType):
-        stands_in = _within(home, "numba.cuda", "numba_cuda", "gpulab.kernels")
-        return "module", "numba.cuda" if stands_in else home
-    if isinstance(value, _PLAIN) or (
-        isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)
-    ):
-        return "value", pickle.dumps(value)
-    # gpulab's own cuda, where Numba is not imported here
-    if getattr(value, "is_gpulab_cuda", False) is True:
-        return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
-    if _within(home, "numba", "numba_cuda"):
-        word = getattr(value, "__name__", None) or getattr(value, "name", None) or name
-        return "numba", str(word)
-    if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
-        return "value", pickle.dumps(value)
-    line = function.__code__.co_firstlineno
-    raise CompileError(
-        f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; "
-        "expected numbers, arrays, modules and functions. Pass it as an argument of the kernel.",
-        line,
-    )
+def with_device_functions(
+    who: str,
+    function: types.FunctionType,
+    jit: Callable[..., Any],
+    made: dict[types.FunctionType, Any],
+    callers: tuple[types.FunctionType, ...] = (),
+    *,
+    anew: bool = False,
+) -> types.FunctionType:
+    """Return the function with the plain functions that it calls turned into device functions, as
+    ``simulate`` takes them; with ``anew`` also those that are device functions already.
 
-
-def described(argument: Any, who: str) -> Value:
-    """Return an argument's type: what matters for compiling is the kind of number, the dimensions
-    and the layout, not the values.
+    numba sees the globals of that moment; a function that calls none comes back as it is.
 
     Raises
     ------
-    InputError
-        If a kernel cannot take it.
+    KernelError
+        If a device function calls itself, directly or through others.
     """
-    if isinstance(argument, tuple):
-        return "tuple", [described(item, who) for item in argument]
-    if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
-        # PyTorch does not report where the elements of a tensor are that autograd watches
-        argument = argument.detach()
-    interface = getattr(argument, "__cuda_array_interface__", None)
-    if isinstance(interface, dict):
-        alike = described_array(interface)
-        if hasattr(argument, "detach") and not alike.ndim:  # which launch sends as a number
-            return "scalar", alike.dtype
-        return "array", (alike.dtype, alike.ndim, _layout(alike.flags))
-    # a Python number as Numba has it: int64, float64
-    is_plain = isinstance(argument, (np.ndarray, np.generic, bool, int, float, complex))
-    try:
-        array = np.asarray(argument if is_plain else argument.detach())
-    except (AttributeError, TypeError, RuntimeError, ValueError):
-        raise InputError(
-            f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
-            "launched with: arrays, numbers, tuples of them. Pass one."
-        ) from None
-    if array.dtype.kind not in "biufc" and array.dtype.names is None:
-        raise InputError(
-            f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example "
-            "to float32."
-        )
-    if not array.ndim:  # a number, as simulate and launch have it
-        return "scalar", array.dtype
-    return "array", (array.dtype, array.ndim, _layout(array.flags))
+    callers = (*callers, function)
+
+    def device(name: str, value: Any) -> Any:
+        plain = plain_function(value) if anew else value
+        if not is_device_function(plain):
+            return value
+        if plain in callers:
+            line = _line_of_name(function.__code__, name)
+            raise KernelError(
+                f"{who}: line {line}: {plain.__name__} calls itself; recursion is not supported. "
+                "Write it as a loop.",
+                line,
+            )
+        if plain not in made:
+            asked = {k: v for k, v in _options_of(value).items() if k in ("inline", "fastmath")}
+            inner = with_device_functions(who, plain, jit, made, callers, anew=anew)
+            made[plain] = jit(device=True, **asked)(inner)
+        return made[plain]
+
+    changed = {
+        name: new
+        for name, value in named(function).items()
+        if (new := device(name, value)) is not value
+    }
+    if not changed:
+        return function
+    cells = [
+        types.CellType(changed[name]) if name in changed else cell
+        for name, cell in _cells(function).items()
+    ]
+    names = {**function.__globals__, **changed}
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None
+    )
+    copy.__module__ = function.__module__
+    return copy
 
 
-def _layout(flags: Any) -> str:
-    """C, F, or A for neither, as Numba writes it."""
-    return "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+def _options_of(kernel: object) -> dict[str, Any]:
+    """Return what a ``cuda.jit`` around the function asked of the compiler."""
+    asked = getattr(kernel, "targetoptions", None) or {}
+    known = ("fastmath", "max_registers", "launch_bounds", "inline")
+    return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
 
 
 # -------------------------------------------------------------------------------------------------
-# Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
-#
-# numba-cuda turns the kernel into LTO-IR in a process of its own (``_numba_worker.py``); nvJitLink
-# optimizes that and makes machine code of it, as at a launch.
+# The compiler.
 
 
 _WHO = "compile_python"
-_INSTALL = f"No GPU is needed. {install_extra('kernels')}"
-_numba = Worker(_WHO, [str(Path(__file__).with_name("_numba_worker.py"))])
+_one_at_a_time = threading.Lock()
 
 
 def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModule:
@@ -313,103 +238,184 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
         If an argument is invalid.
     MissingLibraryError
         If numba-cuda or one of the compiler libraries is not installed.
+    DeviceError
+        If Numba is its own simulator (``NUMBA_ENABLE_CUDASIM``).
 
     Notes
     -----
-    The first call starts a process with numba-cuda and takes seconds; a repeated call returns the
-    cached result. Source: numba-cuda's ``cuda.compile`` for LTO-IR, and nvJitLink with ``-lto`` and
-    ``ptxas -v``, as a launch links it: on an H200 the registers of 44 kernels were those that
-    Nsight Compute read (which says 16 for fewer).
+    The first call loads numba-cuda's compiler, which takes seconds. Source: numba-cuda's
+    ``cuda.compile`` for LTO-IR, and nvJitLink with ``-lto`` and ``ptxas -v``, as a launch links it:
+    on an H200 the registers of 44 kernels were those that Nsight Compute read (which says 16 for
+    fewer).
     """
     function = function_of(kernel, _WHO)
-    count = function.__code__.co_argcount
-    if len(args) != count:
-        raise InputError(
-            f"{_WHO}: {function.__name__} takes {plural(count, 'argument')} and {len(args)} were "
-            "given; expected one example for each of "
-            f"{', '.join(function.__code__.co_varnames[:count]) or 'none'}. Pass arrays and "
-            "numbers such as you launch it with."
-        )
-    _check_installed()
-    chosen, options = checked_arch(arch), options_of(kernel)
-    request = {
-        "kernel": portable(function, _WHO),
-        "arguments": [described(argument, _WHO) for argument in args],
-        "options": options,
-        "capability": divmod(int(re.sub(r"\D", "", chosen)), 10),
-        "path": sys.path,
-    }
-    return _made(function.__code__, pickle.dumps(request), chosen)
+    name, code = function.__name__, function.__code__
+    check_count(_WHO, name, code.co_varnames[: code.co_argcount], args)
+    cuda, chosen, options = numba_cuda(_WHO), checked_arch(arch), _options_of(kernel)
+    import numba
+    import numba_cuda as package
+    from numba.cuda import decorators, dispatcher
 
-
-def _check_installed() -> None:
-    missing = [name for name in ("numba", "numba_cuda") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingLibraryError(
-            f"{_WHO}: a Python kernel is compiled by numba-cuda, and {' and '.join(missing)} is "
-            f"not installed. {_INSTALL}"
-        )
-    if _nvidia.find_library("nvJitLink") is None:
-        raise _nvidia.missing_library("nvJitLink")
-
-
-@functools.lru_cache(64)
-def _made(code: types.CodeType, pickled: bytes, arch: str) -> CompiledModule:
-    """Return the result for a request, kept for equal ones; the code object has the lines."""
-    request = pickle.loads(pickled)
-    kernel, options = request["kernel"], request["options"]
-    # For the kernel's text, which Numba's messages quote; made here, since the other process is
-    # killed in the end and would leave it.
-    with TemporaryFolder("numba") as folder:
-        answer = _numba.ask({**request, "folder": folder})
-    if (
-        "missing" in answer
-        or "CUDA Toolkit" in answer.get("message", "")
-        or "nvvm" in answer.get("message", "").lower()
-    ):
-        raise MissingLibraryError(
-            f"{_WHO}: numba-cuda cannot run here ({message_of(answer['message'])}). {_INSTALL}"
-        )
-    if "error" in answer:
-        raise _fault(code, kernel, answer)
-    flags = [
-        "-lineinfo",
-        *([f"-maxrregcount={options['max_registers']}"] if "max_registers" in options else []),
-    ]
-    cubin, ptx, log = _nvidia.link(answer["ltoir"], arch, flags)
+    signature = numba.void(*map(_type_of, args))
+    capability = divmod(int(re.sub(r"\D", "", chosen)), 10)
+    # typing a device function asks for the current GPU only to know what to compile for
+    target = mock.Mock(return_value=types.SimpleNamespace(compute_capability=capability))
+    flags = [f"-arch={chosen}", "-lto", "-lineinfo"]
+    if "max_registers" in options:
+        flags.append(f"-maxrregcount={options['max_registers']}")
+    made: dict[types.FunctionType, Any] = {}
+    try:
+        with (
+            _one_at_a_time,
+            warnings.catch_warnings(action="ignore"),
+            mock.patch.object(dispatcher, "get_current_device", target),
+        ):
+            ltoir, _ = cuda.compile(
+                with_device_functions(_WHO, function, decorators.jit, made, anew=True),
+                signature,
+                device=False,
+                abi="numba",
+                cc=capability,
+                output="ltoir",
+                lineinfo=True,
+                **{k: v for k, v in options.items() if k in ("fastmath", "launch_bounds")},
+            )
+        ptx, _ = _linked(ltoir, [*flags, "-ptx"], "ptx")
+        cubin, log = _linked(ltoir, [*flags, "-verbose", "-Xptxas=-v"], "cubin")
+    except Exception as error:  # whatever Numba finds wrong is an answer
+        raise _fault((function, *made), error) from error
     (facts,) = facts_of(cubin, log, "").values()  # Numba compiles one kernel at a time
-    named = facts._replace(name=kernel["name"], line=code.co_firstlineno)
     return compiled_module(
         cubin,
-        {named.name: named},
-        arch=arch,
+        {name: facts._replace(name=name, line=code.co_firstlineno)},
+        arch=chosen,
         language="Python",
-        source=kernel["source"],
+        source=_source_of(function),
         names=(),
         options=tuple(f"{name}={value}" for name, value in options.items()),
-        ptx=ptx,
+        ptx=ptx.rstrip(b"\0").decode(errors="replace"),
         log=log,
         warnings=_cuda.warnings(log),
-        compiler=answer["compiler"],
+        compiler=f"numba-cuda {package.__version__}, Numba {numba.__version__}",
     )
 
 
-def _fault(code: types.CodeType, kernel: dict[str, Any], answer: dict[str, Any]) -> CompileError:
-    """Numba's error with the line of the kernel, without the layers that it wraps around."""
-    message, line, row = answer["message"], answer["line"], answer["row"]
+def _source_of(function: types.FunctionType) -> str:
+    """Return a function's text; empty where it was not typed into a file or cell."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def _type_of(argument: Any) -> Any:
+    """Return an argument's type as Numba has it: what matters for compiling is the kind of number,
+    the dimensions and the layout, not the values.
+
+    Raises
+    ------
+    InputError
+        If a kernel cannot take it.
+    """
+    import numba
+
+    if isinstance(argument, tuple):
+        return numba.types.Tuple(tuple(map(_type_of, argument)))
+    is_tensor = hasattr(argument, "detach")
+    # PyTorch does not report where the elements of a tensor are that autograd watches
+    plain = argument.detach() if is_tensor else argument
+    interface = getattr(plain, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        array = described_array(interface)
+    elif is_tensor:
+        array = array_of_tensor(_WHO, "an argument", plain)
+    elif isinstance(plain, (np.ndarray, np.generic, bool, int, float, complex)):
+        array = np.asarray(plain)
+    else:
+        raise InputError(
+            f"{_WHO}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
+            "launched with: arrays, numbers, tuples of them. Pass one."
+        )
+    if array.dtype.kind not in "biufc" and array.dtype.names is None:
+        raise InputError(
+            f"{_WHO}: an array has dtype {array.dtype}; expected numbers. Convert it, for example "
+            "to float32."
+        )
+    element = numba.from_dtype(array.dtype)
+    if not array.ndim and (is_tensor or interface is None):  # a number, as for simulate and launch
+        return element
+    flags = array.flags
+    layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    return numba.types.Array(element, array.ndim, layout)
+
+
+def _linked(ltoir: bytes, flags: list[str], what: str) -> tuple[bytes, str]:
+    """Return the PTX or the machine code of a piece of LTO-IR, optimized as numba-cuda's own
+    launches are, and the linker's log.
+
+    Source: nvJitLink's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvjitlink).
+
+    Raises
+    ------
+    CompileError
+        If the linker or the assembler refuses it.
+    """
+    from cuda.bindings import nvjitlink
+
+    def output(which: str) -> bytes:
+        buffer = bytearray(getattr(nvjitlink, f"get_{which}_size")(handle))
+        getattr(nvjitlink, f"get_{which}")(handle, buffer)
+        return bytes(buffer)
+
+    handle = nvjitlink.create(len(flags), flags)
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), "kernel")
+        nvjitlink.complete(handle)
+        return output(f"linked_{what}"), output("info_log").rstrip(b"\0").decode().strip()
+    except nvjitlink.nvJitLinkError as error:
+        log = output("error_log").rstrip(b"\0").decode()
+        raise CompileError(
+            f"compile_python: the assembler refused the code ({message_of(log or error, 300)}); "
+            "expected fewer bytes or another arch. Fix the kernel and run it again.",
+            log=log,
+        ) from error
+    finally:
+        nvjitlink.destroy(handle)
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _fault(functions: tuple[types.FunctionType, ...], error: Exception) -> Exception:
+    """Return Numba's error with the line of the kernel or its device functions, without the layers
+    that it wraps around.
+    """
+    message, code = _ANSI.sub("", str(error)), functions[0].__code__
+    if isinstance(error, CompileError):
+        return error
+    if isinstance(error, KernelError):
+        return CompileError(message, error.line)
+    if re.search("CUDA Toolkit|nvvm|nvjitlink", message, re.IGNORECASE):
+        return MissingLibraryError(
+            f"{_WHO}: numba-cuda cannot run here ({message_of(message)}). No GPU is needed. "
+            f"{install_extra('kernels')}"
+        )
+    line, file = None, code.co_filename
+    # Numba shows a file by its path from the current folder
+    files = {Path(each.__code__.co_filename).name: each.__code__.co_filename for each in functions}
+    # the innermost place that the message names
+    for path, number in re.findall(r'File "([^"]*)", line (\d+)', message):
+        if Path(path).name in files:
+            line, file = int(number), files[Path(path).name]
+            break
     unknown = re.search(r"name '(\w+)' is not defined", message)
     if line is None and unknown is not None:
-        line = line_of_name(code, unknown.group(1))
-        rows = kernel["source"].split("\n")
-        at = -1 if line is None else line - code.co_firstlineno
-        row = rows[at] if 0 <= at < len(rows) else ""
-    where = f"line {line}: " if line is not None else ""
-    quoted = f"\n{line:>5} | {row}\n" if row.strip() else " "
-    text = (
-        f"{_WHO}: {where}{kernel['name']}: {_core(message)}.{quoted}Fix the kernel and run it "
-        "again."
-    )
-    return CompileError(text, line, None, message)
+        line = _line_of_name(code, unknown[1])
+    row = "" if line is None else linecache.getline(file, line).rstrip()
+    where = "" if line is None else f"line {line}: "
+    quoted = f"\n{line:>5} | {row}\n" if row else " "
+    text = f"{_WHO}: {where}{functions[0].__name__}: {_core(message)}.{quoted}"
+    return CompileError(f"{text}Fix the kernel and run it again.", line, None, message)
 
 
 # Rows of Numba's messages that wrap what is wrong.
