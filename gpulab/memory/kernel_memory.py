@@ -30,6 +30,8 @@ _PAGE = 4096
 _CHANNEL_BLOCK = 16  # oneDNN pads channels to its vector width: 16 floats with AVX-512, 8 below
 _SMALL = 64 * 1024  # tiny buffers that do not grow with the tensors (partial sums, packed panels)
 _HALF = (torch.bfloat16, torch.float16)
+# of PyTorch's reductions on a GPU: threads of a block, and the values that one thread sums at most
+_REDUCING_THREADS, _MOST_VALUES, _WARP = 512, 256, 32
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -109,6 +111,13 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
         # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for
         # long on whether it is 1
         return 1.0
+    if func is aten._cudnn_rnn.default:
+        raise InputError(
+            "predict: on a GPU cuDNN runs nn.LSTM, nn.GRU and nn.RNN, and only cuDNN knows what it "
+            "allocates (19 MB for an LSTM whose tensors take 7 MB); expected layers whose memory "
+            "follows from shapes. Use memory.trace, which runs the step, or pass device='cpu' for "
+            "the rules of a CPU."
+        )
     result = _ctc_loss(*args) if func in _CTC else func(*args, **kwargs)
     if func in _REDUCED_IN_PLACE:
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
@@ -276,7 +285,34 @@ def _pointwise(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _reduction(args: Any, outputs: Sequence[Any]) -> int:
-    return _single(tensors_in(args)) + _SMALL
+    x = tensors_in(args)[0]
+    return _single(tensors_in(args)) + _SMALL + (_partial_sums(x, outputs[0]) if x.is_cuda else 0)
+
+
+def _partial_sums(x: Any, y: Any) -> int:
+    """Bytes in which the blocks of a GPU leave their sums of a matrix's rows (the gradient of a
+    bias): more than the matrix, where it is tall. As PyTorch's ``native/cuda/Reduce.cuh`` chooses
+    (``setReduceConfig``, ``global_memory_size``), for at most 32 bits an element.
+    """
+    columns = max(1, y.numel())
+    rows = x.numel() // columns
+    if rows < 2 or not x.is_contiguous() or y.numel() == 1 or x.shape[-1] != y.shape[-1]:
+        return 0
+    vector = math.gcd(columns, 4)
+    threads = _REDUCING_THREADS // vector  # of a block: in x columns, in y rows
+    wide, tall = (min(1 << (n.bit_length() - 1), threads) for n in (columns // vector, rows))
+    height = min(tall, threads // min(wide, _WARP))
+    width = min(wide, threads // height)
+    if rows < min(16 * height, _MOST_VALUES):
+        return 0
+    gpu = torch.cuda.get_device_properties(x.device)
+    blocks = -(-columns // (vector * width))
+    values = -(-rows // height)  # for each thread
+    room = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // (width * height))
+    if values < _MOST_VALUES or blocks > room:
+        return 0
+    blocks_a_sum = max(min(-(-room // blocks), -(-values // 16)), -(-values // _MOST_VALUES))
+    return int(4 * columns * blocks_a_sum * width * vector)
 
 
 def _product(args: Any, outputs: Sequence[Any]) -> int:
@@ -379,7 +415,8 @@ def _rule_of(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
     if name in _RULES:
         return _RULES[name]
     by_kind = _pointwise if torch.Tag.pointwise in func.tags else _whole
-    return None if func.is_view else by_kind
+    # many tensors are updated one after the other, or by one kernel
+    return None if func.is_view or name.startswith("aten::_foreach_") else by_kind
 
 
 def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
