@@ -299,6 +299,9 @@ def _follow(live: _Live, work: Any, begin_event: Any) -> None:
     """Note the end of an asynchronous work: from its future where it has one, else from Python's
     wait for it.
     """
+    if work is None:  # NCCL has nothing to do for one rank
+        live.finish(time.perf_counter())
+        return
     live.work = work
     live.observer._works[id(work)] = live
     try:

@@ -336,7 +336,10 @@ def test_refusals_and_defaults(approved: Any) -> None:
     [
         (lambda: networks.transformer(1000, 256, 4, 4, context=128), torch.ones(16, 128).long()),
         # the blocks' partial sums of a bias's gradient are 33 MB, twice the matrix
-        (lambda: nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)), torch.ones(8192, 512)),
+        (
+            lambda: nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)),
+            torch.ones(8192, 512),
+        ),
     ],
 )
 def test_cuda_prediction_is_near_the_allocator(make: Any, x: Any) -> None:
