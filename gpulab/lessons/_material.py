@@ -181,14 +181,15 @@ class Listing(Result):
 
 
 def recorded_gpus() -> dict[str, Recording]:
-    """Return the recordings of machines with an accelerator by their names; empty if there are
-    none.
+    """Return the recordings of machines with an accelerator by their names, the one with most cases
+    first; empty if there are none.
     """
-    return {
-        name: one
+    found = [
+        (name, one)
         for name, one in recordings.readable().items()
         if one.environment.device_kind != "cpu"
-    }
+    ]
+    return dict(sorted(found, key=lambda each: len(each[1].missing()) - len(each[1].entries)))
 
 
 T = TypeVar("T")
