@@ -1003,8 +1003,9 @@ def inference(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
             "nothing waits between kernels",
             f"{shape.name}: {shape.source}; {arithmetic}: {memory.source}",
-            "Llama 3.2 1B with 2,048 positions on an H200, recorded: a step at batch 1, as a "
-            "graph, takes 2.7 times as long, the prefill 2.0 times",
+            "Llama 3.2 1B with 2,048 positions, recorded: a step as a graph takes 2.1 times as "
+            "long at batch 1 and 1.5 times at batch 64 on an H100 (2.7 times at batch 1 on an "
+            "H200), the prefill 2.2 times (2.0 times)",
             device=roofs.device,
         ),
     )
