@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpulab import _validate, devices
+from gpulab import _validate, devices, recordings
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._material import Listing, recorded_gpus
+from gpulab.lessons._material import Listing
 from gpulab.recorder import Case, experiments
 from gpulab.units import (
     format_bytes,
@@ -183,7 +183,7 @@ def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any]
         # driver
         if found[1]:
             return found
-    for recording in recorded_gpus().values():
+    for recording in recordings.of_accelerators().values():
         by_size = {n: _recorded(recording, family, n) for n in sizes}
         n = max(sizes, key=lambda size: (len(by_size[size]), size))
         if by_size[n]:

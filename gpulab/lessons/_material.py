@@ -34,7 +34,6 @@ from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Latency
 from gpulab.lessons.content import KEPT
 from gpulab.models import Roofline
-from gpulab.recordings import Recording
 from gpulab.recordings.schema import reported_accelerator
 from gpulab.results import Result, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
@@ -178,18 +177,6 @@ class Listing(Result):
 
     def _repr_html_(self) -> str:
         return with_captions(self)
-
-
-def recorded_gpus() -> dict[str, Recording]:
-    """Return the recordings of machines with an accelerator by their names, the one with most cases
-    first; empty if there are none.
-    """
-    found = [
-        (name, one)
-        for name, one in recordings.readable().items()
-        if one.environment.device_kind != "cpu"
-    ]
-    return dict(sorted(found, key=lambda each: len(each[1].missing()) - len(each[1].entries)))
 
 
 T = TypeVar("T")
@@ -402,7 +389,7 @@ def _opponent(works: list[workloads.Workload]) -> list[Measurement]:
     device = devices.default()
     if not device.is_cpu:
         return [_quietest(work, device, _NEIGHBOURS) for work in works]
-    for name in recorded_gpus():
+    for name in recordings.of_accelerators():
         found = [recorded(work.name, work.n, work.dtype).get(name) for work in works]
         there = [m for m in found if m is not None and m.with_transfer_seconds]
         if len(there) == len(works):
@@ -504,7 +491,7 @@ def _figures(
 
 def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     """The first recorded GPU that has ceilings and tells its multiprocessors."""
-    for recording in recorded_gpus().values():
+    for recording in recordings.of_accelerators().values():
         gpu = reported_accelerator(recording)
         several, capability = gpu.get("multiprocessors"), str(gpu.get("compute_capability") or "")
         with contextlib.suppress(InputError):  # a recording without ceilings

@@ -4,7 +4,7 @@ A recording is one JSON file that ``gpulab record`` wrote. It holds numbers and 
 and every field is checked on load. Its figures carry the badge ``RECORDED``.
 """
 
-from gpulab.recordings._files import directory, load, names, read, readable, write
+from gpulab.recordings._files import directory, load, names, of_accelerators, read, readable, write
 from gpulab.recordings.schema import Entry, Recording, Timing
 from gpulab.recordings.several import Difference, RecordingDiff, diff, merge
 
@@ -19,6 +19,7 @@ __all__ = [
     "load",
     "merge",
     "names",
+    "of_accelerators",
     "read",
     "readable",
     "write",

@@ -135,6 +135,14 @@ def readable() -> dict[str, Recording]:
     return recordings
 
 
+def of_accelerators() -> dict[str, Recording]:
+    """Return the recordings of machines with an accelerator by their names, the one with most cases
+    first; empty if there are none.
+    """
+    found = [each for each in readable().items() if each[1].environment.device_kind != "cpu"]
+    return dict(sorted(found, key=lambda each: len(each[1].missing()) - len(each[1].entries)))
+
+
 def _finite(word: str) -> float:
     """Return a number of JSON; NaN and Infinity, which only Python reads, and what is too large for
     a float are refused.

@@ -303,8 +303,7 @@ def recorded_gains(name: str) -> list[Found]:
     """
     return [
         (machine, case, gain, recording.evidence())
-        for machine, recording in recordings.readable().items()
-        if recording.environment.device_kind != "cpu"
+        for machine, recording in recordings.of_accelerators().items()
         for case, gain in gains_of(name, recording)
     ]
 

@@ -464,8 +464,7 @@ class TransferExplorer(Instrument):
         ]
         against += [
             (f"recording {name}", f"{recording.environment.device} (recorded)")
-            for name, recording in recordings.readable().items()
-            if recording.environment.device_kind != "cpu"
+            for name, recording in recordings.of_accelerators().items()
         ]
         ours: dict[str, Any] = {"views": ("break_even",), "for_actions": ("break_even",)}
         return [

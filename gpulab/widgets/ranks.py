@@ -658,8 +658,7 @@ class ScalingLab(OnRanks):
         """Whether some machine with an accelerator has recorded scaling over more than one rank."""
         return any(
             entry.params["ranks"] != 1
-            for recording in recordings.readable().values()
-            if recording.environment.device_kind != "cpu"
+            for recording in recordings.of_accelerators().values()
             for entry in recording.select("data-parallel scaling")
         )
 
