@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
         f"{torch.version.cuda}, Python {sys.version.split()[0]}"
     )
     targets = gpu_test_files()
-    options = ["-m", "gpu"]
+    options = ["-m", "gpu", "-v"]  # each name at once: a GPU machine may be gone before the end
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "GPULAB_REQUIRE_GPU": "1", "PYTHONPATH": path}
     results = [
