@@ -41,7 +41,6 @@ from gpulab.kernels.simulation.source import (
     Intrinsic,
     Source,
     as_function,
-    compared_reads,
     dtype_of,
     meaning_of,
     member_of,
@@ -121,21 +120,6 @@ def type_of(item: Any) -> Any:
     )
 
 
-def assigned_once(node: ast.expr, source: Source) -> ast.expr | None:
-    """Return the only value that a variable is given, or None."""
-    if not isinstance(node, ast.Name) or node.id in source.parameters:
-        return None
-    stores = [
-        part
-        for part in source.nodes
-        if isinstance(part, ast.Name) and part.id == node.id and isinstance(part.ctx, ast.Store)
-    ]
-    given = [
-        part for part in source.nodes if isinstance(part, ast.Assign) and part.targets[0] in stores
-    ]
-    return given[0].value if len(stores) == len(given) == 1 else None
-
-
 # -------------------------------------------------------------------------------------------------
 # Turn a kernel's expressions into closures that compute a value for the lanes of a mask.
 
@@ -159,11 +143,11 @@ class Translator:
         around: Collection[str] = (),
     ) -> None:
         self.source, self.program, self.joins = source, program, joins
-        self.local = source.local_names.union(around)
+        self.local = source.text.local_names.union(around)
         self.followed = {node.id for node in joins.unsure}  # variables that may have no value
         self._assigned_to: str | None = None
         self._unused: ast.expr | None = None  # a call at whose value nobody looks
-        self._compared = compared_reads(source)
+        self._compared = source.text.compared_reads
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
@@ -218,14 +202,18 @@ class Translator:
         """Return the number (or tuple) that numba knows when it compiles, that of a variable that
         is given it alone as well; ``UNKNOWN`` otherwise.
         """
-        given = assigned_once(node, self.source)
+        given = self._given_once(node)
         return self.number(node) if given is None else self.literal(given)
+
+    def _given_once(self, node: ast.expr) -> ast.expr | None:
+        """Return the only value that a variable is given, or None."""
+        return self.source.text.given_once.get(node.id) if isinstance(node, ast.Name) else None
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
         alone: int32 in numba, int64 here.
         """
-        given = assigned_once(node, self.source) or node
+        given = self._given_once(node) or node
         found = self.static(given) if isinstance(given, ast.Attribute) else None
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
@@ -348,7 +336,7 @@ class Translator:
         """Return whether nobody sees which lanes compute an expression; with ``calls`` of functions
         that only compute as well.
         """
-        parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
+        parts = [part for part in _types.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
         return self.joins.unsure.isdisjoint(parts) and all(
             isinstance(part, PLAIN_PARTS) or (calls and self._only_computes(part)) for part in parts
         )

@@ -268,7 +268,7 @@ def written_number(node: ast.expr) -> Any:
     Python does so when it compiles the function, with numbers of any size, so that numba sees the
     result alone, in its own type.
     """
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    parts = [part for part in _types.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
     are_numbers = all(type(number) in (bool, int, float, complex) for number in numbers)
     if not are_numbers or not all(isinstance(part, _WRITTEN) for part in parts):
@@ -366,7 +366,7 @@ def _new_array(call: Call) -> Expression:
     allotted, is_shared = set[Any](), call.name == "cuda.shared.array"
     if any(
         isinstance(part, ast.BinOp) and written_number(part) is None
-        for part in ast.walk(shape_node)
+        for part in _types.walk(shape_node)
     ):
         program.notes.append(
             f"{call.place}: numba-cuda takes no arithmetic in the shape "
@@ -405,7 +405,7 @@ def _new_array(call: Call) -> Expression:
         shape, dtype, is_new = ask(frame, mask)
         if is_new:
             raise _types.RelaunchError
-        key = id(call.node), shape, dtype
+        key = id(call), shape, dtype
         if is_shared:
             return frame.machine.new_shared(key, name, call.line)
         view = frame.arrays.get(key)
@@ -527,7 +527,7 @@ def _syncthreads(call: Call, frame: Frame, mask: Mask, *values: Any) -> Any:
         return block_vote(machine, call.name.rpartition("_")[2], asked[0], mask) if asked else None
 
     asked = [_asked(call, machine, value) for value in values]
-    return machine.together(call.node, mask, meet, *asked, block=True)
+    return machine.together(call, mask, meet, *asked, block=True)
 
 
 def _asked(call: Call, machine: Machine, value: Any) -> Any:
@@ -588,7 +588,7 @@ def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, 
         are_integers = all(value.dtype.kind in "iub" for value in (given[0], *given[2:]))
         call.expect(are_integers, "integers for the mask and the lane")
         both = functools.partial(act, machine, call.line)
-        return machine.together(call.node, mask, both, *given)
+        return machine.together(call, mask, both, *given)
 
     return run
 

@@ -4,7 +4,6 @@ stand, shared memory, what was found.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -597,7 +596,7 @@ class Machine:
         turns.spin(line, mask, self.launch.changes if settled else None)
 
     def together(
-        self, site: ast.AST, mask: Mask, act: Callable[..., Any], *values: Any, block: bool = False
+        self, site: object, mask: Mask, act: Callable[..., Any], *values: Any, block: bool = False
     ) -> Any:
         """Return what lanes of a warp, or all threads of the block, do together in a place of the
         source: ``act(mask, *values)`` of all of them. The lanes of a warp that are to come are the

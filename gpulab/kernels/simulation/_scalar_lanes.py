@@ -211,7 +211,7 @@ class LaneWriter:
     def _simple(self, node: ast.stmt, indent: int) -> None:
         match node:
             case ast.AugAssign(target=target, op=op, value=amount):
-                if sum(isinstance(part, ast.Subscript) for part in ast.walk(target)) > 1:
+                if sum(isinstance(part, ast.Subscript) for part in _types.walk(target)) > 1:
                     raise Refused  # the index would load twice
                 targets: list[ast.expr] = [target]
                 values = [self._operation(op, self.value(target), self.value(amount))]
@@ -423,13 +423,13 @@ class ScalarLoop:
         stored = _types.names_of(node, ast.Store)
         # which lanes have given a variable that is unsure a value is seen in lockstep
         if not (
-            translator.joins.unsure.isdisjoint(ast.walk(node))
+            translator.joins.unsure.isdisjoint(_types.walk(node))
             and translator.followed.isdisjoint(part.id for part in stored)
         ):
             raise Refused
         # assignments in it that meet others
         self._joined = [part for part in stored if part in translator.joins.of]
-        inner = [part for part in ast.walk(node) if isinstance(part, (ast.While, ast.For))][1:]
+        inner = [part for part in _types.walk(node) if isinstance(part, (ast.While, ast.For))][1:]
         self._least_before = _TURNS_BEFORE_NESTED if inner else _TURNS_BEFORE
         self._turns_before = self._least_before
         # by what the names hold: what was written for it, and the lane's function

@@ -8,6 +8,7 @@ import types
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Function:
         defaults: Iterable[Any] = (),
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
-        self._joins = _types.joins_of(source.tree)
+        self._joins = replace(source.text.joins, computed={})
         self._types: dict[Any, _types.JoinTypes] = {}  # by those of the arguments
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
@@ -187,7 +188,7 @@ class Program:
         self.source = read_source(function)
         self.called: set[str] = set()  # what the text calls of cuda, math and Python
         # arguments that are written; those that the text does not show are added as it runs
-        self.written = self.source.stored_names
+        self.written = set(self.source.text.stored_names)
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
@@ -244,10 +245,9 @@ class Program:
         if known is not None:
             return known
         try:
-            inner = read_source(callee.function)
+            inner = read_source(callee.function, self._offset_of(callee.function))
         except KernelError as error:
             raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
-        self._keep_apart(inner)
         self.sources.append(inner)
         return self._function(callee, inner)
 
@@ -255,22 +255,19 @@ class Program:
         """Return the translation of a function inside of another one."""
         return Function(source).translate(self, around)
 
-    def _keep_apart(self, inner: Source) -> None:
-        """Number the lines of another file so that none is taken for one of the kernel's."""
-        if inner.filename == self.source.filename:
-            return
-        files = [s.filename for s in self.sources]
-        offset = next(
-            (s.offset for s in self.sources if s.filename == inner.filename),
-            report.OTHER_FILE * len(set(files)),
-        )
-        inner.renumber(offset)
-        note = (
-            f"{OF_OTHER_FILES}{offset + 1:,} on are those of {inner.filename}, counted from its "
-            "first line"
-        )
-        if note not in self.notes:
-            self.notes.append(note)
+    def _offset_of(self, function: types.FunctionType) -> int:
+        """Return from where the lines of a function's file are numbered, so that none of another
+        file is taken for one of the kernel's.
+        """
+        filename = function.__code__.co_filename
+        offsets = {source.code.co_filename: source.offset for source in self.sources}
+        if filename not in offsets:
+            offsets[filename] = report.OTHER_FILE * len(offsets)
+            self.notes.append(
+                f"{OF_OTHER_FILES}{offsets[filename] + 1:,} on are those of {filename}, counted "
+                "from its first line"
+            )
+        return offsets[filename]
 
 
 def _marks(found: Any) -> Any:

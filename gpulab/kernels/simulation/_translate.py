@@ -42,11 +42,12 @@ class StatementTranslator(_expressions.Translator):
         self, source: Source, program: Program, joins: _types.Joins, around: Collection[str] = ()
     ) -> None:
         super().__init__(source, program, joins, around)
-        inner = [node for node in source.nodes[1:] if isinstance(node, ast.FunctionDef)]
-        others = {part for node in inner for part in ast.walk(node)}
+        nodes = source.text.nodes
+        inner = [node for node in nodes[1:] if isinstance(node, ast.FunctionDef)]
+        others = {part for node in inner for part in _types.walk(node)}
         self._returned = [
             node.value
-            for node in source.nodes
+            for node in nodes
             if isinstance(node, ast.Return) and node.value is not None and node not in others
         ]
         self._result = self.join(self._returned)
@@ -136,7 +137,7 @@ class StatementTranslator(_expressions.Translator):
         self._unused = node.value
         value = self.expression(node.value)
         # a compiler leaves out what nobody uses
-        acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in ast.walk(node))
+        acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in _types.walk(node))
 
         def run(frame: Frame, mask: Mask) -> Mask:
             value(frame, mask)
@@ -290,9 +291,9 @@ class StatementTranslator(_expressions.Translator):
 
     def _note_barrier(self, node: ast.While) -> None:
         """Note where some threads come to the barrier in a loop's test early, by ``continue``."""
-        calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
+        calls = [part.func for part in _types.walk(node.test) if isinstance(part, ast.Call)]
         barriers = [call for call in map(ast.unparse, calls) if "syncthreads" in call]
-        early = [part for part in ast.walk(node) if isinstance(part, ast.Continue)]
+        early = [part for part in _types.walk(node) if isinstance(part, ast.Continue)]
         if barriers and early:
             self.program.notes.append(
                 f"{self.source.place(node.lineno)}: threads that `continue` in "

@@ -314,20 +314,30 @@ class Joins:
     computed: dict[Definition, Callable[..., Value]] = field(default_factory=dict)
 
 
+def walk(node: ast.AST) -> list[ast.AST]:
+    """Return a part of the tree and all that is in it; several times as fast as ``ast.walk``."""
+    found = [node]
+    for part in found:  # which grows
+        for value in vars(part).values():
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [one for one in value if isinstance(one, ast.AST)]
+    return found
+
+
 def names_of(node: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
     """Return the names in a part of the tree that are read (``ast.Load``) or given a value."""
     return [
-        part
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, context)
+        part for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)
     ]
 
 
 def joins_of(tree: ast.FunctionDef) -> Joins:
     """Return the reaching definitions of a function's variables."""
     reader = _Reader()
-    state: State = {part.id: frozenset([None]) for part in names_of(tree, ast.Store)}
-    for argument in ast.walk(tree.args):
+    state: State = {part.id: frozenset([None]) for part in reader.names(tree, ast.Store)}
+    for argument in walk(tree.args):
         if isinstance(argument, ast.arg):
             state[argument.arg] = frozenset([argument])
     reader.block(tree.body, state)
@@ -423,6 +433,7 @@ class _Reader:
         self.joins = Joins()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
+        self.names = cache(names_of)  # in a loop again and again
 
     def block(self, nodes: list[ast.stmt], state: State | None) -> State | None:
         """Return what holds after statements."""
@@ -469,7 +480,7 @@ class _Reader:
             now = again
 
     def _read(self, node: ast.AST, state: State) -> None:
-        for part in names_of(node, ast.Load):
+        for part in self.names(node, ast.Load):
             self._use(part, state)
 
     def _use(self, node: ast.Name, state: State) -> None:
@@ -481,7 +492,7 @@ class _Reader:
         if None in ways:
             self.joins.unsure.add(node)
 
-    @staticmethod
-    def _after(node: ast.AST, state: State) -> State:
+    def _after(self, node: ast.AST, state: State) -> State:
         """Return what holds after the assignments of a statement."""
-        return state | {part.id: frozenset([part]) for part in names_of(node, ast.Store)}
+        given = self.names(node, ast.Store)
+        return state | {part.id: frozenset([part]) for part in given} if given else state

@@ -15,9 +15,10 @@ import importlib
 import inspect
 import linecache
 import math
-import re
 import sys
 import types
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,70 +28,137 @@ import numpy as np
 
 from gpulab.errors import KernelError, shown
 from gpulab.kernels._host import DeviceArray, executed_texts, host_array
+from gpulab.kernels.simulation import _types
 
 # -------------------------------------------------------------------------------------------------
 # The text of a kernel, the names it uses, and which of its arrays it writes.
 
 
+class Text:
+    """What a function's text says by itself, found when it is first asked for: the same for all
+    functions that are made of it.
+    """
+
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.tree = tree
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Return all nodes of the tree."""
+        return _types.walk(self.tree)
+
+    @functools.cached_property
+    def joins(self) -> _types.Joins:
+        """Return the reaching definitions of its variables."""
+        return _types.joins_of(self.tree)
+
+    @functools.cached_property
+    def parameters(self) -> list[str]:
+        """Return the names of the parameters, without that of ``*rest``."""
+        return [a.arg for a in [*self.tree.args.posonlyargs, *self.tree.args.args]]
+
+    @functools.cached_property
+    def stores(self) -> list[ast.Name]:
+        """Return where a variable is given a value."""
+        return [
+            node
+            for node in self.nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
+
+    @functools.cached_property
+    def local_names(self) -> set[str]:
+        """Return the names that the function assigns, its parameters included."""
+        return {
+            *self.parameters,
+            *(node.id for node in self.stores),
+            *(node.name for node in self.nodes[1:] if isinstance(node, ast.FunctionDef)),
+            *([self.tree.args.vararg.arg] if self.tree.args.vararg else []),
+        }
+
+    @functools.cached_property
+    def given_once(self) -> dict[str, ast.expr]:
+        """Return the only value that each of some variables is given."""
+        times = Counter([*self.parameters, *(node.id for node in self.stores)])
+        given = [(n.targets[0], n.value) for n in self.nodes if isinstance(n, ast.Assign)]
+        return {
+            target.id: value
+            for target, value in given
+            if isinstance(target, ast.Name) and times[target.id] == 1
+        }
+
+    @functools.cached_property
+    def stored_names(self) -> set[str]:
+        """Return the names of arrays of which the function's text stores an element: what stands
+        before the first dot or bracket.
+        """
+        parts = (ast.Subscript, ast.Attribute)
+        found = [n for n in self.nodes if isinstance(n, parts) and isinstance(n.ctx, ast.Store)]
+        for node in found:  # which grows by what stands before them
+            found += [node.value] if isinstance(node.value, parts) else []
+        return {node.value.id for node in found if isinstance(node.value, ast.Name)}
+
+    @functools.cached_property
+    def compared_reads(self) -> set[ast.AST]:
+        """Return the reads of elements whose value goes, through variables, into a compare-and-swap
+        of the same element as the old one: it fails where that is no longer the value.
+
+        Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
+        begin with such a read.
+        """
+        assigned = [
+            (target.id, node.value)
+            for node in self.nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        ]
+        found: set[ast.AST] = set()
+        for node in self.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(attr="cas"), args=[array, index, old, _]):
+                    parts, seen = [old], set[str]()
+                    for part in parts:  # which grows by what variables are given
+                        if isinstance(part, ast.Name) and part.id not in seen:
+                            seen.add(part.id)
+                            parts += [value for name, value in assigned if name == part.id]
+                        elif isinstance(part, ast.Call):  # a type of the value
+                            parts += part.args
+                        elif isinstance(part, ast.Subscript):
+                            same = ast.dump(part.value), ast.dump(part.slice)
+                            found |= {part} if same == (ast.dump(array), ast.dump(index)) else set()
+        return found
+
+
 @dataclass(eq=False)
 class Source:
-    """A kernel or a device function: its syntax tree, with the line numbers of its file."""
+    """A kernel or a device function: its text, with the line numbers of its file, and what its
+    names stand for.
+    """
 
     name: str
-    tree: ast.FunctionDef
-    nodes: list[ast.AST] = field(repr=False)  # all of the tree's
+    text: Text
     lines: dict[int, str]
-    filename: str
     code: types.CodeType
     _globals: dict[str, Any] = field(repr=False)
     _closure: dict[str, types.CellType] = field(repr=False)
     # where the text was found, and all that stood there
     _file: tuple[str, list[str]] = field(repr=False)
-    offset: int = 0
+    offset: int = 0  # of the numbers of its lines
 
-    def renumber(self, offset: int) -> None:
-        """Add an offset to all line numbers."""
-        self.offset = offset
-        ast.increment_lineno(self.tree, offset)
-        self.lines = {number + offset: text for number, text in self.lines.items()}
+    @property
+    def tree(self) -> ast.FunctionDef:
+        """Return the syntax tree."""
+        return self.text.tree
 
     @property
     def parameters(self) -> list[str]:
         """Return the names of the parameters, without that of ``*rest``."""
-        return [a.arg for a in [*self.tree.args.posonlyargs, *self.tree.args.args]]
-
-    @property
-    def local_names(self) -> set[str]:
-        """Return the names that the function assigns, its parameters included."""
-        return {
-            *self.parameters,
-            *(
-                node.id
-                for node in self.nodes
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            ),
-            *(
-                node.name
-                for node in self.nodes
-                if isinstance(node, ast.FunctionDef) and node is not self.tree
-            ),
-            *([self.tree.args.vararg.arg] if self.tree.args.vararg else []),
-        }
-
-    @property
-    def stored_names(self) -> set[str]:
-        """Return the names of arrays of which the function's text stores an element: what stands
-        before the first dot or bracket.
-        """
-        return {
-            re.split(r"[.\[]", ast.unparse(node), maxsplit=1)[0]
-            for node in self.nodes
-            if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
-        }
+        return self.text.parameters
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
-        return replace(self, name=tree.name, tree=tree, nodes=list(ast.walk(tree)))
+        return replace(self, name=tree.name, text=Text(tree))
 
     def text_of(self, line: int) -> str:
         """Return a line without its indentation."""
@@ -103,7 +171,7 @@ class Source:
 
     def place(self, line: int) -> str:
         """Return a line in words, with its file if that is not the kernel's."""
-        file = f" of {Path(self.filename).name}" if self.offset else ""
+        file = f" of {Path(self.code.co_filename).name}" if self.offset else ""
         return f"line {line - self.offset}{file}"
 
     @functools.cached_property
@@ -112,7 +180,7 @@ class Source:
         kernel may look.
         """
         found: dict[str, Any] = {}
-        for node in self.nodes:
+        for node in self.text.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 for alias in node.names:
                     name = node.module if isinstance(node, ast.ImportFrom) else alias.name
@@ -149,10 +217,15 @@ class Source:
 
     def is_current(self) -> bool:
         """Return whether the file or cell still holds the text that was read."""
-        name, lines = self._file
-        linecache.checkcache(name)
-        now = linecache.getlines(name, self._globals)
-        return now is lines or now == lines
+        return _is_unchanged(self._file, self._globals)
+
+
+def _is_unchanged(file: tuple[str, list[str]], names: dict[str, Any]) -> bool:
+    """Return whether a file or cell still holds the lines that were read."""
+    name, lines = file
+    linecache.checkcache(name)
+    now = linecache.getlines(name, names)
+    return now is lines or now == lines
 
 
 @dataclass(frozen=True)
@@ -278,8 +351,14 @@ def _text_around(function: types.FunctionType) -> list[str]:
     return inspect.findsource(function)[0]
 
 
-def read_source(kernel: Any) -> Source:
-    """Return the source of a kernel.
+# Of a code that is in use what was read of its text, and at which offset its lines are numbered.
+_texts: weakref.WeakKeyDictionary[types.CodeType, tuple[Text, dict[int, str], Any, int]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def read_source(kernel: Any, offset: int = 0) -> Source:
+    """Return the source of a kernel; ``offset`` is added to the numbers of its lines.
 
     Raises
     ------
@@ -293,9 +372,14 @@ def read_source(kernel: Any) -> Source:
             f"simulate: the kernel is {shown(kernel)}; expected a Python function. Pass the "
             "function itself, not its call."
         )
-    name = function.__name__
+    name, code, names = function.__name__, function.__code__, function.__globals__
+    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    known = _texts.get(code)
+    # codes of two texts may be equal
+    if known is not None and known[3] == offset and _is_unchanged(known[2], names):
+        return Source(name, *known[:2], code, names, closure, *known[2:])
     try:
-        tree, lines = _definition(function)
+        tree, lines = _definition(function, offset)
     except (OSError, TypeError, SyntaxError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
@@ -306,29 +390,23 @@ def read_source(kernel: Any) -> Source:
             f"simulate: {name} is not a plain function; expected one defined with `def`. Write it "
             f"as `def {name}(...)`."
         )
-    file = inspect.getsourcefile(function) or function.__code__.co_filename
-    source = Source(
-        name,
-        tree,
-        list(ast.walk(tree)),
-        lines,
-        function.__code__.co_filename,
-        function.__code__,
-        function.__globals__,
-        dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
-        (file, linecache.getlines(file, function.__globals__)),
-    )
+    filename = inspect.getsourcefile(function) or code.co_filename
+    file = filename, linecache.getlines(filename, names)
+    source = Source(name, Text(tree), lines, code, names, closure, file, offset)
     if tree.args.kwarg or tree.args.kwonlyargs:
         raise source.error(
             "expected parameters that can be given by position; ** and those after * are not "
             "supported",
             tree.lineno,
         )
+    if file[1]:  # of what was executed as a string there is no file that tells two texts apart
+        _texts[code] = source.text, lines, file, offset
     return source
 
 
-def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]:
-    """Return the syntax tree of a function and its lines, numbered as where it was defined.
+def _definition(function: types.FunctionType, offset: int) -> tuple[ast.stmt, dict[int, str]]:
+    """Return the syntax tree of a function and its lines, numbered as where it was defined, and
+    from an offset.
 
     Raises
     ------
@@ -341,7 +419,7 @@ def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]
         places = {(line, column) for line, _, column, _ in code.co_positions()}
         found = [
             node
-            for node in ast.walk(ast.parse("".join(text)))
+            for node in _types.walk(ast.parse("".join(text)))
             if isinstance(node, ast.Lambda) and (node.body.lineno, node.body.col_offset) in places
         ]
         if len(found) != 1:
@@ -356,7 +434,9 @@ def _definition(function: types.FunctionType) -> tuple[ast.stmt, dict[int, str]]
         tree = ast.parse("".join(["if True:\n", *lines] if inner else lines)).body[0]
         tree = tree.body[0] if inner else tree
         ast.increment_lineno(tree, first - 1 - inner)
-    return tree, dict(enumerate(map(str.rstrip, lines), first))
+    if offset:
+        ast.increment_lineno(tree, offset)
+    return tree, dict(enumerate(map(str.rstrip, lines), first + offset))
 
 
 def as_function(node: ast.Lambda) -> ast.FunctionDef:
@@ -364,37 +444,6 @@ def as_function(node: ast.Lambda) -> ast.FunctionDef:
     body = ast.copy_location(ast.Return(value=node.body), node.body)
     tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[body], decorator_list=[])
     return ast.copy_location(tree, node)
-
-
-def compared_reads(source: Source) -> set[ast.AST]:
-    """Return the reads of elements whose value goes, through variables, into a compare-and-swap of
-    the same element as the old one: it fails where that is no longer the value.
-
-    Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
-    begin with such a read.
-    """
-    assigned = [
-        (target.id, node.value)
-        for node in source.nodes
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    found: set[ast.AST] = set()
-    for node in source.nodes:
-        match node:
-            case ast.Call(func=ast.Attribute(attr="cas"), args=[array, index, old, _]):
-                parts, seen = [old], set[str]()
-                for part in parts:  # which grows by what variables are given
-                    if isinstance(part, ast.Name) and part.id not in seen:
-                        seen.add(part.id)
-                        parts += [value for name, value in assigned if name == part.id]
-                    elif isinstance(part, ast.Call):  # a type of the value
-                        parts += part.args
-                    elif isinstance(part, ast.Subscript):
-                        same = ast.dump(part.value), ast.dump(part.slice)
-                        found |= {part} if same == (ast.dump(array), ast.dump(index)) else set()
-    return found
 
 
 # -------------------------------------------------------------------------------------------------
