@@ -239,6 +239,7 @@ class Launch:
     resident: int  # blocks that a GPU has at work at once
     releases: _hazards.Releases | None
     captured: list[Any]  # the arrays on the device that the kernel names from outside
+    signatures: tuple[source.Signature, ...]  # what the kernel was declared with
     counters: Counters = field(default_factory=Counters)
     steps: float = 0
     repeated: int = 0

@@ -110,7 +110,9 @@ class Store:
         """Write values at places within bounds; of lanes that write one place at once, the last one
         stays.
         """
-        if self.is_even and self.data.flags.c_contiguous:
+        if self.space == "global" and where.size == 1:
+            self.data[where] = mask.selected(value)[-1] if value.ndim else value
+        elif self.is_even and self.data.flags.c_contiguous:
             places, data = self.flat(where, mask), self.data.reshape(-1)
             data[places] = value if value.size == 1 else mask.selected(value)
         else:
@@ -752,7 +754,7 @@ def store(
     value = _types.cast(value, view.dtype)
     lanes = _touch(machine, view.store, where, inside, line, "store", value)
     changing(machine, view.store, where, lambda: view.store.write(where, value, inside))
-    if lanes:
+    if any(len(some.words) > 1 for some in lanes):
         _clash(machine, view.store, where, lanes, line, value)
 
 
@@ -818,7 +820,8 @@ def _touch(
         )
         for lanes in found
     ]
-    _report_race(machine, store, zip(found, conflicts, strict=True), line)
+    if any(conflicts):
+        _report_race(machine, store, zip(found, conflicts, strict=True), line)
     return found
 
 

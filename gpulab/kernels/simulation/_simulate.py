@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import types
@@ -109,7 +110,8 @@ class Function:
         """Run the function in the lanes of a mask, with its parameters and the variables around
         it, and return its value.
         """
-        declared = self._declared(variables)
+        signatures = machine.launch.signatures if is_kernel else self.signatures
+        declared = self._declared(signatures, variables) if signatures else None
         if declared is not None:
             wanted = zip(self.source.parameters, declared.parameters, strict=True)
             variables |= {name: _as_declared(variables[name], kind) for name, kind in wanted}
@@ -153,14 +155,12 @@ class Function:
                 found.note(node, variables[node.arg])
         return found
 
-    def _declared(self, variables: dict[str, Any]) -> Signature | None:
+    def _declared(self, signatures: tuple[Signature, ...], variables: dict[str, Any]) -> Signature:
         """Return the declaration that arguments have: the one to which they are converted with the
         smallest loss.
         """
-        if not self.signatures:
-            return None
         types = [_expressions.type_of(variables[name]) for name in self.source.parameters]
-        fitting = [one for one in self.signatures if one.takes(types)]
+        fitting = [one for one in signatures if one.takes(types)]
         if not fitting:
             words = ", ".join(map(str, types))
             raise self.source.error(
@@ -198,8 +198,8 @@ class Program:
         self.sources: list[Source] = [self.source]
         # arrays on the device that are named from outside
         self.captured: list[tuple[str, np.ndarray]] = []
-        # names that were looked up, and what they stood for
-        self._outside: list[tuple[Source, str, Any, Any]] = []
+        # names that were looked up: what they stood for, what of it is used, and its marks
+        self._outside: dict[tuple[Source, str], tuple[Any, Any, Any]] = {}
         # Known weakly: the translation of a kernel must not keep the kernel itself.
         self._functions: dict[weakref.ref[types.FunctionType], Function] = {}
         callee = Callee(plain_function(function), signatures_of(function))
@@ -219,21 +219,28 @@ class Program:
         KeyError
             If it stands for nothing.
         """
-        found = source.global_object(name)
-        used = inert(found)
-        self._outside.append((source, name, found, _marks(used)))
-        return used
+        key = source, name
+        if key not in self._outside:
+            found = source.global_object(name)
+            used = inert(found)
+            self._outside[key] = found, used, _marks(used)
+        return self._outside[key][1]
+
+    @property
+    def makes_arrays(self) -> bool:
+        """Return whether the kernel was seen to make shared or local arrays."""
+        return any((self.static_shared_elements, self.dynamic_word, self.local_bytes))
 
     def is_current(self) -> bool:
         """Return whether a translation made now would be the same."""
         if not all(source.is_current() for source in self.sources):
             return False
-        for source, name, found, marks in self._outside:
+        for (source, name), (found, _, marks) in self._outside.items():
             try:
                 now = source.global_object(name)
             except KeyError:
                 return False
-            if now is not found or _marks(inert(now)) != marks:
+            if now is not found or (marks is not None and _marks(inert(now)) != marks):
                 return False
         return True
 
@@ -289,7 +296,8 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
 
     That of a plain function is made again where its text, or anything that it names, has changed.
     What ``jit`` returns is compiled once for each list of argument types, with the globals of that
-    moment, as numba has it.
+    moment, as numba has it; where these are the same, from one translation. Only the arrays that a
+    kernel makes may hang on the types.
 
     Raises
     ------
@@ -300,19 +308,23 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):
         return Program(kernel)  # which says what is wrong
-    is_frozen = not isinstance(kernel, types.FunctionType)
+    programs = frozen = _programs.setdefault(function, {})
+    if is_frozen := not isinstance(kernel, types.FunctionType):
+        with contextlib.suppress(TypeError):  # a wrapper of one's own that cannot be known weakly
+            frozen = _programs.setdefault(kernel, {})
     key = tuple((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
-    try:
-        programs = _programs.setdefault(kernel if is_frozen else function, {})
-    except TypeError:  # a wrapper of one's own that cannot be known weakly
-        programs = _programs.setdefault(function, {})
-    known = programs.get(key if is_frozen else None)
-    if (
-        known is None
-        or known.source.code is not function.__code__
-        or not (is_frozen or known.is_current())
-    ):
-        known = programs[key if is_frozen else None] = Program(kernel)
+    known = frozen.get(key)
+    if not is_frozen or known is None or known.source.code is not function.__code__:
+        known = programs.get(None)
+        if (
+            known is None
+            or known.source.code is not function.__code__
+            or not known.is_current()
+            or (is_frozen and known.makes_arrays)
+        ):
+            known = programs[None] = Program(kernel)
+        if is_frozen:
+            frozen[key] = known
     return known
 
 
@@ -481,6 +493,7 @@ def simulate(
             if program.called.isdisjoint(_FENCES)
             else _hazards.Releases(math.prod(extents[0])),
             arguments.captured,
+            signatures_of(kernel),
             traced_block=trace,
             stop=stop,
             alone=_STEPS_OF_A_STATEMENT_ALONE if max_steps is None else 1,
@@ -621,7 +634,7 @@ def _run(
                 "and no other loop in which blocks wait for each other. Use fewer blocks."
             )
         together = blocks
-    for view in arguments.views:
+    for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one has no races
         if view.store.writable and view.store.tracker is None:
             words = view.store.all_words
             view.store.tracker = _hazards.Tracker(words, width, True, program.names_lanes)
