@@ -197,16 +197,13 @@ class Session:
     def add(self, function: types.FunctionType, simulation: Simulation) -> None:
         """Take the result of a launch into the report."""
         code = function.__code__
-        path = Path(code.co_filename)
-        known = self._kernels.get(code) or SimulatedKernel(
-            simulation.kernel,
-            path.name if path.suffix == ".py" and path.exists() else "cell",
-            code.co_firstlineno,
-            0,
-            Counts(),
-            (),
-        )
-        self._kernels[code] = known.and_launch(simulation)
+        if code not in self._kernels:
+            path = Path(code.co_filename)
+            name = path.name if path.suffix == ".py" and path.exists() else "cell"
+            self._kernels[code] = SimulatedKernel(
+                simulation.kernel, name, code.co_firstlineno, 0, Counts(), ()
+            )
+        self._kernels[code] = self._kernels[code].and_launch(simulation)
         self.simulations.append(simulation)
 
     def report(self) -> ScriptReport:

@@ -84,7 +84,8 @@ def item_of(
         or index.dtype.kind not in "iu"
     ):
         raise frame.machine.launch.error("a tuple takes one index, an integer", line)
-    wanted = np.unique(mask.selected(index) if np.ndim(index) else index).tolist()
+    # of one number without NumPy's unique, which loads masked arrays the first time
+    wanted = np.unique(mask.selected(index)).tolist() if np.ndim(index) else [int(index)]
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise frame.machine.launch.error(
             f"the tuple has {plural(len(items), 'element')}; expected an index below that", line
@@ -280,21 +281,26 @@ class Translator:
         """Return the closure of a variable's value, or of what a name from outside stands for."""
         if node.id not in self.local:
             return self._outer(self.static(node), node)
-        name, line = node.id, node.lineno
+        # a kernel has many of them, and each cell of a closure is an object to be collected
+        variable = functools.partial(self._variable, node.id, node)
         join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
+        if join is None and not is_unsure:
+            return variable
 
         def run(frame: Frame, mask: Mask) -> Any:
-            try:
-                value = frame.variables[name]
-            except KeyError:
-                raise self.fail(
-                    f"the variable {name} is used before it has a value", node
-                ) from None
+            value = variable(frame, mask)
             if is_unsure:
-                frame.look_for(name, mask, line)
+                frame.look_for(node.id, mask, node.lineno)
             return frame.types.joined(join, value) if join and frame.types.mixed else value
 
         return run
+
+    def _variable(self, name: str, node: ast.Name, frame: Frame, mask: Mask) -> Any:
+        """Return the value of a variable."""
+        try:
+            return frame.variables[name]
+        except KeyError:
+            raise self.fail(f"the variable {name} is used before it has a value", node) from None
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
         """Return what gives the value of one of several expressions the type that holds all of

@@ -93,8 +93,13 @@ def place(number: int, extent: Extent) -> Extent:
 
 def _index(numbers: np.ndarray, extent: Extent) -> tuple[np.ndarray | np.int64, ...]:
     """Return the same for many numbers; of an axis where all are alike, one number."""
-    found = [numbers // math.prod(extent[:axis]) % size for axis, size in enumerate(extent)]
-    return tuple(index.flat[0] if (index == index.flat[0]).all() else index for index in found)
+    found = [
+        numbers // math.prod(extent[:axis]) % size if size > 1 else np.int64(0)
+        for axis, size in enumerate(extent)
+    ]
+    return tuple(
+        index.flat[0] if index.ndim and (index == index.flat[0]).all() else index for index in found
+    )
 
 
 class Mask:

@@ -99,6 +99,8 @@ class Counters:
         """Count the statements and tests that wait; to be asked at the end of each batch of blocks
         as well.
         """
+        if not self.executed:
+            return
         masks = {id(mask): mask for _, mask in self.executed}
         masks.update(
             (id(mask), mask) for _, *several in self.tested for mask in several if mask is not None
@@ -473,7 +475,7 @@ class Machine:
             count=count,
             message=text,
             other_line=other_line,
-            file=Path(source.filename).name if source.offset else "",
+            file=Path(source.code.co_filename).name if source.offset else "",
         )
 
     # -- memory

@@ -420,16 +420,17 @@ class ScalarLoop:
         self._owners: set[str] = set()  # of the attributes among what is fixed
         self._fixed: dict[int, tuple[str, Expression]] = {}
         self._look(node)
-        stored = _types.names_of(node, ast.Store)
+        parts = _types.walk(node)
+        stored = _types.names_of(parts, ast.Store)
         # which lanes have given a variable that is unsure a value is seen in lockstep
         if not (
-            translator.joins.unsure.isdisjoint(_types.walk(node))
+            translator.joins.unsure.isdisjoint(parts)
             and translator.followed.isdisjoint(part.id for part in stored)
         ):
             raise Refused
         # assignments in it that meet others
         self._joined = [part for part in stored if part in translator.joins.of]
-        inner = [part for part in _types.walk(node) if isinstance(part, (ast.While, ast.For))][1:]
+        inner = [part for part in parts if isinstance(part, (ast.While, ast.For))][1:]
         self._least_before = _TURNS_BEFORE_NESTED if inner else _TURNS_BEFORE
         self._turns_before = self._least_before
         # by what the names hold: what was written for it, and the lane's function
@@ -441,7 +442,8 @@ class ScalarLoop:
         """
         if isinstance(part, ast.expr) and _is_fixed(part, self._translator):
             self._fixed[id(part)] = f"0{len(self._fixed)}", self._translator.expression(part)
-            self._owners.update(one.id for one in _types.names_of(part, ast.Load))
+            owners = _types.names_of(_types.walk(part), ast.Load)
+            self._owners.update(one.id for one in owners)
             return
         inner = ast.iter_child_nodes(part)
         if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):

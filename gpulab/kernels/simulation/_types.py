@@ -319,24 +319,23 @@ def walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for part in found:  # which grows
         for value in vars(part).values():
-            if isinstance(value, ast.AST):
-                found.append(value)
-            elif isinstance(value, list):
+            kind = type(value)
+            if kind is list:
                 found += [one for one in value if isinstance(one, ast.AST)]
+            elif kind is not int and isinstance(value, ast.AST):
+                found.append(value)
     return found
 
 
-def names_of(node: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
-    """Return the names in a part of the tree that are read (``ast.Load``) or given a value."""
-    return [
-        part for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)
-    ]
+def names_of(parts: list[ast.AST], context: type[ast.expr_context]) -> list[ast.Name]:
+    """Return the names among parts of the tree that are read (``ast.Load``) or given a value."""
+    return [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
 
 
-def joins_of(tree: ast.FunctionDef) -> Joins:
-    """Return the reaching definitions of a function's variables."""
+def joins_of(tree: ast.FunctionDef, stores: list[ast.Name]) -> Joins:
+    """Return the reaching definitions of a function's variables, which are stored there."""
     reader = _Reader()
-    state: State = {part.id: frozenset([None]) for part in reader.names(tree, ast.Store)}
+    state: State = {part.id: frozenset([None]) for part in stores}
     for argument in walk(tree.args):
         if isinstance(argument, ast.arg):
             state[argument.arg] = frozenset([argument])
@@ -433,7 +432,7 @@ class _Reader:
         self.joins = Joins()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
-        self.names = cache(names_of)  # in a loop again and again
+        self._walk = cache(walk)  # in a loop again and again
 
     def block(self, nodes: list[ast.stmt], state: State | None) -> State | None:
         """Return what holds after statements."""
@@ -480,7 +479,7 @@ class _Reader:
             now = again
 
     def _read(self, node: ast.AST, state: State) -> None:
-        for part in self.names(node, ast.Load):
+        for part in names_of(self._walk(node), ast.Load):
             self._use(part, state)
 
     def _use(self, node: ast.Name, state: State) -> None:
@@ -494,5 +493,5 @@ class _Reader:
 
     def _after(self, node: ast.AST, state: State) -> State:
         """Return what holds after the assignments of a statement."""
-        given = self.names(node, ast.Store)
+        given = names_of(self._walk(node), ast.Store)
         return state | {part.id: frozenset([part]) for part in given} if given else state

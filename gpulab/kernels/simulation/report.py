@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field, fields, replace
+import operator
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -195,9 +196,7 @@ class Counts(Result):
         return self.active_lanes / (32 * self.executed_warps) if self.executed_warps else None
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        return Counts(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
@@ -290,7 +289,8 @@ class Simulation(Result):
     @property
     def totals(self) -> Counts:
         """Return the sum over all lines."""
-        return sum(self.lines.values(), Counts())
+        counts = (vars(line).values() for line in self.lines.values())
+        return Counts(*map(sum, zip(*counts, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, without the trace."""
