@@ -91,11 +91,11 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
     given = ast.parse(textwrap.dedent(stub)).body[-1]
     assert isinstance(given, ast.FunctionDef)
     names = [argument.arg for argument in given.args.args]
-    if _body(source.tree) in ([], _body(given)):
+    if _body(source.text.tree) in ([], _body(given)):
         raise NotAttempted
-    if len(source.parameters) != len(names):
+    if len(source.text.parameters) != len(names):
         raise Refused(
-            f"It takes {plural(len(source.parameters), 'argument')}; it is launched with "
+            f"It takes {plural(len(source.text.parameters), 'argument')}; it is launched with "
             f"{len(names)}: {', '.join(names)}."
         )
     return [_run(answer, trial, names) for trial in trials()]
@@ -112,7 +112,7 @@ def _body(tree: ast.FunctionDef) -> list[str]:
 
 def returns(answer: Any) -> bool:
     """Return whether a kernel has a ``return``, with which a thread may end before the others."""
-    return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).tree))
+    return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).text.tree))
 
 
 def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:

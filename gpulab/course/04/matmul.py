@@ -111,7 +111,7 @@ def check(answer: Any) -> str:
                 f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighboring tx should take neighboring columns of a, b "
                 "and c (as in 04.4)."
             )
-        again = _requested(found[:1], "load", read_source(answer).parameters[2])
+        again = _requested(found[:1], "load", read_source(answer).text.parameters[2])
         if again and moved - again <= _MOST_MOVED:
             raise Refused(
                 f"{words} {format_bytes(again)} of them are loads of c, to add to it. But c may hold anything before the launch. Begin "

@@ -442,9 +442,8 @@ _ALIASES = {
 
 def _vector(dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *values: Any) -> Any:
     """Return a vector of numbers, or of other vectors' parts."""
-    parts: list[Any] = []
-    for value in values:
-        parts.extend(value if isinstance(value, tuple) else [value])
+    several = [value if isinstance(value, tuple) else (value,) for value in values]
+    parts = [part for value in several for part in value]
     are_numbers = len(parts) == count and not any(map(not_numeric, parts))
     call.expect(are_numbers, plural(count, "number"))
     return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))

@@ -148,11 +148,10 @@ class Translator:
         self.followed = {node.id for node in joins.unsure}  # variables that may have no value
         self._assigned_to: str | None = None
         self._unused: ast.expr | None = None  # a call at whose value nobody looks
-        self._compared = source.text.compared_reads
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
-        return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
+        return self.source.error(message, getattr(node, "lineno", self.source.text.tree.lineno))
 
     # -- names and constants
 
@@ -203,18 +202,14 @@ class Translator:
         """Return the number (or tuple) that numba knows when it compiles, that of a variable that
         is given it alone as well; ``UNKNOWN`` otherwise.
         """
-        given = self._given_once(node)
+        given = self.source.text.given_once.get(getattr(node, "id", ""))
         return self.number(node) if given is None else self.literal(given)
-
-    def _given_once(self, node: ast.expr) -> ast.expr | None:
-        """Return the only value that a variable is given, or None."""
-        return self.source.text.given_once.get(node.id) if isinstance(node, ast.Name) else None
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is where a thread is, or a variable that is given that
         alone: int32 in numba, int64 here.
         """
-        given = self._given_once(node) or node
+        given = self.source.text.given_once.get(getattr(node, "id", ""), node)
         found = self.static(given) if isinstance(given, ast.Attribute) else None
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
@@ -352,13 +347,15 @@ class Translator:
         or Python that computes a number.
         """
         called = self.called(node) if isinstance(node, ast.Call) else None
-        names = ("abs", "min", "max", "round", "pow")
         return (
             isinstance(node, ast.IfExp)
             or isinstance(called, np.dtype)
             or (
                 isinstance(called, Intrinsic)
-                and (called.name.startswith("math.") or called.name in names)
+                and (
+                    called.name.startswith("math.")
+                    or called.name in ("abs", "min", "max", "round", "pow")
+                )
             )
         )
 
@@ -601,7 +598,7 @@ class Translator:
             return self._outer(self._member(kind, attribute), node)
         value, index, line = self.expression(node.value), self.index(node.slice), node.lineno
         constant = self.literal(node.slice) is not UNKNOWN
-        compared = node in self._compared
+        compared = node in self.source.text.compared_reads
         if compared:
             self.program.notes.append(
                 f"{self.source.place(line)}: `{ast.unparse(node)}` is read without an atomic where "

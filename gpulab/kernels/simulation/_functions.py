@@ -10,6 +10,7 @@ import enum
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -119,8 +120,7 @@ def makes(*names: str) -> Callable[[Maker], Maker]:
     """Return a decorator that registers what translates the calls of these names."""
 
     def register(maker: Maker) -> Maker:
-        for name in names:
-            FUNCTIONS[name] = maker
+        FUNCTIONS.update(dict.fromkeys(names, maker))
         return maker
 
     return register
@@ -338,14 +338,9 @@ _SHUFFLED = ("int32", "int64", "float32", "float64")
 def _grid(call: Call) -> Expression:
     dimensions = call.translator.number(call.arguments(1, names=("ndim",))[0])
     call.expect(dimensions in (1, 2, 3), "1, 2 or 3, written as a number")
-    is_index = call.name == "cuda.grid"
-
-    def run(frame: Frame, mask: Mask) -> Any:
-        batch = frame.machine.batch
-        found = batch.grid_index if is_index else batch.grid_size
-        return found[0] if dimensions == 1 else found[:dimensions]
-
-    return run
+    read = operator.attrgetter("grid_index" if call.name == "cuda.grid" else "grid_size")
+    part = 0 if dimensions == 1 else slice(dimensions)
+    return lambda frame, mask: read(frame.machine.batch)[part]
 
 
 # -- arrays
@@ -465,8 +460,7 @@ def _allot_local(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
 def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
-    is_array = isinstance(found, np.ndarray)
-    call.expect(is_array, "a NumPy array of numbers from outside the kernel")
+    call.expect(isinstance(found, np.ndarray), "a NumPy array of numbers from outside the kernel")
     view = _memory.constant_view(call.assigned_to or ast.unparse(node), found)
     return lambda frame, mask: view
 
@@ -583,12 +577,11 @@ def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, 
     def run(frame: Frame, mask: Mask) -> Any:
         given, machine = values(frame, mask) or [np.int64(_ALL)], frame.machine
         for value in given[1:2]:
-            is_taken = value.dtype.name in takes
-            call.expect(is_taken, f"values of {', '.join(takes)}; this one is of {value.dtype}")
+            what = f"values of {', '.join(takes)}; this one is of {value.dtype}"
+            call.expect(value.dtype.name in takes, what)
         are_integers = all(value.dtype.kind in "iub" for value in (given[0], *given[2:]))
         call.expect(are_integers, "integers for the mask and the lane")
-        both = functools.partial(act, machine, call.line)
-        return machine.together(call, mask, both, *given)
+        return machine.together(call, mask, functools.partial(act, machine, call.line), *given)
 
     return run
 

@@ -127,8 +127,7 @@ class Mask:
         """Return how many warps have a lane here."""
         if self._warps is None:
             count_warps([self])
-            assert self._warps is not None
-        return self._warps
+        return self._warps or 0
 
     @property
     def true(self) -> int:

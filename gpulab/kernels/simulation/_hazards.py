@@ -502,8 +502,9 @@ class Tracker:
                 found, lanes = found[is_new], lanes[is_new]
             if len(lanes):
                 first, other = int(lanes[0]), fields[found[0]]
-                count = len(np.unique(lanes))
-                return Conflict(first, int(threads[first]), int(other[0]), int(other[2]), count)
+                return Conflict(
+                    first, int(threads[first]), int(other[0]), int(other[2]), len(np.unique(lanes))
+                )
         return None
 
     def _by_release(

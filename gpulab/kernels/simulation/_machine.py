@@ -92,31 +92,25 @@ class Counters:
         found["requests"] += len(elements)
         found["lanes"] += int(lanes.sum())
         found["bytes_requested"] += int(lanes.sum()) * store.dtype.itemsize
-        addresses = elements * np.int64(store.pitch)
-        _count_sectors(found, addresses, active, store.dtype.itemsize, np.ones(len(elements), int))
+        addresses, once = elements * np.int64(store.pitch), np.ones(len(elements), int)
+        _count_sectors(found, addresses, active, store.dtype.itemsize, once)
 
     def settle_statements(self) -> None:
         """Count the statements and tests that wait; to be asked at the end of each batch of blocks
         as well.
         """
-        if not self.executed:
-            return
-        masks = {id(mask): mask for _, mask in self.executed}
-        masks.update(
-            (id(mask), mask) for _, *several in self.tested for mask in several if mask is not None
-        )
-        count_warps(masks.values())
-        counts = {number: (mask.warps, mask.lanes) for number, mask in masks.items()}
+        tested = [mask for _, *several in self.tested for mask in several if mask is not None]
+        count_warps([*(mask for _, mask in self.executed), *tested])
         for number, mask in self.executed:
-            line, (warps, lanes) = self.lines[number], counts[id(mask)]
-            line["executed_warps"] += warps
-            line["active_lanes"] += lanes
+            line = self.lines[number]
+            line["executed_warps"] += mask.warps
+            line["active_lanes"] += mask.lanes
         for number, mask, yes, no in self.tested:
-            line, warps = self.lines[number], counts[id(mask)][0]
-            line["branches"] += warps
+            line = self.lines[number]
+            line["branches"] += mask.warps
             if yes is not None and no is not None:
                 # those that went both ways
-                line["divergent_branches"] += counts[id(yes)][0] + counts[id(no)][0] - warps
+                line["divergent_branches"] += yes.warps + no.warps - mask.warps
         self.executed.clear()
         self.tested.clear()
 
@@ -270,8 +264,8 @@ class Launch:
 
     def source_of(self, line: int) -> source.Source:
         """Return the kernel, or the device function, that has a line."""
-        program = self.program
-        return next((one for one in program.sources if line in one.lines), program.source)
+        sources = (one for one in self.program.sources if line in one.lines)
+        return next(sources, self.program.source)
 
     def place(self, line: int) -> str:
         """Return a line in words."""
@@ -439,8 +433,8 @@ class Machine:
 
     def thread(self, row: int, lane: int) -> report.Thread:
         """Return a lane of a block of this batch as a learner would name it."""
-        batch = self.batch
-        return report.Thread(place(batch.first + row, batch.grid), place(lane, batch.block))
+        block = place(self.batch.first + row, self.batch.grid)
+        return report.Thread(block, place(lane, self.batch.block))
 
     def first_thread(self, mask: Mask) -> report.Thread:
         """Return the first lane of a mask."""

@@ -227,8 +227,7 @@ def merge(chosen: np.ndarray | None, value: Any, other: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(other, (np.ndarray, np.generic)):
         return np.where(chosen, *_types.alike(value, other))
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
-        parts = zip(value, other, strict=True)
-        return tuple_like(value, [merge(chosen, *part) for part in parts])
+        return tuple_like(value, [merge(chosen, *both) for both in zip(value, other, strict=True)])
     if isinstance(value, (View, Choice)) and isinstance(other, (View, Choice)):
         return _either_array(chosen, value, other)
     if type(value) is type(other) and value == other:  # a function, a type, a text
@@ -246,8 +245,7 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
             new if np.array_equal(new, now) else np.where(chosen, new, now)
             for new, now in zip(value.shape, other.shape, strict=True)
         )
-        offset = np.where(chosen, value.offset, other.offset)
-        return View(value.store, offset, shape, value.strides)
+        return View(value.store, np.where(chosen, value.offset, other.offset), shape, value.strides)
     parts: list[tuple[Any, Any]] = [
         (here & at, view)
         for here, array in ((chosen, value), (~chosen, other))
@@ -637,8 +635,7 @@ def place_of(
 
 def _is_part(view: View | Choice, places: tuple[Any, ...]) -> bool:
     """Return whether an index means more than one number."""
-    is_record = view.dtype.names is not None
-    return is_record or len(places) < view.ndim or slice in map(type, places)
+    return view.dtype.names is not None or len(places) < view.ndim or slice in map(type, places)
 
 
 def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
@@ -797,31 +794,27 @@ def _touch(
     tracker: _hazards.Tracker | None = store.tracker
     if tracker is None:
         return []
-    epoch = machine.epoch
-    epoch = mask.selected(epoch) if isinstance(epoch, np.ndarray) else epoch
+    epoch = machine.epoch if isinstance(machine.epoch, int) else mask.selected(machine.epoch)
     moment = _hazards.Moment(epoch, machine.launch.event, line)
     places = [where]
     if not store.pitch == store.word_bytes == store.dtype.itemsize:
-        first = store.word_of(where)
-        places = [first + np.int64(part) for part in range(store.words)]
+        places = [store.word_of(where) + np.int64(part) for part in range(store.words)]
     found = [machine.lanes_of(store, place, mask) for place in places]
     for lanes in found if kind != "store" else ():
         if len(unwritten := tracker.unwritten(lanes.words)):
             _report_unwritten(machine, store, lanes, unwritten, line)
             break
+    same = functools.partial(_same_as_memory, machine, store, where, value)
     conflicts = [
         tracker.access(
             "compared" if compared else kind,
             lanes,
             moment,
-            None
-            if kind != "store"
-            else functools.partial(_same_as_memory, machine, store, where, lanes, value=value),
+            functools.partial(same, lanes) if kind == "store" else None,
         )
         for lanes in found
     ]
-    if any(conflicts):
-        _report_race(machine, store, zip(found, conflicts, strict=True), line)
+    _report_race(machine, store, found, conflicts, line)
     return found
 
 
@@ -845,13 +838,15 @@ def _report_unwritten(
 def _report_race(
     machine: Machine,
     store: Store,
-    found: Iterable[tuple[_hazards.Lanes, _hazards.Conflict | None]],
+    found: list[_hazards.Lanes],
+    conflicts: list[_hazards.Conflict | None],
     line: int,
 ) -> None:
     """Report the first conflict, if there is one."""
-    lanes, conflict = next((pair for pair in found if pair[1] is not None), (None, None))
-    if lanes is None or conflict is None:
+    if not any(conflicts):
         return
+    pairs = zip(found, conflicts, strict=True)
+    lanes, conflict = next((some, one) for some, one in pairs if one is not None)
     index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)
@@ -895,16 +890,13 @@ def _clash(
     """Look for lanes that wrote different values to one place in this instruction; memory holds the
     winner's.
     """
-
-    def clash(lanes: _hazards.Lanes) -> Any:
-        same = functools.partial(_same_as_memory, machine, store, where, lanes, value=value)
-        return store.tracker.clash(lanes, same, line)
-
-    _report_race(machine, store, ((lanes, clash(lanes)) for lanes in found), line)
+    same = functools.partial(_same_as_memory, machine, store, where, value)
+    clashes = [store.tracker.clash(lanes, functools.partial(same, lanes), line) for lanes in found]
+    _report_race(machine, store, found, clashes, line)
 
 
 def _same_as_memory(
-    machine: Machine, store: Store, where: Any, lanes: _hazards.Lanes, some: np.ndarray, value: Any
+    machine: Machine, store: Store, where: Any, value: Any, lanes: _hazards.Lanes, some: np.ndarray
 ) -> np.ndarray:
     """Return for some lanes whether memory holds their value already: in all blocks, where blocks
     are alike.

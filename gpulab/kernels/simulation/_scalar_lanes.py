@@ -442,8 +442,7 @@ class ScalarLoop:
         """
         if isinstance(part, ast.expr) and _is_fixed(part, self._translator):
             self._fixed[id(part)] = f"0{len(self._fixed)}", self._translator.expression(part)
-            owners = _types.names_of(_types.walk(part), ast.Load)
-            self._owners.update(one.id for one in owners)
+            self._owners.update(one.id for one in _types.names_of(_types.walk(part), ast.Load))
             return
         inner = ast.iter_child_nodes(part)
         if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
@@ -647,8 +646,7 @@ def _count(
         ):
             steps += len(several) * int(np.count_nonzero(group.any(axis=1)))
             for line in several if count else ():
-                lanes = int(np.count_nonzero(which))
-                lines[line].update(executed_warps=count, active_lanes=lanes)
+                lines[line].update(executed_warps=count, active_lanes=int(np.count_nonzero(which)))
         for line, block, body in [(loop.line, -1, 0), *loop.tests]:
             no = together(turns[block + 1] & ~turns[body + 1])
             if counts[block + 1]:

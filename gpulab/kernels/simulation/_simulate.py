@@ -75,7 +75,7 @@ class Function:
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
         """Translate the function; ``around`` are the variables of the one that it is in."""
         translator = _translate.StatementTranslator(self.source, program, self._joins, around)
-        self.body = translator.block(self.source.tree.body)
+        self.body = translator.block(self.source.text.tree.body, outermost=True)
         return self
 
     def bind(self, arguments: list[Any], by_name: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Function:
         TypeError
             If arguments are missing, or are more than the function takes.
         """
-        names, rest = self.source.parameters, self.source.tree.args.vararg
+        names, rest = self.source.text.parameters, self.source.text.tree.args.vararg
         defaults = dict(zip(names[len(names) - len(self.defaults) :], self.defaults, strict=True))
         bound = {**defaults, **by_name, **dict(zip(names, arguments, strict=False))}
         if rest is not None:
@@ -113,7 +113,7 @@ class Function:
         signatures = machine.launch.signatures if is_kernel else self.signatures
         declared = self._declared(signatures, variables) if signatures else None
         if declared is not None:
-            wanted = zip(self.source.parameters, declared.parameters, strict=True)
+            wanted = zip(self.source.text.parameters, declared.parameters, strict=True)
             variables |= {name: _as_declared(variables[name], kind) for name, kind in wanted}
         frame = Frame(machine, variables, mask, is_kernel, self._types_of(variables))
         machine.launch.notes |= frame.types.notes
@@ -125,7 +125,7 @@ class Function:
             raise self.source.error(
                 f"some threads return a value from {name} and others return none; expected a value "
                 "from each. Write a `return` with a value at each of its ends",
-                self.source.tree.lineno,
+                self.source.text.tree.lineno,
             )
         if declared is not None and isinstance(declared.returns, np.dtype):
             return _types.cast(frame.result, declared.returns)
@@ -145,7 +145,7 @@ class Function:
 
     def _types_of(self, variables: dict[str, Any]) -> _types.JoinTypes:
         """Return the types of the joins for what the function is given."""
-        nodes = self.source.tree.args.args if self._joins.of else []
+        nodes = self.source.text.tree.args.args if self._joins.of else []
         key = tuple([_expressions.type_of(variables[node.arg]) for node in nodes])
         found = self._types.get(key)
         if found is None:
@@ -159,14 +159,14 @@ class Function:
         """Return the declaration that arguments have: the one to which they are converted with the
         smallest loss.
         """
-        types = [_expressions.type_of(variables[name]) for name in self.source.parameters]
+        types = [_expressions.type_of(variables[name]) for name in self.source.text.parameters]
         fitting = [one for one in signatures if one.takes(types)]
         if not fitting:
             words = ", ".join(map(str, types))
             raise self.source.error(
                 f"{self.source.name} is declared for other types than ({words}); expected those. "
                 "Convert the arguments, or declare it for these as well",
-                self.source.tree.lineno,
+                self.source.text.tree.lineno,
             )
         return min(fitting, key=lambda one: one.losses(types))
 
@@ -176,9 +176,7 @@ def _as_declared(value: Any, wanted: Any) -> Any:
     if isinstance(wanted, np.dtype):
         return _types.cast(value, wanted)
     known = wanted is not None and isinstance(value, _memory.View) and wanted[0] is not None
-    if known and value.dtype != wanted[0]:
-        return _memory.viewed(value, wanted[0])
-    return value
+    return _memory.viewed(value, wanted[0]) if known and value.dtype != wanted[0] else value
 
 
 class Program:
@@ -225,11 +223,6 @@ class Program:
             used = inert(found)
             self._outside[key] = found, used, _marks(used)
         return self._outside[key][1]
-
-    @property
-    def makes_arrays(self) -> bool:
-        """Return whether the kernel was seen to make shared or local arrays."""
-        return any((self.static_shared_elements, self.dynamic_word, self.local_bytes))
 
     def is_current(self) -> bool:
         """Return whether a translation made now would be the same."""
@@ -312,19 +305,21 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
     if is_frozen := not isinstance(kernel, types.FunctionType):
         with contextlib.suppress(TypeError):  # a wrapper of one's own that cannot be known weakly
             frozen = _programs.setdefault(kernel, {})
-    key = tuple((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
-    known = frozen.get(key)
-    if not is_frozen or known is None or known.source.code is not function.__code__:
+    types_of_all = ((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
+    key = tuple(types_of_all) if is_frozen else None
+    known = frozen.get(key) if is_frozen else None
+    if known is None or known.source.code is not function.__code__:
         known = programs.get(None)
         if (
             known is None
             or known.source.code is not function.__code__
             or not known.is_current()
-            or (is_frozen and known.makes_arrays)
+            or (
+                is_frozen and (known.static_shared_bytes or known.dynamic_word or known.local_bytes)
+            )
         ):
-            known = programs[None] = Program(kernel)
-        if is_frozen:
-            frozen[key] = known
+            known = Program(kernel)
+        programs[None] = frozen[key] = known
     return known
 
 
@@ -474,7 +469,7 @@ def simulate(
     try:
         bound = program.kernel.bind(list(args), {})
     except TypeError:
-        check_count("simulate", source.name, source.parameters, args)
+        check_count("simulate", source.name, source.text.parameters, args)
         raise
     waits: list[_turns.WaitError] = []
     while True:
@@ -714,10 +709,10 @@ def _report(
             f"ideal_{space}_{moved}": access[f"ideal_{moved}"],
             f"{space}_bytes_requested": access["bytes_requested"],
         }
-        of_kind = {f"{space}_{kind}_{what}": access[what] for what in ("requests", "sectors")}
-        if kind == "atomic":
-            of_kind = {"atomic_requests": access["requests"]}
-        lines[number].update(of_space | (of_kind if kind == "atomic" or space == "global" else {}))
+        of_kind = {"atomic_requests": access["requests"]} if kind == "atomic" else {}
+        if space == "global" and kind != "atomic":
+            of_kind = {f"{space}_{kind}_{what}": access[what] for what in ("requests", "sectors")}
+        lines[number].update(of_space | of_kind)
     # In the order of the text, however the blocks were batched.
     findings = tuple(
         sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array))

@@ -51,14 +51,10 @@ class StatementTranslator(_expressions.Translator):
             if isinstance(node, ast.Return) and node.value is not None and node not in others
         ]
         self._result = self.join(self._returned)
-        self._depth = 0
 
-    def block(self, nodes: list[ast.stmt]) -> Statement:
+    def block(self, nodes: list[ast.stmt], outermost: bool = False) -> Statement:
         """Return the closure of statements that follow each other."""
-        outermost = self._depth == 0
-        self._depth += 1
         made = [(node, self.translated(node)) for node in nodes]
-        self._depth -= 1
         # of those that count their own statements, or are none, no line
         parts = [
             (0 if isinstance(node, _UNCOUNTED) else getattr(node, "test", node).lineno, part)
@@ -305,11 +301,9 @@ class StatementTranslator(_expressions.Translator):
     def _for(self, node: ast.For) -> Statement:
         values = self.expression(node.iter)
         loop = self._loop(node, node.lineno, self.target(node.target))
-
-        def run(frame: Frame, mask: Mask) -> Mask | None:
-            return loop.run(frame, mask, items_of(frame.machine, values(frame, mask), node.lineno))
-
-        return run
+        return lambda frame, mask: loop.run(
+            frame, mask, items_of(frame.machine, values(frame, mask), node.lineno)
+        )
 
     def _loop(self, node: ast.While | ast.For, line: int, begin: Callable[..., Any]) -> Loop:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
@@ -542,8 +536,7 @@ def _zip(call: Call, frame: Frame, mask: Mask, *values: Any) -> _types.Items:
 
 @computes("len")
 def _len(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
-    has_items = isinstance(found, (_memory.View, _memory.Choice, _types.Items, tuple))
-    call.expect(has_items, "an array, a tuple or a range")
-    is_tuple = isinstance(found, tuple)
-    count = len(found) if is_tuple else items_of(frame.machine, found, call.line).count
+    has_items = isinstance(found, (_memory.View, _memory.Choice, _types.Items))
+    call.expect(has_items or isinstance(found, tuple), "an array, a tuple or a range")
+    count = items_of(frame.machine, found, call.line).count if has_items else len(found)
     return np.int64(count) if np.ndim(count) == 0 else count

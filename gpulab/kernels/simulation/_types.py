@@ -319,10 +319,9 @@ def walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for part in found:  # which grows
         for value in vars(part).values():
-            kind = type(value)
-            if kind is list:
+            if type(value) is list:
                 found += [one for one in value if isinstance(one, ast.AST)]
-            elif kind is not int and isinstance(value, ast.AST):
+            elif isinstance(value, ast.AST):
                 found.append(value)
     return found
 

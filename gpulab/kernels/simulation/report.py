@@ -331,6 +331,8 @@ class Simulation(Result):
             lanes = f"{counts.active_ratio:.0%}"
             diverged = f"{counts.divergent_branches:,}" if counts.branches else ""
             sectors = f"{counts.sectors_per_request:.1f}" if counts.global_requests else ""
-            ways = counts.conflict_words
-            rows.append(f"{lanes:>6s} {diverged:>9s} {sectors:>11s} {ways:>9s} {number:4d}  {text}")
+            rows.append(
+                f"{lanes:>6s} {diverged:>9s} {sectors:>11s} {counts.conflict_words:>9s} "
+                f"{number:4d}  {text}"
+            )
         return [*rows, *map(str, self.findings), *self.notes]

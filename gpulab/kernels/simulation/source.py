@@ -35,13 +35,13 @@ from gpulab.kernels.simulation import _types
 # The text of a kernel, the names it uses, and which of its arrays it writes.
 
 
+@dataclass(eq=False)
 class Text:
     """What a function's text says by itself, found when it is first asked for: the same for all
     functions that are made of it.
     """
 
-    def __init__(self, tree: ast.FunctionDef) -> None:
-        self.tree = tree
+    tree: ast.FunctionDef
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
@@ -81,11 +81,12 @@ class Text:
     def given_once(self) -> dict[str, ast.expr]:
         """Return the only value that each of some variables is given."""
         times = Counter([*self.parameters, *(node.id for node in self.stores)])
-        given = [(n.targets[0], n.value) for n in self.nodes if isinstance(n, ast.Assign)]
         return {
-            target.id: value
-            for target, value in given
-            if isinstance(target, ast.Name) and times[target.id] == 1
+            node.targets[0].id: node.value
+            for node in self.nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and times[node.targets[0].id] == 1
         }
 
     @functools.cached_property
@@ -146,16 +147,6 @@ class Source:
     # where the text was found, and all that stood there
     _file: tuple[str, list[str]] = field(repr=False)
     offset: int = 0  # of the numbers of its lines
-
-    @property
-    def tree(self) -> ast.FunctionDef:
-        """Return the syntax tree."""
-        return self.text.tree
-
-    @property
-    def parameters(self) -> list[str]:
-        """Return the names of the parameters, without that of ``*rest``."""
-        return self.text.parameters
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
