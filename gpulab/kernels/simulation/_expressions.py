@@ -277,7 +277,7 @@ class Translator:
         if node.id not in self.local:
             return self._outer(self.static(node), node)
         # a kernel has many of them, and each cell of a closure is an object to be collected
-        variable = functools.partial(self._variable, node.id, node)
+        variable = functools.partial(Translator._variable, self, node.id, node)
         join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
         if join is None and not is_unsure:
             return variable

@@ -215,9 +215,9 @@ def count_warps(masks: Iterable[Mask]) -> None:
             groups.setdefault(() if mask.array is None else mask.array.shape, {})[id(mask)] = mask
     for shape, group in groups.items():
         batch = next(iter(group.values())).batch
-        if not shape or shape[1] == 1:
+        if not shape or shape[1] == 1 or shape == (1, WARP):  # some lanes of each block's one warp
             for mask in group.values():
-                mask._warps = mask.lanes // WARP
+                mask._warps = batch.blocks if shape == (1, WARP) else mask.lanes // WARP
             continue
         bits = np.packbits(
             np.concatenate([mask.array for mask in group.values() if mask.array is not None]),

@@ -418,11 +418,11 @@ def _definition(function: types.FunctionType, offset: int) -> tuple[ast.stmt, di
         tree: Any = as_function(found[0])
         lines = text[first - 1 : found[0].end_lineno]
     else:
-        block = _BLOCK.match("".join(text[first - 1 :]))
+        block = _BLOCK.match("".join(text[first - 1 :])) or [""]
         try:
-            lines = block[0].splitlines(keepends=True) if block else []
+            lines = [f"{line}\n" for line in block[0].removesuffix("\n").split("\n")]
             tree = _parsed(lines, first)
-        except (SyntaxError, IndexError):  # a text in it stands farther to the left, or the like
+        except SyntaxError:  # a text in it stands farther to the left, or the like
             lines = inspect.getblock(text[first - 1 :])
             tree = _parsed(lines, first)
     if offset:
