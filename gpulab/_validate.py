@@ -42,8 +42,10 @@ def is_finite(value: Any) -> bool:
 
 def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number (not a bool), including NumPy's integers."""
-    # which NumPy counts as an integer
-    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))
+    # timedelta64 is one that NumPy counts as an integer
+    return type(value) is int or (
+        isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))
+    )
 
 
 def positive(

@@ -457,8 +457,11 @@ def _replaced() -> Iterator[None]:
             _put_modules(stack)
             yield
             return
-        for name, value in {**_host.HOST_API, "jit": jit}.items():
-            _put(stack, cuda, name, value)
+        host, names = {**_host.HOST_API, "jit": jit}, vars(cuda)
+        for name in host.keys() - names.keys():
+            stack.callback(names.pop, name, None)
+        stack.callback(names.update, {name: names[name] for name in host if name in names})
+        names.update(host)
         if hasattr(numba, "vectorize"):  # not in numba-cuda alone
             from numba.cuda import random
 

@@ -326,11 +326,10 @@ def plain_function(kernel: Any) -> Any:
     return kernel
 
 
-def _text_around(function: types.FunctionType) -> list[str]:
+def _text_around(code: types.CodeType, lines: list[str]) -> list[str]:
     """Return the lines of the file, or of the cell, in which a function was defined, or of the text
     that ``exec`` was given.
     """
-    code = function.__code__
     for text, filename in reversed([*executed_texts] if code.co_filename == "<string>" else []):
         if filename == code.co_filename and f"def {code.co_name}(" in text:
             compiled = [compile(text, filename, "exec", dont_inherit=True)]
@@ -338,7 +337,7 @@ def _text_around(function: types.FunctionType) -> list[str]:
                 compiled += [one for one in part.co_consts if isinstance(one, types.CodeType)]
             if code in compiled:
                 return text.splitlines(keepends=True)
-    return inspect.findsource(function)[0]
+    return lines
 
 
 # Of a code that is in use what was read of its text, and at which offset its lines are numbered.
@@ -369,9 +368,12 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
         source = Source(name, *known[:2], code, names, closure, *known[2:])
         if source.offset == offset and source.is_current():
             return source
+    filename = inspect.getsourcefile(function) or code.co_filename
+    linecache.checkcache(filename)
+    file = filename, linecache.getlines(filename, names)
     try:
-        tree, lines = _definition(function, offset)
-    except (OSError, TypeError, SyntaxError) as error:
+        tree, lines = _definition(code, file[1], offset)
+    except (OSError, TypeError, SyntaxError, IndexError) as error:
         raise KernelError(
             f"simulate: the text of {name} cannot be found; expected a function that was defined "
             "in a file or a notebook cell. Write it into one."
@@ -381,8 +383,6 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
             f"simulate: {name} is not a plain function; expected one defined with `def`. Write it "
             f"as `def {name}(...)`."
         )
-    filename = inspect.getsourcefile(function) or code.co_filename
-    file = filename, linecache.getlines(filename, names)
     source = Source(name, Text(tree), lines, code, names, closure, file, offset)
     if tree.args.kwarg or tree.args.kwonlyargs:
         raise source.error(
@@ -395,7 +395,9 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
     return source
 
 
-def _definition(function: types.FunctionType, offset: int) -> tuple[ast.stmt, dict[int, str]]:
+def _definition(
+    code: types.CodeType, file: list[str], offset: int
+) -> tuple[ast.stmt, dict[int, str]]:
     """Return the syntax tree of a function and its lines, numbered as where it was defined, and
     from an offset.
 
@@ -404,8 +406,7 @@ def _definition(function: types.FunctionType, offset: int) -> tuple[ast.stmt, di
     OSError
         If it is a lambda, and not the only one at its place in the text.
     """
-    code, text = function.__code__, _text_around(function)
-    first = code.co_firstlineno
+    text, first = _text_around(code, file), code.co_firstlineno
     if code.co_name == "<lambda>":
         places = {(line, column) for line, _, column, _ in code.co_positions()}
         found = [
