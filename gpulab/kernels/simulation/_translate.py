@@ -121,7 +121,7 @@ class StatementTranslator(_expressions.Translator):
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            if (alias.asname or alias.name) not in self.source.imports:
+            if (alias.asname or alias.name) not in self.source.text.imports:
                 where = getattr(node, "module", alias.name)
                 raise self.fail(f"the module {where} is not supported in a kernel", node)
 

@@ -99,6 +99,9 @@ def cast(value: Value, dtype: np.dtype) -> Value:
     )
 
 
+_limits = cache(np.iinfo)
+
+
 def _cut(value: Value, dtype: np.dtype) -> Value:
     """Return floats as integers, as a GPU has them: beyond the range its nearest end. What NumPy
     does there differs between processors.
@@ -109,7 +112,7 @@ def _cut(value: Value, dtype: np.dtype) -> Value:
     """
     wide = dtype if dtype.itemsize >= 4 else np.dtype(f"{dtype.kind}4")
     value = cast(value, SINGLE) if value.dtype.itemsize == 2 else value
-    least, most = np.iinfo(wide).min, np.iinfo(wide).max
+    least, most = _limits(wide).min, _limits(wide).max
     inside = (value >= float(least)) & (value < float(most + 1))
     if inside.all():
         return cast(value.astype(wide), dtype)

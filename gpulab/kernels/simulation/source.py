@@ -78,6 +78,25 @@ class Text:
         }
 
     @functools.cached_property
+    def imports(self) -> dict[str, Any]:
+        """Return what names stand for that imports in the function give: of modules into which a
+        kernel may look.
+        """
+        found: dict[str, Any] = {}
+        for node in self.nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                for alias in node.names:
+                    name = node.module if isinstance(node, ast.ImportFrom) else alias.name
+                    if name in _MODULES:
+                        module = importlib.import_module(name)
+                        found[alias.asname or alias.name] = (
+                            getattr(module, alias.name, None)
+                            if isinstance(node, ast.ImportFrom)
+                            else module
+                        )
+        return found
+
+    @functools.cached_property
     def given_once(self) -> dict[str, ast.expr]:
         """Return the only value that each of some variables is given."""
         times = Counter([*self.parameters, *(node.id for node in self.stores)])
@@ -166,25 +185,6 @@ class Source:
         file = f" of {Path(self.code.co_filename).name}" if self.offset else ""
         return f"line {line - self.offset}{file}"
 
-    @functools.cached_property
-    def imports(self) -> dict[str, Any]:
-        """Return what names stand for that imports in the function give: of modules into which a
-        kernel may look.
-        """
-        found: dict[str, Any] = {}
-        for node in self.text.nodes:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for alias in node.names:
-                    name = node.module if isinstance(node, ast.ImportFrom) else alias.name
-                    if name in _MODULES:
-                        module = importlib.import_module(name)
-                        found[alias.asname or alias.name] = (
-                            getattr(module, alias.name, None)
-                            if isinstance(node, ast.ImportFrom)
-                            else module
-                        )
-        return found
-
     def global_object(self, name: str) -> Any:
         """Return what a name that is not local stands for.
 
@@ -193,8 +193,8 @@ class Source:
         KeyError
             If it stands for nothing.
         """
-        if name in self.imports:
-            return self.imports[name]
+        if name in self.text.imports:
+            return self.text.imports[name]
         name, *attributes = name.split(".")
         if attributes:
             return functools.reduce(
