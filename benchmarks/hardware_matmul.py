@@ -28,7 +28,7 @@ from gpulab import devices
 from gpulab.errors import GpulabError
 from gpulab.evidence import Environment
 from gpulab.kernels import cuda_launcher
-from gpulab.kernels.ladder import cuda_rung
+from gpulab.kernels.ladder import rung as rung_of
 from gpulab.results import Result
 
 GOAL = 0.93
@@ -114,7 +114,7 @@ def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
 
 def _launchers(n: int) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
     """Yield the name, the options, what is launched, and the arguments on the host."""
-    for rung in map(cuda_rung, RUNGS):
+    for rung in map(rung_of, RUNGS):
         for options in rung.options:
             given = rung.arguments(n)
             yield (
@@ -132,7 +132,7 @@ def compare(n: int, rounds: int, deadline: float) -> MatmulRecord:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        a, b, *_ = cuda_rung(RUNGS[0]).arguments(n)
+        a, b, *_ = rung_of(RUNGS[0]).arguments(n)
         left, right = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
         out = torch.empty(n, n, device="cuda")
         works: dict[Any, Callable[[], Any]] = {LIBRARY: lambda: torch.matmul(left, right, out=out)}
@@ -181,7 +181,7 @@ def problems(record: MatmulRecord) -> list[str]:
             "rounding, at most 1e-5."
         )
     for each in record.rungs:
-        if each.max_relative_difference > cuda_rung(each.rung).tolerance:
+        if each.max_relative_difference > rung_of(each.rung).tolerance:
             found.append(
                 f"{each.rung} {' '.join(each.options)}: off by {each.max_relative_difference:.1e}; "
                 "expected a product."
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
             "Written to "
             f"{_recorded.write(record, 'matmul', record.environment.device, asked.record)}."
         )
-    allowed = cuda_rung(RUNGS[0]).tolerance
+    allowed = rung_of(RUNGS[0]).tolerance
     wrong = [each for each in record.rungs if each.max_relative_difference > allowed]
     return int(bool(wrong) or record.tf32_allowed)
 

@@ -125,7 +125,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Listi
     size = first.sizes[0] if n is None else n
     timed_n, found, times = _times(first, {_LIBRARY, *(one.name for one in chosen)})
     # the microscope does not read CUDA C++
-    counted = [one.simulate(size) if hasattr(one, "simulate") else None for one in chosen]
+    counted = [None if one.source else one.simulate(size) for one in chosen]
     counts = _COLUMNS.get(family, ()) if any(counted) else ()
     rows = [
         (

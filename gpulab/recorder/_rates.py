@@ -288,7 +288,7 @@ def ladders(device: Device) -> Iterable[Case]:
     rungs: list[Any] = [*(ladder.RUNGS if python else ()), *(ladder.CUDA_RUNGS if cuda else ())]
     for rung in rungs:
         for n in rung.sizes[1:]:
-            for options in getattr(rung, "options", (None,)):
+            for options in rung.options or (None,):
                 params = {"family": rung.family, "rung": rung.name, "n": n}
                 params |= {} if options is None else {"options": " ".join(options)}
                 yield timed(

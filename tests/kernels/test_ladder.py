@@ -127,7 +127,7 @@ def test_the_ladders_as_they_are_listed(approved):
         *((lambda n=n: ladder.rung("matmul-tiled").simulate(n), "n=") for n in (0, 1.5, "8", True)),
         (lambda: ladder.rung("nothing"), "matmul-naive"),
         (lambda: ladder.family("nothing"), "matmul"),
-        (lambda: ladder.cuda_rung("nothing"), "matmul-tensor"),
+        (lambda: ladder.rung("nothing"), "matmul-tensor"),
     ],
 )
 def test_sizes_and_names_are_checked(call, value):
@@ -142,7 +142,7 @@ def test_cuda_rungs_compile_without_spills(rung):
     """With all options: a block's registers fit an SM; the last ones use Tensor Cores."""
     modules = [compile_cuda(rung.source, options=options) for options in rung.options]
     facts = [module.kernels[rung.kernel] for module in modules]
-    assert all(rung.threads * one.registers <= 65_536 for one in facts)
+    assert all(rung.launch(rung.sizes[0])[1] * one.registers <= 65_536 for one in facts)
     assert {(one.spill_bytes, one.parameter_bytes) for one in facts} == {(0, 28)}
     assert ("HMMA" in modules[0].sass) == ("tensor" in rung.name)
 
@@ -216,7 +216,7 @@ def test_cuda_rungs_are_right_as_plain_cpp(rung, tmp_path):
             SHIM.replace("SOURCE", rung.source)
             .replace("KERNEL", rung.kernel)
             .replace("#include <cuda_pipeline_primitives.h>", "")
-            .replace("THREADS", str(rung.threads))
+            .replace("THREADS", str(rung.launch(n)[1]))
             .replace("COLUMNS", str(rung.multiple))
         )
         (tmp_path / "kernel.cpp").write_text(text.replace("int n = N", f"int n = {n}"))

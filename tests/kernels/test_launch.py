@@ -390,8 +390,8 @@ def test_what_cannot_be_launched_is_refused(error, call, value):
 @pytest.mark.parametrize("rung", [*ladder.RUNGS, *ladder.CUDA_RUNGS], ids=lambda rung: rung.name)
 def test_each_rung_is_right_and_measured_on_a_gpu(rung):
     """Python through numba-cuda and CUDA C++ through CuPy give NumPy's result, and are measured."""
-    n, plain = rung.sizes[0], rung in ladder.RUNGS
-    for options in (None,) if plain else rung.options:
+    n, plain = rung.sizes[0], not rung.source
+    for options in rung.options or (None,):
         arguments = rung.arguments(n)
         expected = rung.expected(*arguments)
         make, *text = (launcher,) if plain else (cuda_launcher, rung.source)
@@ -399,7 +399,7 @@ def test_each_rung_is_right_and_measured_on_a_gpu(rung):
         ready = make(*text, rung.kernel, *rung.launch(n), *arguments, **asked)
         ready()
         ready.fetch()
-        found, room = arguments[rung.result if plain else 2], 10 * rung.tolerance
+        found, room = arguments[rung.result], 10 * rung.tolerance
         np.testing.assert_allclose(found, expected, rtol=0, atol=room * np.abs(expected).max())
         assert gl.measure(ready, nbytes=rung.nbytes(n), deadline=0.3).device.startswith("cuda")
 

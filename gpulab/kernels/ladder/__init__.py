@@ -5,7 +5,6 @@ The same functions run under the microscope, in the notebook, in the recorder an
 ``CUDA_RUNGS``.
 """
 
-from gpulab.kernels.ladder._cuda_rungs import CUDA_RUNGS, CudaRung, cuda_rung
 from gpulab.kernels.ladder._kernels import (
     gate_chunks,
     gate_each,
@@ -28,14 +27,12 @@ from gpulab.kernels.ladder._kernels import (
     transpose_padded,
     transpose_tiled,
 )
-from gpulab.kernels.ladder._rungs import RUNGS, Rung, families, family, rung
+from gpulab.kernels.ladder._rungs import CUDA_RUNGS, RUNGS, Rung, families, family, rung
 
 __all__ = [
     "CUDA_RUNGS",
     "RUNGS",
-    "CudaRung",
     "Rung",
-    "cuda_rung",
     "families",
     "family",
     "gate_chunks",

@@ -76,11 +76,11 @@ def sum_strided(x, sums):
         sums[cuda.blockIdx.x] = tile[0]
 
 
-def sum_sequential(x, sums):
-    """Halves are added: the first threads work, and neighbors read neighbors."""
-    tile = cuda.shared.array(256, float32)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    tile[t] = x[i] if i < x.size else float32(0)
+def add_halves(tile):
+    """Leave the sum of a block's numbers in the first: the second half is added to the first, and
+    so on, so that neighbors read neighbors.
+    """
+    t = cuda.threadIdx.x
     cuda.syncthreads()
     step = cuda.blockDim.x // 2
     while step > 0:
@@ -88,56 +88,55 @@ def sum_sequential(x, sums):
             tile[t] += tile[t + step]
         cuda.syncthreads()
         step //= 2
+
+
+def sum_sequential(x, sums):
+    """Halves are added: the first threads work, and neighbors read neighbors."""
+    tile = cuda.shared.array(256, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    add_halves(tile)
     if t == 0:
         sums[cuda.blockIdx.x] = tile[0]
 
 
-def sum_shuffle(x, sums):
-    """A warp adds up in registers; shared memory carries one number for each warp."""
-    warps = cuda.shared.array(32, float32)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    value = x[i] if i < x.size else float32(0)
+def sum_of_warp(value):
+    """Return the sum of a warp's values in its first lane, by way of registers alone."""
     offset = 16
     while offset > 0:
         value += cuda.shfl_down_sync(0xFFFFFFFF, value, offset)
         offset //= 2
+    return value
+
+
+def store_sum_of_block(value, sums):
+    """Each warp adds up in registers; shared memory carries one number for each."""
+    warps = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    value = sum_of_warp(value)
     if t % 32 == 0:
         warps[t // 32] = value
     cuda.syncthreads()
     if t < 32:
-        value = warps[t] if t < cuda.blockDim.x // 32 else float32(0)
-        offset = 16
-        while offset > 0:
-            value += cuda.shfl_down_sync(0xFFFFFFFF, value, offset)
-            offset //= 2
+        value = sum_of_warp(warps[t] if t < cuda.blockDim.x // 32 else float32(0))
         if t == 0:
             sums[cuda.blockIdx.x] = value
+
+
+def sum_shuffle(x, sums):
+    """A warp adds up in registers; shared memory carries one number for each warp."""
+    i = cuda.grid(1)
+    store_sum_of_block(x[i] if i < x.size else float32(0), sums)
 
 
 def sum_grid_stride(x, sums):
     """Each thread first adds eight elements of its own: an eighth of the blocks, and of the
     block-wide synchronizations.
     """
-    warps = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
     value = float32(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         value += x[i]
-    offset = 16
-    while offset > 0:
-        value += cuda.shfl_down_sync(0xFFFFFFFF, value, offset)
-        offset //= 2
-    if t % 32 == 0:
-        warps[t // 32] = value
-    cuda.syncthreads()
-    if t < 32:
-        value = warps[t] if t < cuda.blockDim.x // 32 else float32(0)
-        offset = 16
-        while offset > 0:
-            value += cuda.shfl_down_sync(0xFFFFFFFF, value, offset)
-            offset //= 2
-        if t == 0:
-            sums[cuda.blockIdx.x] = value
+    store_sum_of_block(value, sums)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -154,9 +153,8 @@ def transpose_naive(a, b):
             b[x, y + k] = a[y + k, x]
 
 
-def transpose_tiled(a, b):
-    """The turn happens in shared memory: rows are read and rows are written."""
-    tile = cuda.shared.array((32, 32), float32)
+def turn(a, b, tile):
+    """Turn a part of a matrix in a tile of shared memory: rows are read and rows are written."""
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     x, y = 32 * cuda.blockIdx.x + tx, 32 * cuda.blockIdx.y + ty
     for k in range(0, 32, 8):
@@ -167,21 +165,16 @@ def transpose_tiled(a, b):
     for k in range(0, 32, 8):
         if y + k < b.shape[0] and x < b.shape[1]:
             b[y + k, x] = tile[tx, ty + k]
+
+
+def transpose_tiled(a, b):
+    """The turn happens in shared memory: rows are read and rows are written."""
+    turn(a, b, cuda.shared.array((32, 32), float32))
 
 
 def transpose_padded(a, b):
     """An unused 33rd column puts the words of a column into 32 different banks."""
-    tile = cuda.shared.array((32, 33), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    x, y = 32 * cuda.blockIdx.x + tx, 32 * cuda.blockIdx.y + ty
-    for k in range(0, 32, 8):
-        if y + k < a.shape[0] and x < a.shape[1]:
-            tile[ty + k, tx] = a[y + k, x]
-    cuda.syncthreads()
-    x, y = 32 * cuda.blockIdx.y + tx, 32 * cuda.blockIdx.x + ty
-    for k in range(0, 32, 8):
-        if y + k < b.shape[0] and x < b.shape[1]:
-            b[y + k, x] = tile[tx, ty + k]
+    turn(a, b, cuda.shared.array((32, 33), float32))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -212,6 +205,18 @@ def histogram_private(x, counts):
 # in shared memory.
 
 
+def find_largest(tile):
+    """Leave the largest of a block's numbers in the first, as ``add_halves`` leaves their sum."""
+    t = cuda.threadIdx.x
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            tile[t] = max(tile[t], tile[t + step])
+        cuda.syncthreads()
+        step //= 2
+
+
 def softmax_three_walks(x, y):
     """Largest element, sum, result: the row is read from global memory for each."""
     tile = cuda.shared.array(128, float32)
@@ -220,26 +225,14 @@ def softmax_three_walks(x, y):
     for k in range(t, x.shape[1], cuda.blockDim.x):
         largest = max(largest, x[row, k])
     tile[t] = largest
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            tile[t] = max(tile[t], tile[t + step])
-        cuda.syncthreads()
-        step //= 2
+    find_largest(tile)
     largest = tile[0]
     cuda.syncthreads()
     total = float32(0)
     for k in range(t, x.shape[1], cuda.blockDim.x):
         total += math.exp(x[row, k] - largest)
     tile[t] = total
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            tile[t] += tile[t + step]
-        cuda.syncthreads()
-        step //= 2
+    add_halves(tile)
     for k in range(t, x.shape[1], cuda.blockDim.x):
         y[row, k] = math.exp(x[row, k] - largest) / tile[0]
 
@@ -254,13 +247,7 @@ def softmax_kept(x, y):
         kept[k] = x[row, k]
         largest = max(largest, kept[k])
     tile[t] = largest
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            tile[t] = max(tile[t], tile[t + step])
-        cuda.syncthreads()
-        step //= 2
+    find_largest(tile)
     largest = tile[0]
     cuda.syncthreads()
     total = float32(0)
@@ -268,13 +255,7 @@ def softmax_kept(x, y):
         kept[k] = math.exp(kept[k] - largest)
         total += kept[k]
     tile[t] = total
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            tile[t] += tile[t + step]
-        cuda.syncthreads()
-        step //= 2
+    add_halves(tile)
     for k in range(t, x.shape[1], cuda.blockDim.x):
         y[row, k] = kept[k] / tile[0]
 

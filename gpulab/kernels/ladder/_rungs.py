@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpulab._validate import is_whole, word
 from gpulab.errors import InputError, shown
+from gpulab.kernels.ladder import _cuda_kernels as texts
 from gpulab.kernels.ladder import _kernels as kernels
 from gpulab.kernels.simulation._simulate import simulate
 from gpulab.kernels.simulation.report import Simulation
-
-if TYPE_CHECKING:
-    from gpulab.kernels.ladder._cuda_rungs import CudaRung
 
 Extents = tuple[Any, Any]
 _BLOCK, _SOFTMAX_BLOCK, _SOFTMAX_COLUMNS = 256, 128, 1024
@@ -29,8 +27,8 @@ class Rung:
     ----------
     name, family, summary : str
         "reduction-shuffle" of "reduction"; what it does differently from the rung before.
-    kernel : function
-        Plain Python in the style of numba.cuda.
+    kernel : function or str
+        Plain Python in the style of numba.cuda; the name of the kernel in ``source``.
     extents : callable
         ``extents(n)`` returns grid and block for the size.
     make : callable
@@ -48,12 +46,18 @@ class Rung:
         ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
     tolerance : float
         Of the result against the reference, relative to its largest value; float32 sums of n terms.
+    source : str
+        CUDA C++, which the microscope does not read; "" of a kernel in Python.
+    options : tuple of tuple of str
+        Compiler options of CUDA C++ worth trying against each other; the first is the default.
+    shared_bytes : int
+        Dynamic shared memory that the launch has to ask for.
     """
 
     name: str
     family: str
     summary: str
-    kernel: Callable[..., None] = field(repr=False)
+    kernel: Any = field(repr=False)
     extents: Callable[[int], Extents] = field(repr=False)
     make: Callable[[int, np.random.Generator], tuple[Any, ...]] = field(repr=False)
     result: int = field(repr=False)
@@ -63,6 +67,9 @@ class Rung:
     flops: Callable[[int], float] = field(repr=False)
     nbytes: Callable[[int], float] = field(repr=False)
     tolerance: float = field(repr=False, default=1e-5)
+    source: str = field(repr=False, default="")
+    options: tuple[tuple[str, ...], ...] = field(repr=False, default=())
+    shared_bytes: int = field(repr=False, default=0)
 
     def launch(self, n: int) -> Extents:
         """Return grid and block for size n.
@@ -84,7 +91,7 @@ class Rung:
         return simulate(self.kernel, *self.launch(size), *self.arguments(size, seed))
 
 
-def checked_size(rung: Rung | CudaRung, n: object) -> int:
+def checked_size(rung: Rung, n: object) -> int:
     """Return a size as an int.
 
     Raises
@@ -170,6 +177,14 @@ def _sums(x: np.ndarray, sums: np.ndarray) -> np.ndarray:
 def _softmax(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def _product(a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
+    return np.asarray(a.astype(np.float64) @ b.astype(np.float64))
+
+
+def _product_flops(n: int) -> float:
+    return 2.0 * int(n) ** 3
 
 
 def _sum_rungs(each: int, *rungs: tuple[str, str, Any]) -> list[Rung]:
@@ -312,11 +327,85 @@ RUNGS: tuple[Rung, ...] = (
             128,
         ),
         make=_matrices(2),
-        expected=lambda a, b, c: np.asarray(a.astype(np.float64) @ b.astype(np.float64)),
+        expected=_product,
         sizes=(128, 1024, 4096),
-        flops=lambda n: 2.0 * int(n) ** 3,
+        flops=_product_flops,
         nbytes=lambda n: 12.0 * n * n,
         result=2,
+    ),
+)
+
+
+# -------------------------------------------------------------------------------------------------
+# CUDA C++ goes on where Python's kernels end: C = A B for square matrices. C is float32; A and B
+# are float32 too, but for the last rung, which takes bfloat16.
+
+
+def _with_size(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
+    """Return two random matrices, an empty one and the size."""
+    return (*_matrices(2)(n, rng), np.int32(n))
+
+
+def _with_size_bfloat16(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
+    """Return the same with factors in bfloat16, whose 16 bits are passed as int16."""
+    *factors, result, size = _with_size(n, rng)
+    # the upper half of each float32, rounded to nearest
+    halves = [(x.view(np.uint32) + 0x8000) >> 16 for x in factors]
+    return (*(x.astype(np.uint16).view(np.int16) for x in halves), result, size)
+
+
+def _product_bfloat16(a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
+    wide = ((x.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for x in (a, b))
+    return _product(*wide)
+
+
+def _cuda(name: str, summary: str, source: str, width: int = 128, **others: Any) -> Rung:
+    """Return a product of which each block makes 128 x ``width`` numbers."""
+    usual: dict[str, Any] = {
+        "kernel": f"matmul_{name.replace('-', '_')}",
+        "extents": lambda n: ((n // width, n // 128), 256),
+        "make": _with_size,
+        "expected": _product,
+        "nbytes": lambda n: 12.0 * n * n,
+        "options": ((),),
+    }
+    return Rung(
+        name=f"matmul-{name}",
+        family="matmul",
+        summary=f"CUDA C++: {summary}",
+        source=source,
+        result=2,
+        sizes=(width, 1024, 4096),
+        multiple=width,
+        flops=_product_flops,
+        **{**usual, **others},
+    )
+
+
+CUDA_RUNGS = (
+    _cuda(
+        "registers-2d-cuda",
+        "64 results for each thread",
+        texts.REGISTERS,
+        kernel="matmul_registers_2d",
+    ),
+    _cuda("vectorized", "four floats at once", texts.VECTORIZED),
+    _cuda(
+        "warp-tiled",
+        "a tile for each warp",
+        texts.WARP_TILED,
+        options=((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
+    ),
+    _cuda("double-buffered", "the next tile on its way", texts.DOUBLE_BUFFERED, 256),
+    _cuda(
+        "tensor-bf16",
+        "Tensor Cores, bfloat16",
+        texts.TENSOR_BF16,
+        extents=lambda n: ((n // 128, n // 128), 128),
+        make=_with_size_bfloat16,
+        expected=_product_bfloat16,
+        nbytes=lambda n: 8.0 * n * n,
+        shared_bytes=75_776,
     ),
 )
 
@@ -345,12 +434,12 @@ def family(name: str) -> tuple[Rung, ...]:
 
 
 def rung(name: str) -> Rung:
-    """Return the rung of that name, such as "matmul-tiled".
+    """Return the rung of that name, such as "matmul-tiled" or, in CUDA C++, "matmul-warp-tiled".
 
     Raises
     ------
     InputError
         If there is none.
     """
-    by_name = {each.name: each for each in RUNGS}
+    by_name = {each.name: each for each in (*RUNGS, *CUDA_RUNGS)}
     return by_name[word("ladder", "rung", name, by_name)]

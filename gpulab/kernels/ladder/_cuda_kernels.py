@@ -1,21 +1,11 @@
-"""The last rungs, in CUDA C++: loads of four floats, tiles for warps, copies under way while the
-block multiplies, Tensor Cores.
+"""The kernels of the last rungs, in CUDA C++: loads of four floats, tiles for warps, copies in flight
+while the block multiplies, Tensor Cores.
 
 All take C = A B for square matrices of multiples of 128 or 256, and have no guards. C is float32;
 A and B are float32 too, but for the last rung, which takes bfloat16.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-
-from gpulab._validate import word
-from gpulab.kernels.ladder._rungs import checked_size
-
-_REGISTERS = r"""
+REGISTERS = r"""
 // The work of the Python rung registers-2d, loop by loop; only the language and its compiler are new.
 extern "C" __global__ void __launch_bounds__(256) matmul_registers_2d(const float* a, const float* b, float* c, int n) {
     __shared__ float tile_a[128][8];
@@ -42,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_registers_2d(const floa
 }
 """
 
-_VECTORIZED = r"""
+VECTORIZED = r"""
 // A block takes 128 x 128 of C, each of its 256 threads 8 x 8 of them; loads and stores move four floats at once.
 extern "C" __global__ void __launch_bounds__(256) matmul_vectorized(const float* a, const float* b, float* c, int n) {
     __shared__ __align__(16) float tile_a[8][128];  // turned, so that neighbors in a column lie side by side
@@ -82,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_vectorized(const float*
 }
 """
 
-_WARP_TILED = r"""
+WARP_TILED = r"""
 // The same 128 x 128, but each warp takes 64 x 32 of it, so that its lanes ask shared memory for fewer different words.
 #ifndef DEPTH
 #define DEPTH 16  // columns of A and rows of B in a tile: 8, 16 or 32; the best is found by trying
@@ -130,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_warp_tiled(const float*
 }
 """
 
-_DOUBLE_BUFFERED = r"""
+DOUBLE_BUFFERED = r"""
 // While a block multiplies one tile, cp.async brings the next ones from global to shared memory, past the registers.
 // A block is 2 x 4 warps, each with 64 x 64 of its 128 x 256. A thread has 8 x 16: 128 products need 24 floats of shared memory.
 #include <cuda_pipeline_primitives.h>
@@ -204,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) matmul_double_buffered(cons
 }
 """
 
-_TENSOR_BF16 = r"""
+TENSOR_BF16 = r"""
 // Tensor Cores on bfloat16: a warp multiplies 16 x 16 of A by 16 x 8 of B in one instruction, and adds in float32.
 // (The library's kernels for an H100 use wgmma, which four warps issue together and which reads shared memory itself.)
 #include <cuda_bf16.h>
@@ -285,132 +275,3 @@ extern "C" __global__ void __launch_bounds__(128, 1) matmul_tensor_bf16(const bf
         }
 }
 """
-
-
-@dataclass(frozen=True)
-class CudaRung:
-    """A rung in CUDA C++; like ``Rung``, but without the microscope.
-
-    Attributes
-    ----------
-    name, family, summary : str
-    source, kernel : str
-        The text, and the kernel's name in it.
-    options : tuple of tuple of str
-        Compiler options worth trying against each other; the first is the default.
-    tolerance : float
-        Of the result against float64, relative to its largest value.
-    threads : int
-        Of a block.
-    dtype : str
-        Of A and B: "float32", or "bfloat16", whose 16 bits are passed as int16.
-    multiple : int
-        A block makes 128 x ``multiple`` numbers of C, and the size is a multiple of it.
-    shared_bytes : int
-        Dynamic shared memory that the launch has to ask for.
-    """
-
-    name: str
-    family: str
-    summary: str
-    source: str = field(repr=False)
-    kernel: str
-    options: tuple[tuple[str, ...], ...] = ((),)
-    tolerance: float = 1e-5
-    threads: int = field(repr=False, default=256)
-    dtype: str = field(repr=False, default="float32")
-    sizes: tuple[int, ...] = (128, 1024, 4096)
-    multiple: int = field(repr=False, default=128)
-    shared_bytes: int = field(repr=False, default=0)
-
-    def launch(self, n: int) -> tuple[tuple[int, int], int]:
-        """Return grid and block for size n.
-
-        Raises
-        ------
-        InputError
-            If n is not a multiple of ``multiple``.
-        """
-        size = checked_size(self, n)
-        return (size // self.multiple, size // 128), self.threads
-
-    def arguments(self, n: int, seed: int = 0) -> tuple[Any, ...]:
-        """Return fresh arguments for size n, the same for the same seed."""
-        size = checked_size(self, n)
-        rng = np.random.default_rng(seed)
-        factors = [rng.random((size, size), dtype=np.float32) for _ in range(2)]
-        if self.dtype == "bfloat16":  # the upper half of each float32, rounded to nearest
-            halves = [(x.view(np.uint32) + 0x8000) >> 16 for x in factors]
-            factors = [x.astype(np.uint16).view(np.int16) for x in halves]
-        return (*factors, np.zeros((size, size), np.float32), np.int32(size))
-
-    def expected(self, a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
-        """Return the product of the factors in float64."""
-        if self.dtype == "bfloat16":
-            a, b = ((x.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for x in (a, b))
-        return a.astype(np.float64) @ b.astype(np.float64)
-
-    def flops(self, n: int) -> float:
-        """Return the operations of size n."""
-        return 2.0 * int(n) ** 3
-
-    def nbytes(self, n: int) -> float:
-        """Return the bytes that must be read and written at least once."""
-        return (2 * (2 if self.dtype == "bfloat16" else 4) + 4.0) * n * n
-
-
-CUDA_RUNGS = (
-    CudaRung(
-        "matmul-registers-2d-cuda",
-        "matmul",
-        "CUDA C++: 64 results for each thread",
-        _REGISTERS,
-        "matmul_registers_2d",
-    ),
-    CudaRung(
-        "matmul-vectorized",
-        "matmul",
-        "CUDA C++: four floats at once",
-        _VECTORIZED,
-        "matmul_vectorized",
-    ),
-    CudaRung(
-        "matmul-warp-tiled",
-        "matmul",
-        "CUDA C++: a tile for each warp",
-        _WARP_TILED,
-        "matmul_warp_tiled",
-        ((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
-    ),
-    CudaRung(
-        "matmul-double-buffered",
-        "matmul",
-        "CUDA C++: the next tile on its way",
-        _DOUBLE_BUFFERED,
-        "matmul_double_buffered",
-        multiple=256,
-        sizes=(256, 1024, 4096),
-    ),
-    CudaRung(
-        "matmul-tensor-bf16",
-        "matmul",
-        "CUDA C++: Tensor Cores, bfloat16",
-        _TENSOR_BF16,
-        "matmul_tensor_bf16",
-        threads=128,
-        dtype="bfloat16",
-        shared_bytes=75_776,
-    ),
-)
-
-
-def cuda_rung(name: str) -> CudaRung:
-    """Return the CUDA C++ rung of that name.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    by_name = {each.name: each for each in CUDA_RUNGS}
-    return by_name[word("ladder", "rung in CUDA C++", name, by_name)]
