@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -138,7 +137,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
 
     Notes
     -----
-    Earlier compilations of this process are discarded first (``torch.compiler.reset``), so other
+    Earlier compilations of this process are discarded first, as by ``torch.compiler.reset``: other
     compiled functions compile again when they are next called. The first compilation takes ten
     seconds on a CPU; PyTorch keeps the result on disk.
     """
@@ -148,6 +147,8 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
             "not generated(f(x))."
         )
     import torch
+    import torch._inductor.config as settings
+    from torch._inductor.graph import GraphLowering
 
     plain = getattr(fn, "_torchdynamo_orig_callable", fn)
     label = getattr(plain, "__name__", type(plain).__name__)
@@ -161,13 +162,20 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
         ) from error
     sources: list[str] = []
     operators: list[str] = []
-    start = time.perf_counter()
-    reason = ""
+    keep = mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append))
+    known = settings.get_config_copy()
+    quick = settings.patch({name: value for name, value in _QUICK.items() if name in known})
+    start, reason = time.perf_counter(), ""
     try:
-        with _listening(sources, operators):
-            torch.compiler.reset()
-            compiled = fn if plain is not fn else torch.compile(fn)
-            compiled(*args)
+        for graph in torch._dynamo.explain(plain)(*args).graphs:  # which forgets what was compiled
+            operators += [
+                getattr(node.target, "__name__", str(node.target))  # one of a method is its name
+                for node in graph.graph.nodes
+                if node.op in ("call_function", "call_method", "call_module")
+            ]
+        start = time.perf_counter()
+        with keep, quick:
+            (fn if plain is not fn else torch.compile(fn))(*args)
     except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
         text = message_of(error)
         reason = (
@@ -186,33 +194,6 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
         reason=reason,
         evidence=Evidence.measured("torch.compile on this machine"),
     )
-
-
-@contextmanager
-def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
-    """Keep what Inductor writes and the graph that it starts from, and let it compile in this
-    process without precompiled headers.
-    """
-    import torch._inductor.config as settings
-    from torch._inductor import compile_fx
-    from torch._inductor.graph import GraphLowering
-
-    plain_compile, known = compile_fx.compile_fx, settings.get_config_copy()
-
-    def compile_and_note(graph: Any, *rest: Any, **named: Any) -> Any:
-        operators.extend(
-            getattr(node.target, "__name__", str(node.target))  # one of a method is its name
-            for node in graph.graph.nodes
-            if node.op in ("call_function", "call_method", "call_module")
-        )
-        return plain_compile(graph, *rest, **named)
-
-    with (
-        mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append)),
-        mock.patch.object(compile_fx, "compile_fx", compile_and_note),
-        settings.patch({name: value for name, value in _QUICK.items() if name in known}),
-    ):
-        yield
 
 
 def _readable(source: str) -> str:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -484,11 +485,7 @@ def _replaced() -> Iterator[None]:
 
 def _put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
     """Set an attribute, and set it back at the end."""
-    if name in vars(owner):
-        stack.callback(setattr, owner, name, vars(owner)[name])
-    else:
-        stack.callback(delattr, owner, name)
-    setattr(owner, name, value)
+    stack.enter_context(mock.patch.object(owner, name, value, create=True))
 
 
 def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
