@@ -172,17 +172,29 @@ class CompiledModule(Result):
         MissingLibraryError
             If nvdisasm is not installed.
         """
-        return sass_by_line(self, self._kernel(name))
-
-    def _kernel(self, name: str | None) -> KernelFacts:
         if name is None and len(self.kernels) == 1:
-            return next(iter(self.kernels.values()))
+            (name,) = self.kernels
         if name is None or name not in self.kernels:
             raise InputError(
                 f"sass_lines: {'no name' if name is None else shown(name)} was given; expected one "
                 f"of {', '.join(self.kernels)}. Pass it."
             )
-        return self.kernels[name]
+        cubin = self.cubin
+        # the lines are asked for only here: they would fill the PTX with marks
+        if self.language == "CUDA C++":
+            options = (*self.options, "-lineinfo")
+            cubin = compile_cuda(self.source, self.arch, options, names=self.names).cubin
+        code = disassembled(cubin, "-g").partition(f".text.{self.kernels[name].symbol}:")[2]
+        found: dict[int, list[str]] = {}
+        line: int | None = None
+        file: str | None = None
+        for row in code.partition("//---------------------")[0].splitlines():
+            if (mark := _PLACE.search(row)) is not None:
+                file = file or mark[1]  # a kernel's first instructions are its own
+                line = int(mark[2]) if mark[1] == file and "inlined" not in row else line
+            elif line is not None and (step := _INSTRUCTION.search(row)) is not None:
+                found.setdefault(line, []).append(step[1])
+        return {number: tuple(rows) for number, rows in sorted(found.items())}
 
     def __repr__(self) -> str:
         parts = [
@@ -242,7 +254,6 @@ def compiled_module(
 # Machine code as text, through NVIDIA's disassembler ``nvdisasm``, which is a program of its own.
 
 
-_SECONDS = 120.0  # a whole library's code takes seconds; only a program that hangs takes this long
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 
@@ -269,49 +280,17 @@ def disassembled(cubin: bytes, *options: str) -> str:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         command = [tool, "-c", *options, str(file)]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=True,
-                errors="replace",
-            )
-        except subprocess.CalledProcessError as error:
-            raise CompileError(
-                f"sass: nvdisasm cannot read this code ({message_of(error.stderr)}); expected "
-                "code of its own release or older. Run "
-                f"{pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
-                log=error.stderr,
-            ) from error
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CompileError(
-                f"sass: {tool} did not run ({message_of(error)}); expected NVIDIA's disassembler "
-                "for this system."
-            ) from error
-    return done.stdout
-
-
-def sass_by_line(module: CompiledModule, kernel: KernelFacts) -> dict[int, tuple[str, ...]]:
-    """Return the instructions of one kernel by the line of the source that they come from."""
-    # the lines are asked for only here: they would fill the PTX with marks
-    if module.language == "CUDA C++":
-        module = compile_cuda(
-            module.source, module.arch, (*module.options, "-lineinfo"), names=module.names
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
         )
-    text = disassembled(module.cubin, "-g")
-    own = text.partition(f".text.{kernel.symbol}:")[2].partition("//---------------------")[0]
-    found: dict[int, list[str]] = {}
-    line: int | None = None
-    file: str | None = None
-    for row in own.splitlines():
-        if (mark := _PLACE.search(row)) is not None:
-            file = file or mark.group(1)  # a kernel's first instructions are its own
-            line = int(mark.group(2)) if mark.group(1) == file and "inlined" not in row else line
-        elif line is not None and (code := _INSTRUCTION.search(row)) is not None:
-            found.setdefault(line, []).append(code.group(1))
-    return {number: tuple(rows) for number, rows in sorted(found.items())}
+    if done.returncode:
+        raise CompileError(
+            f"sass: nvdisasm cannot read this code ({message_of(done.stderr)}); expected code of "
+            "its own release or older. Run "
+            f"{pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
+            log=done.stderr,
+        )
+    return done.stdout
 
 
 # -------------------------------------------------------------------------------------------------
@@ -468,7 +447,8 @@ def kernel_place(source: str, name: str) -> tuple[int, int] | None:
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"ptxas info\s*: Used (\d+) registers(.*)")
-# The source line under a message is indented by two, and so is the caret, with tabs kept.
+# One error, warning or note of the front end. The source line under it is indented by two, and so
+# is the caret, with tabs kept.
 _DIAGNOSTIC = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): "
     r"(?:catastrophic )?(?P<kind>error|warning|note)(?: #[\w-]+)?: (?P<text>.*)$"
@@ -480,19 +460,6 @@ _PTX_ERROR = re.compile(
 )
 _ASSEMBLER_ERROR = re.compile(r"ptxas (?:error|fatal)\s*: (.*)")
 _ASSEMBLER_WARNING = re.compile(r"ptxas warning\s*: (.*)")
-
-
-class Diagnostic(NamedTuple):
-    """One error, warning or note of the C++ front end; ``column`` counts from 0 in bytes, as its
-    caret does.
-    """
-
-    kind: str
-    text: str
-    file: str | None
-    line: int | None
-    shown: str
-    column: int | None
 
 
 def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
@@ -523,23 +490,6 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
     return usage
 
 
-def diagnostics(log: str) -> list[Diagnostic]:
-    """Return the front end's messages in their order, each with the source line and the caret under
-    it.
-    """
-    return [
-        Diagnostic(
-            found["kind"],
-            found["text"],
-            found["file"],
-            int(found["line"]) if found["line"] else None,
-            found["shown"] or "",
-            None if found["caret"] is None else len(found["caret"]),
-        )
-        for found in _DIAGNOSTIC.finditer(log)
-    ]
-
-
 def ptx_error(log: str) -> tuple[int, str] | None:
     """Return (line of the PTX, message) of the assembler's first error about one; None if there is
     none.
@@ -551,9 +501,9 @@ def ptx_error(log: str) -> tuple[int, str] | None:
 def warnings(log: str) -> tuple[str, ...]:
     """Return what the compilers warned of, one line each."""
     front = [
-        f"line {d.line}: {d.text}" if d.line else d.text
-        for d in diagnostics(log)
-        if d.kind == "warning"
+        f"line {each['line']}: {each['text']}" if each["line"] else each["text"]
+        for each in _DIAGNOSTIC.finditer(log)
+        if each["kind"] == "warning"
     ]
     return (*front, *(text.strip() for text in _ASSEMBLER_WARNING.findall(log)))
 
@@ -581,18 +531,18 @@ def fault(
             f"compile_cuda: {refusal}; expected options of NVRTC {_nvidia.compiler()[0]}, such as "
             "'-use_fast_math'. Fix or remove it."
         )
-    errors = [diagnostic for diagnostic in diagnostics(log) if diagnostic.kind == "error"]
-    if errors and errors[0].file == _NAME_MAP:
+    errors = [each for each in _DIAGNOSTIC.finditer(log) if each["kind"] == "error"]
+    if errors and errors[0]["file"] == _NAME_MAP:
         return InputError(
             f"compile_cuda: names={list(names)} asks for a kernel that is not in the source "
-            f"({errors[0].text}); expected a template's name "
+            f"({errors[0]['text']}); expected a template's name "
             'with its arguments, such as "tile<16>". Correct the name.'
         )
     if errors:
         return _of_front_end(source, errors, log)
     if (found := ptx_error(log)) is not None:
         line = _line_of_ptx(source, flags, names)
-        return _error(f"in inline assembly: {found[1]}", source, (line, None), log)
+        return _error(f"in inline assembly: {found[1]}", log, *_shown(source, line, None))
     assembler = _ASSEMBLER_ERROR.search(log)
     if assembler is None:
         text = " ".join(log.split())[:300]
@@ -607,62 +557,50 @@ def fault(
             log=log,
         )
     refused = assembler[1].strip()
-    place = _place_of_assembler(source, refused)
+    place = _place_of_assembler(source, refused) or (None, None)
     # C++ names and decimal numbers in place of the assembler's own
     refused = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match[1])}'", refused)
     refused = re.sub(r"\b0x[0-9a-f]+\b", lambda match: f"{int(match[0], 16):,}", refused)
-    return _error(refused, source, place or (None, None), log)
+    return _error(refused, log, *_shown(source, *place))
 
 
 def _of_front_end(
-    source: str, errors: Sequence[Diagnostic], log: str
+    source: str, errors: Sequence[re.Match[str]], log: str
 ) -> CompileError | MissingLibraryError:
     """The first error that stands in the source itself, else the first."""
-    first = next((error for error in errors if error.file == FILE), errors[0])
-    text = first.text
-    if first.file not in (FILE, None):
+    first = next((error for error in errors if error["file"] == FILE), errors[0])
+    text, file, caret = first["text"], first["file"], first["caret"]
+    if file not in (FILE, None):
         if "open source file" in text:
             return MissingLibraryError(
-                f"compile_cuda: {first.file} includes a header that is not installed ({text}); "
+                f"compile_cuda: {file} includes a header that is not installed ({text}); "
                 "expected all headers of its release. NVIDIA's come with "
                 f"{pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, those of CUDA 12 with "
                 "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12."
             )
-        return CompileError(
-            _block(
-                f"in {first.file}, line {first.line}: {text}",
-                first.shown,
-                first.column,
-                None,
-                len(errors),
-            ),
-            log=log,
-        )
+        row = _with_caret(first["shown"] or "", None, None if caret is None else len(caret))
+        text = f"in {file}, line {first['line']}: {text}"
+        return _error(text, log, None, None, row, len(errors))
     if "could not open source file" in text or "cannot open source file" in text:
         text += ". " + _about_headers()
-    lines = source.split("\n")
-    # at the end of the source: the note names the bracket that is still open
-    if first.line is None:
-        note = next((d for d in diagnostics(log) if d.kind == "note" and d.line is not None), None)
-        line, at = (
-            (note.line, note.column)
-            if note is not None and note.line is not None
-            else (len(lines), None)
-        )
-        text += (
-            ' before the end of the source; this one is still open: "{"'
-            if note is not None
-            else " before the end of the source"
-        )
+    if first["line"]:
+        line, at = int(first["line"]), None if caret is None else len(caret)
     else:
-        line, at = first.line, first.column
+        # at the end of the source: the note names the bracket that is still open
+        notes = (each for each in _DIAGNOSTIC.finditer(log) if each["kind"] == "note")
+        note = next((each for each in notes if each["line"]), None)
+        text += " before the end of the source"
+        line, at = source.count("\n") + 1, None
+        if note is not None:
+            text += '; this one is still open: "{"'
+            line, at = int(note["line"]), len(note["caret"] or "")
     column = None
-    if at is not None and 1 <= line <= len(lines):
+    if at is not None and (row := _row(source, line)):
         # the compiler counts bytes from 0; here are characters from 1
-        column = len(lines[line - 1].encode()[: max(at, 0)].decode(errors="ignore")) + 1
-    if first.line is not None and column is not None and _MISSING_SIGN.match(text):
-        line, column = _after_previous_word(source, line, column)
-    return _error(text, source, (line, column), log, len(errors))
+        column = len(row.encode()[:at].decode(errors="ignore")) + 1
+        if _MISSING_SIGN.match(text):
+            line, column = _after_previous_word(source, line, column)
+    return _error(text, log, *_shown(source, line, column), len(errors))
 
 
 def _after_previous_word(source: str, line: int, column: int) -> tuple[int, int]:
@@ -723,31 +661,36 @@ def _place_of_assembler(source: str, message: str) -> tuple[int, int] | None:
     return None
 
 
+def _shown(source: str, line: int | None, column: int | None) -> tuple[int | None, int | None, str]:
+    """Return the place, and its line with a caret under it."""
+    row = "" if line is None else _row(source, line)
+    return line, column, _with_caret(row, line, None if column is None else column - 1)
+
+
+def _row(source: str, line: int) -> str:
+    """Return a line of the source; "" of one that only a ``#line`` says to be there."""
+    return "".join(source.split("\n")[line - 1 : line])
+
+
+def _with_caret(row: str, line: int | None, at: int | None) -> str:
+    """Return a line, cut, with its number and a caret; "" of an empty one."""
+    if not row.strip():
+        return ""
+    start = 0 if at is None or at < _WIDEST - 20 else at - _WIDEST // 2
+    caret = "" if at is None else f"\n      | {' ' * (at - start)}^"
+    cut = row[start : start + _WIDEST].replace("\t", " ")
+    return f"{line or '':>5} | {cut}{caret}"
+
+
 def _error(
-    text: str, source: str, place: tuple[int | None, int | None], log: str, count: int = 1
+    text: str, log: str, line: int | None, column: int | None, shown: str, count: int = 1
 ) -> CompileError:
-    (line, column), lines = place, source.split("\n")
-    shown = lines[line - 1] if line is not None and line <= len(lines) else ""
+    """Return the error: what is wrong, the line, the caret, what to do."""
     where = "" if line is None else f"line {line}{'' if column is None else f', column {column}'}: "
-    return CompileError(
-        _block(where + text, shown, None if column is None else column - 1, line, count),
-        line,
-        column,
-        log,
-    )
-
-
-def _block(text: str, line: str, column: int | None, number: int | None, count: int) -> str:
-    """The message: what is wrong, the line, the caret, what to do."""
     more = f" ({count} errors; this is the first)" if count > 1 else ""
-    head = f"compile_cuda: {text.rstrip('.')}.{more}"
-    if not line.strip():
-        return f"{head} {_ADVICE}"
-    start = 0 if column is None or column < _WIDEST - 20 else column - _WIDEST // 2
-    shown = line[start : start + _WIDEST].replace("\t", " ")
-    margin = f"{number if number is not None else '':>5} | "
-    caret = "" if column is None else f"\n{' ' * 5} | {' ' * (column - start)}^"
-    return f"{head}\n{margin}{shown}{caret}\n{_ADVICE}"
+    head = f"compile_cuda: {where}{text.rstrip('.')}.{more}"
+    message = f"{head}\n{shown}\n{_ADVICE}" if shown else f"{head} {_ADVICE}"
+    return CompileError(message, line, column, log)
 
 
 # -------------------------------------------------------------------------------------------------
