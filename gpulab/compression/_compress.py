@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,13 +238,9 @@ def _chains(model: Any) -> list[_Chain]:
 
 
 def _traced(model: Any) -> list[Any]:
-    class Tracer(fx.Tracer):
-        def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-            return not any(True for _ in m.children()) and type(m).__module__.startswith("torch.nn")
-
     takes_targets = "targets" in inspect.signature(model.forward).parameters
     try:
-        graph = Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
+        graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
     except Exception as error:
         raise InputError(
             f"prune: torch.fx cannot follow this model ({type(error).__name__}); expected code "
@@ -645,15 +641,10 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
             "few hundred of the training inputs."
         )
     seen: dict[str, list[tuple[Any, Any]]] = {name: [] for name in found}
-
-    def watch(name: str) -> Callable[..., None]:
-        def look(_: Any, inputs: tuple[Any, ...]) -> None:
-            seen[name].append(torch.aminmax(inputs[0].detach()))
-
-        return look
-
-    for name, layer in found.items():
-        layer.register_forward_pre_hook(watch(name))  # of a copy, in which others take their places
+    for name, layer in found.items():  # of a copy, in which others take their places
+        layer.register_forward_pre_hook(
+            lambda _, inputs, ends=seen[name]: ends.append(torch.aminmax(inputs[0].detach()))
+        )
     try:
         with torch.no_grad():
             for batch in batches:
@@ -670,10 +661,8 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
                 f"quantize: no calibration input reached {name}; expected every layer to run. Skip "
                 "that layer."
             )
-        low, high = (
-            torch.stack([low for low, _ in ends]).amin(),
-            torch.stack([high for _, high in ends]).amax(),
-        )
+        lows, highs = map(torch.stack, zip(*ends, strict=True))
+        low, high = lows.amin(), highs.amax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise InputError(
                 f"quantize: the inputs of {name} reach {float(low)} and {float(high)} in "

@@ -303,8 +303,7 @@ def activation_bits() -> int:
     """
     if platform.machine().lower() not in _X86:
         return 8
-    has = getattr(torch.cpu, "_is_vnni_supported", None)
-    return 8 if has is not None and has() else 7
+    return 8 if torch.cpu._is_vnni_supported() else 7
 
 
 def refusal(device: Any, convolution: bool = False) -> str:
