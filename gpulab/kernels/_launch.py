@@ -45,22 +45,10 @@ from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
-HOST, DEVICE, NUMBER = "host", "device", "number"
 # Shared memory that a block may have without the kernel's limit being raised
 # (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0, on compute
 # capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
 UNASKED_SHARED_BYTES = 48 * 1024
-
-
-@dataclass(frozen=True, eq=False)
-class Argument:
-    """One argument of a kernel: ``kind`` is "host" (an array that travels), "device" (one used in
-    place) or "number".
-    """
-
-    name: str
-    kind: str
-    value: Any
 
 
 @dataclass(frozen=True)
@@ -127,17 +115,15 @@ class Launcher:
         backend: Backend,
         extents: tuple[Extent, Extent],
         shared_bytes: int,
-        arguments: list[Argument],
+        arguments: list[Any],
     ) -> None:
         self.__name__ = backend.name
         self._backend = backend
         self._pairs: list[tuple[np.ndarray, Any]] = []  # host arrays and their copies on the GPU
-        placed = [self._placed(a.value) if a.kind == HOST else a.value for a in arguments]
+        placed = [self._placed(a) if isinstance(a, np.ndarray) else a for a in arguments]
         with backend.working():
             self._run = backend.ready(*extents, shared_bytes, placed)
-        self.arrays = tuple(
-            value for value, a in zip(placed, arguments, strict=True) if a.kind != NUMBER
-        )
+        self.arrays = tuple(a for a in placed if not isinstance(a, _NUMBERS))
 
     def _placed(self, array: np.ndarray) -> Any:
         """Return an array's copy on the GPU, in its own shape; one that is given twice travels
@@ -281,19 +267,20 @@ def _python_launcher(
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
-    arguments = sorted_arguments(who, function.__name__, parameters, args, written)
+    arguments = checked_arguments(who, function.__name__, parameters, args, written)
     backend = numba_backend(who, kernel, the_device(who, arguments))
     return Launcher(backend, extents, dynamic_shared_bytes, arguments)
 
 
-def sorted_arguments(
+def checked_arguments(
     who: str,
     name: str,
     parameters: Sequence[str],
     args: Sequence[Any],
     written: Collection[str] = (),
-) -> list[Argument]:
-    """Return the arguments of the kernel ``name`` with their kinds.
+) -> list[Any]:
+    """Return the arguments of the kernel ``name``: NumPy arrays, which travel, arrays on a device,
+    and numbers.
 
     Raises
     ------
@@ -301,25 +288,19 @@ def sorted_arguments(
         If one is neither an array nor a number, is an array that a kernel cannot take, or two
         different arrays overlap.
     """
-    found: list[Argument] = []
-    for parameter, value in zip(parameters, args, strict=True):
-        argument = _argument(who, parameter, value)
-        if argument.kind == HOST:
-            check_array(who, name, parameter, argument.value, parameter in written)
-            for other in found:
-                if other.kind == HOST:  # refused if it overlaps without being the same array
-                    same_memory(who, parameter, argument.value, other.name, other.value)
-        found.append(argument)
-    return found
+    found: dict[str, Any] = {}
+    for parameter, given in zip(parameters, args, strict=True):
+        value = _argument(who, parameter, given)
+        if isinstance(value, np.ndarray):
+            check_array(who, name, parameter, value, parameter in written)
+            for other, array in found.items():
+                if isinstance(array, np.ndarray):  # refused if it overlaps and is not the same
+                    same_memory(who, parameter, value, other, array)
+        found[parameter] = value
+    return [*found.values()]
 
 
-def _argument(who: str, name: str, value: Any) -> Argument:
-    if isinstance(value, np.ndarray) and value.ndim:
-        return Argument(name, HOST, value)
-    if isinstance(value, _NUMBERS):
-        return Argument(name, NUMBER, value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        return Argument(name, NUMBER, value[()])
+def _argument(who: str, name: str, value: Any) -> Any:
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
         tensor = value.detach()
         if tensor.device.type not in ("cpu", "cuda"):
@@ -327,20 +308,21 @@ def _argument(who: str, name: str, value: Any) -> Argument:
                 f"{who}: {name} is a tensor on {tensor.device}; expected one on a CUDA device or "
                 "in main memory. Move it."
             )
-        if tensor.ndim == 0:
-            return Argument(name, NUMBER, array_of_tensor(who, name, tensor.cpu())[()])
-        if tensor.device.type == "cuda":
-            return Argument(name, DEVICE, tensor)
-        return Argument(name, HOST, array_of_tensor(who, name, tensor))
-    if hasattr(value, "__cuda_array_interface__"):
-        return Argument(name, DEVICE, value)
+        if tensor.device.type == "cuda" and tensor.ndim:
+            return tensor
+        value = array_of_tensor(who, name, tensor.cpu())
+    if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "biufc":
+        return value[()]
+    is_array = isinstance(value, np.ndarray) and value.ndim
+    if is_array or isinstance(value, _NUMBERS) or hasattr(value, "__cuda_array_interface__"):
+        return value
     raise InputError(
         f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert "
         "it before the call, for example by numpy.asarray."
     )
 
 
-def the_device(who: str, arguments: list[Argument]) -> int:
+def the_device(who: str, arguments: list[Any]) -> int:
     """Return the number of the CUDA device that a launch uses: that of the arrays that are on one,
     else the first.
 
@@ -356,7 +338,7 @@ def the_device(who: str, arguments: list[Argument]) -> int:
             "GPU. Run it under the microscope with gpulab.kernels.simulate(kernel, grid, block, "
             "...), which takes the same arguments on any machine."
         )
-    found = sorted({_index(a.value) for a in arguments if a.kind == DEVICE})
+    found = sorted({_index(a) for a in arguments if not isinstance(a, (np.ndarray, *_NUMBERS))})
     if len(found) > 1:
         raise DeviceError(
             f"{who}: the arrays are on the devices {', '.join(f'cuda:{k}' for k in found)}; "
@@ -630,11 +612,10 @@ def _cuda_launcher(
         )
     checked = checked_extents(who, *extents)
     check_whole(who, "dynamic_shared_bytes", shared_bytes, 0, MOST_SHARED_BYTES)
-    arguments = sorted_arguments(
-        who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args
-    )
-    for argument in arguments:
-        _check_for_pointers(who, argument)
+    parameters = [f"argument {k}" for k in range(1, len(args) + 1)]
+    arguments = checked_arguments(who, name, parameters, args)
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        _check_for_pointers(who, parameter, argument)
     symbol = _symbol(who, text, name, arguments, given)
     # a kernel under extern "C" is found by its name, any other by an expression
     by_name = symbol == name or (symbol is None and _EXTERN_C.search(text) is not None)
@@ -642,39 +623,37 @@ def _cuda_launcher(
     return Launcher(backend, checked, shared_bytes, arguments)
 
 
-def _check_for_pointers(who: str, argument: Argument) -> None:
+def _check_for_pointers(who: str, name: str, value: Any) -> None:
     """Refuse what C++ would read wrongly: numbers without a size, arrays with gaps."""
-    value = argument.value
-    if argument.kind == NUMBER and not isinstance(value, (np.generic, bool)):
+    if isinstance(value, (int, float, complex)) and not isinstance(value, (np.generic, bool)):
         kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
         raise InputError(
-            f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected "
-            f"one of the parameter's type. Pass {kind} of it."
+            f"{who}: {name} is {shown(value)}, a Python number without a size; expected one of the "
+            f"parameter's type. Pass {kind} of it."
         )
-    if argument.kind == DEVICE:
-        interface = value.__cuda_array_interface__
-        if not described_array(interface).flags.c_contiguous:
-            raise InputError(
-                f"{who}: {argument.name} has strides {tuple(interface['strides'])} bytes; expected "
-                "an array in C order without gaps, since C++ sees only its first element's "
-                "address. Pass a contiguous copy."
-            )
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None and not described_array(interface).flags.c_contiguous:
+        raise InputError(
+            f"{who}: {name} has strides {tuple(interface['strides'])} bytes; expected an array in "
+            "C order without gaps, since C++ sees only its first element's address. Pass a "
+            "contiguous copy."
+        )
 
 
-def packed_bytes(arguments: Sequence[Argument]) -> int:
+def packed_bytes(arguments: Sequence[Any]) -> int:
     """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size,
     float2 and double2 as well.
     """
     end = 0
     for argument in arguments:
-        number = argument.kind == NUMBER  # else an array, which may be on the device
-        size = np.dtype(type(argument.value)).itemsize if number else _POINTER_BYTES
+        is_number = isinstance(argument, _NUMBERS)  # else an array, which may be on the device
+        size = np.dtype(type(argument)).itemsize if is_number else _POINTER_BYTES
         end = -(-end // size) * size + size
     return end
 
 
 def _symbol(
-    who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]
+    who: str, source: str, name: str, arguments: Sequence[Any], options: tuple[str, ...]
 ) -> str | None:
     """Return the kernel's name in the machine code; None where there is no compiler here to ask.
 

@@ -1,6 +1,7 @@
 """What the compilers make of kernels: sizes by hand, the log, and the disassembler."""
 
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -226,12 +227,11 @@ def test_without_the_libraries_the_missing_package_is_named(monkeypatch, tmp_pat
     module = compile_cuda(f"{KERNEL} x[0] = 70; }}")
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "pathfinder.py").write_text("""
-find_nvidia_binary_utility = lambda name: None
 def load_nvidia_dynamic_lib(name): raise RuntimeError("no such file")
 """)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("cuda", "cuda.pathfinder"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    finder = importlib.import_module("cuda.pathfinder")
+    monkeypatch.setattr(finder, "find_nvidia_binary_utility", lambda name: None)
     with pytest.raises(MissingLibraryError, match="install nvidia-cuda-nvrtc"):
         compile_cuda(f"{KERNEL} x[0] = 71; }}")
     assert re.match("// .*install nvidia-cuda-nvdisasm", module.sass)

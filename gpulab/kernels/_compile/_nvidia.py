@@ -20,6 +20,12 @@ from typing import Any, NamedTuple
 
 from gpulab.errors import CompileError, MissingLibraryError, message_of, pip_command
 
+pathfinder: Any
+try:
+    from cuda import pathfinder
+except ImportError:  # there is none for macOS
+    pathfinder = None
+
 # nvrtcResult
 SUCCESS, INVALID_OPTION = 0, 5
 _PROCESS = Path(__file__).with_name("_nvrtc.py")
@@ -107,23 +113,15 @@ def compile_program(source: str, options: Sequence[str], names: Sequence[str] = 
 
 def find_tool(name: str) -> str | None:
     """Return a program of the toolkit, such as ``nvdisasm``; None if it is not installed."""
-    try:
-        from cuda import pathfinder
-    except ImportError:
-        return None
-    found: str | None = pathfinder.find_nvidia_binary_utility(name)
-    return found
+    return pathfinder.find_nvidia_binary_utility(name) if pathfinder else None
 
 
 def include_folders() -> list[str]:
     """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and
     ``nv`` of CCCL) that are installed.
     """
-    try:
-        from cuda.pathfinder import locate_nvidia_header_directory as locate
-    except ImportError:
-        return []
-    found = [place for place in map(locate, ("cudart", "nvcc", "cccl")) if place is not None]
+    names = ("cudart", "nvcc", "cccl") if pathfinder else ()
+    found = [place for name in names if (place := pathfinder.locate_nvidia_header_directory(name))]
     # one toolkit's headers only, since those of two versions do not fit together
     fitting = [str(place.abs_path) for place in found if place.found_via == found[0].found_via]
     return list(dict.fromkeys(fitting))
