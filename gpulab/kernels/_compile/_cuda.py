@@ -220,34 +220,14 @@ class CompiledModule(Result):
         return headers, [*rows, *(("warning", text, *blank) for text in self.warnings)]
 
 
-def compiled_module(
-    cubin: bytes, facts: Mapping[str, KernelFacts], **others: object
-) -> CompiledModule:
-    """Return the result for a piece of machine code, with its evidence.
-
-    Raises
-    ------
-    CompileError
-        If there is no kernel in it.
-    """
-    arch, compiler, log = str(others["arch"]), str(others["compiler"]), str(others["log"])
-    if not facts:
-        raise CompileError(
-            "compile_cuda: the source produced no kernel; expected a __global__ function, and "
-            "templates only by name. Write one, or "
-            'name the instances of a template: names=["kernel<16>"].',
-            log=log,
-        )
-    evidence = Evidence.modelled(
+def evidence_of(arch: str, compiler: str, known_error: str) -> Evidence:
+    """Return the evidence for the figures of compiled kernels."""
+    return Evidence.modelled(
         assumptions=f"the program ships machine code for {arch} made by this compiler; another "
         "version may allocate differently",
         source=f"{compiler}, run here for {arch}: its log and the machine code's own header",
-        known_error="none in the registers of 44 kernels on an H200"
-        if others["language"] == "Python"
-        else "none: a GPU launches by these figures",
+        known_error=known_error,
     )
-    encoded = base64.b64encode(cubin).decode()
-    return CompiledModule(kernels=dict(facts), cubin_base64=encoded, evidence=evidence, **others)  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -868,20 +848,30 @@ def _compile(
     output = _nvidia.compile_program(source, flags, names)
     if output.code != _nvidia.SUCCESS:
         raise fault(source, arch, flags, names, output)
+    kernels = facts_of(output.cubin, output.log, source, output.symbols)
+    if not kernels:
+        raise CompileError(
+            "compile_cuda: the source produced no kernel; expected a __global__ function, and "
+            "templates only by name. Write one, or "
+            'name the instances of a template: names=["kernel<16>"].',
+            log=output.log,
+        )
     # the full version, which the compiler writes into the PTX: "13.0.88"
     release = re.search(r"release [\d.]+, V([\d.]+)", output.ptx)
-    return compiled_module(
-        output.cubin,
-        facts_of(output.cubin, output.log, source, output.symbols),
+    compiler = f"NVRTC {release[1] if release else _nvidia.compiler()[0]}"
+    return CompiledModule(
         arch=arch,
         language="CUDA C++",
         source=source,
         options=options,
         names=names,
+        kernels=kernels,
         ptx=output.ptx,
+        cubin_base64=base64.b64encode(output.cubin).decode(),
         log=output.log,
         warnings=warnings(output.log),
-        compiler=f"NVRTC {release[1] if release else _nvidia.compiler()[0]}",
+        compiler=compiler,
+        evidence=evidence_of(arch, compiler, "none: a GPU launches by these figures"),
     )
 
 

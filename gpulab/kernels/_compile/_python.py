@@ -8,6 +8,7 @@ What a kernel needs from outside is found here for launches as well.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dis
 import inspect
@@ -36,7 +37,7 @@ from gpulab.errors import (
 )
 from gpulab.kernels._arguments import array_of_tensor, check_count, described_array
 from gpulab.kernels._compile import _cuda
-from gpulab.kernels._compile._cuda import CompiledModule, checked_arch, compiled_module, facts_of
+from gpulab.kernels._compile._cuda import CompiledModule, checked_arch, facts_of
 from gpulab.kernels.simulation.source import plain_function
 
 # -------------------------------------------------------------------------------------------------
@@ -285,18 +286,22 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     except Exception as error:  # whatever Numba finds wrong is an answer
         raise _fault((function, *made), error) from error
     (facts,) = facts_of(cubin, log, "").values()  # Numba compiles one kernel at a time
-    return compiled_module(
-        cubin,
-        {name: facts._replace(name=name, line=code.co_firstlineno)},
+    compiler = f"numba-cuda {package.__version__}, Numba {numba.__version__}"
+    return CompiledModule(
         arch=chosen,
         language="Python",
         source=_source_of(function),
-        names=(),
         options=tuple(f"{name}={value}" for name, value in options.items()),
+        names=(),
+        kernels={name: facts._replace(name=name, line=code.co_firstlineno)},
         ptx=ptx.rstrip(b"\0").decode(errors="replace"),
+        cubin_base64=base64.b64encode(cubin).decode(),
         log=log,
         warnings=_cuda.warnings(log),
-        compiler=f"numba-cuda {package.__version__}, Numba {numba.__version__}",
+        compiler=compiler,
+        evidence=_cuda.evidence_of(
+            chosen, compiler, "none in the registers of 44 kernels on an H200"
+        ),
     )
 
 
