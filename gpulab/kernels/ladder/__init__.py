@@ -2,7 +2,7 @@
 
 The same functions run under the microscope, in the notebook, in the recorder and in benchmarks;
 ``launch`` runs them on a GPU unchanged. CUDA C++ goes on where Python's kernels end: see
-``CUDA_RUNGS``.
+``CUDA_RUNGS``, whose sources are the files of ``course/04/ladder``.
 """
 
 from gpulab.kernels.ladder._kernels import (

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpulab._validate import is_whole, word
 from gpulab.errors import InputError, shown
-from gpulab.kernels.ladder import _cuda_kernels as texts
 from gpulab.kernels.ladder import _kernels as kernels
 from gpulab.kernels.simulation._simulate import simulate
 from gpulab.kernels.simulation.report import Simulation
 
 Extents = tuple[Any, Any]
+_SOURCES = Path(__file__).parents[2] / "course" / "04" / "ladder"
 _BLOCK, _SOFTMAX_BLOCK, _SOFTMAX_COLUMNS = 256, 128, 1024
 
 
@@ -359,10 +360,11 @@ def _product_bfloat16(a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
     return _product(*wide)
 
 
-def _cuda(name: str, summary: str, source: str, width: int = 128, **others: Any) -> Rung:
+def _cuda(name: str, summary: str, width: int = 128, **others: Any) -> Rung:
     """Return a product of which each block makes 128 x ``width`` numbers."""
+    file = name.replace("-", "_")
     usual: dict[str, Any] = {
-        "kernel": f"matmul_{name.replace('-', '_')}",
+        "kernel": f"matmul_{file}",
         "extents": lambda n: ((n // width, n // 128), 256),
         "make": _with_size,
         "expected": _product,
@@ -373,7 +375,7 @@ def _cuda(name: str, summary: str, source: str, width: int = 128, **others: Any)
         name=f"matmul-{name}",
         family="matmul",
         summary=f"CUDA C++: {summary}",
-        source=source,
+        source=(_SOURCES / f"{file}.cu").read_text(encoding="utf-8"),
         result=2,
         sizes=(width, 1024, 4096),
         multiple=width,
@@ -383,24 +385,17 @@ def _cuda(name: str, summary: str, source: str, width: int = 128, **others: Any)
 
 
 CUDA_RUNGS = (
-    _cuda(
-        "registers-2d-cuda",
-        "64 results for each thread",
-        texts.REGISTERS,
-        kernel="matmul_registers_2d",
-    ),
-    _cuda("vectorized", "four floats at once", texts.VECTORIZED),
+    _cuda("registers-2d-cuda", "64 results for each thread", kernel="matmul_registers_2d"),
+    _cuda("vectorized", "four floats at once"),
     _cuda(
         "warp-tiled",
         "a tile for each warp",
-        texts.WARP_TILED,
         options=((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
     ),
-    _cuda("double-buffered", "the next tile on its way", texts.DOUBLE_BUFFERED, 256),
+    _cuda("double-buffered", "the next tile on its way", 256),
     _cuda(
         "tensor-bf16",
         "Tensor Cores, bfloat16",
-        texts.TENSOR_BF16,
         extents=lambda n: ((n // 128, n // 128), 128),
         make=_with_size_bfloat16,
         expected=_product_bfloat16,
