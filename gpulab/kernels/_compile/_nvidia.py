@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from gpulab.errors import CompileError, MissingLibraryError, message_of, pip_command
 
-pathfinder: Any
 try:
     from cuda import pathfinder
 except ImportError:  # there is none for macOS
@@ -113,7 +112,8 @@ def compile_program(source: str, options: Sequence[str], names: Sequence[str] = 
 
 def find_tool(name: str) -> str | None:
     """Return a program of the toolkit, such as ``nvdisasm``; None if it is not installed."""
-    return pathfinder.find_nvidia_binary_utility(name) if pathfinder else None
+    found: str | None = pathfinder.find_nvidia_binary_utility(name) if pathfinder else None
+    return found
 
 
 def include_folders() -> list[str]:
