@@ -209,7 +209,7 @@ def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
     names["TABLE"], names["PAIR"] = np.zeros(6)[::2], (5, np.array([1]))
     assert run(kernel) == [1756] * 3
     names["helper"] = function_of("def other(x):\n    return 0\n", "other")
-    assert run(kernel) == [1506] * 3
+    assert run(kernel) == run(cuda.jit(kernel)) == [1506] * 3
     del names["FACTOR"]
     assert run(compiled) == [2311, 2321, 2331]
     with pytest.raises(KernelError, match="FACTOR"):
@@ -229,6 +229,14 @@ def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
     one, two = make(1), make(2)
     assert run(one) + run(two) + run(one) == [1] * 3 + [2] * 3 + [1] * 3
     assert run(cuda.jit(one)) == [1] * 3
+    inner = "    def own(i):\n        tile = cuda.shared.array(32, float32)\n        tile[i] = n\n"
+    make = function_of(
+        f"{HEADER}def make(n):\n{inner}        return tile\n    return own\n", "make"
+    )
+    body = "    i = cuda.grid(1)\n    mine, other = first(i), second(i)\n    out[i] = mine[i]\n"
+    kernel = function_of(f"{HEADER}def kernel(out):\n{body}")
+    kernel.__globals__.update(first=make(1), second=make(2))
+    assert (run(kernel), simulate(kernel, 1, 32, zeros(32)).shared_bytes) == ([1] * 3, 256)
 
 
 def test_a_device_function_in_another_file_keeps_its_lines(

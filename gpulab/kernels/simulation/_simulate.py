@@ -289,8 +289,8 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
 
     That of a plain function is made again where its text, or anything that it names, has changed.
     What ``jit`` returns is compiled once for each list of argument types, with the globals of that
-    moment, as numba has it; where these are the same, from one translation. Only the arrays that a
-    kernel makes may hang on the types.
+    moment, as numba has it. A translation does not depend on these types, unless the kernel makes
+    arrays, whose shapes and types may; all others are shared as long as the globals are the same.
 
     Raises
     ------
