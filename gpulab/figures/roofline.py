@@ -13,7 +13,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from gpulab.figures._style import (
     ticks,
     upright,
 )
-from gpulab.lessons.classes import Classroom, Student
 from gpulab.models import InferencePlan, Roofline, RooflinePoint
 from gpulab.units import (
     format_bytes_per_second,
@@ -42,6 +41,9 @@ from gpulab.units import (
     format_seconds,
     plural,
 )
+
+if TYPE_CHECKING:
+    from gpulab.lessons.classes import Classroom, Student
 
 _HEIGHT = 500
 _WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels
