@@ -14,7 +14,6 @@ from gpulab import _validate
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 from gpulab.timing import Measurement, measure
-from gpulab.training import backend_switches
 
 # Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
 # recording.
@@ -124,6 +123,9 @@ def timed(
     """
 
     def time_work(deadline_seconds: float) -> Measurement:
+        # loads torch, which reading reports does without
+        from gpulab.training import backend_switches
+
         with backend_switches.put_back():
             work = prepare(device, *args)
             with work.setting:
