@@ -195,7 +195,7 @@ def main() -> None:
         if is_code(exercise, job["kept"]) and not (box or job["trust"]):
             _send(outcomes, job, state=OPEN, message=NO_BOX, by="")
             continue
-        checking.load(exercise.loads)
+        checking.load(exercise)
         gc.freeze()
         _send(outcomes, job, **(_in_judge(job, exercise) if FORKS else _judge(job, exercise)))
         if not FORKS:

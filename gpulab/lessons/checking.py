@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,17 +281,14 @@ def describe(value: Any) -> str:
     return f"{kind_of(value)} ({text})" if len(text) <= _SHORT else kind_of(value)
 
 
-def load(names: Sequence[str]) -> None:
-    """Import modules before a check's time limit starts.
-
-    Parameters
-    ----------
-    names : sequence of str
-        A library that cannot be imported is skipped; the check reports it if it needs the library.
+def load(exercise: Exercise) -> None:
+    """Load what a check is made of, before its time limit starts; a library that cannot be imported
+    is skipped, and the check reports it if it needs the library.
     """
-    for name in names:
+    for name in exercise.loads:
         with contextlib.suppress(Exception):  # the check imports it again and shows its error
             importlib.import_module(name)
+    exercise.prepare()
 
 
 @dataclass(frozen=True)
@@ -372,7 +369,7 @@ def examine(exercise: Exercise, answer: Any) -> CheckResult:
     try:
         if is_stub(answer):
             raise NotAttempted
-        load(exercise.loads)
+        load(exercise)
         state, message = PASSED, run(lambda: exercise.check(answer), exercise.limit_seconds)
     except Nothing as nothing:
         if _has_stub_body(answer, exercise):

@@ -149,6 +149,8 @@ class Exercise:
         Why an answer cannot be stored in a file; "" if it can.
     answer_is_file : bool
         The answer is the path of a file, whose text is the answer.
+    prepare : callable
+        What else must run before the time limit starts.
     live : bool
         The check needs more of an answer than what it returns as plain values: the objects that it
         changes, memory that it shares, what it does meanwhile. An instructor's machine then runs
@@ -170,6 +172,7 @@ class Exercise:
     unkept: str = ""
     answer_is_file: bool = False
     live: bool = False
+    prepare: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,14 @@ def _exercise_of(path: Path) -> Exercise:
             )
             kind, first = line.removeprefix("# %%").strip(), number + 1
     source = {name: each[0][1].lstrip("\n") for name, each in cells.items()}
-    checks = definitions(path, cells["check"][0][1])
+    check = cells["check"][0][1]
+
+    # It loads large libraries, which reading reports does without.
+    @functools.cache
+    def checks() -> dict[str, Any]:
+        with _named(path):
+            return definitions(path, check)
+
     hints = (
         " ".join(line.removeprefix("#").strip() for line in text.split("\n")).strip()
         for _, text in cells["hint"]
@@ -283,9 +293,10 @@ def _exercise_of(path: Path) -> Exercise:
         stub=source["stub"],
         solution=source["solution"],
         hints=tuple(hints),
-        check=checks["check"],
+        check=lambda answer: str(checks()["check"](answer)),
         usual=usual,
-        seen=checks.get("seen"),
+        seen=checks().get("seen") if "\nseen = " in check else None,
+        prepare=checks,
     )
 
 
