@@ -125,7 +125,7 @@ class World:
             s,
             seconds=self.now,
             run_delay_seconds=delay,
-            process_run_delay_seconds=delay,
+            thread_delays={"1": delay},
             frequency_hertz=jitter,
             **ticks,
         )

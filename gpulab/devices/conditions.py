@@ -10,14 +10,16 @@ never be missed), and is it larger than what a quiet machine does by itself. Bot
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
+import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpulab.devices import host_facts, nvml
@@ -45,9 +47,8 @@ class Readings:
         CPU time of this process, all threads.
     run_delay_seconds : float or None
         How long the calling thread was ready to run and had no core.
-    process_run_delay_seconds : float or None
-        The same over all threads of this process, also those that have ended since it was first
-        read.
+    thread_delays : mapping of str to float
+        The same of each thread of this process, by its number; empty where not known.
     busy_seconds : float or None
         CPU time of all processes on the cores that this one may use.
     tick_seconds : float
@@ -69,7 +70,7 @@ class Readings:
     cores: int = 1
     own_cpu_seconds: float = 0.0
     run_delay_seconds: float | None = None
-    process_run_delay_seconds: float | None = None
+    thread_delays: Mapping[str, float] = field(default_factory=dict)
     busy_seconds: float | None = None
     tick_seconds: float = 0.01
     stolen_seconds: float | None = None
@@ -98,7 +99,14 @@ def read(
     cores = host_facts.usable_core_numbers()
     busy, stolen = _busy_and_stolen(root, cores)
     clocks = host_facts.core_values(root, cores, "cpufreq/scaling_cur_freq")
+    delays = _run_delays(root / "proc/self/task")
     hot = host_facts.core_values(root, cores, "thermal_throttle/core_throttle_count")
+    # version 1 of control groups counts nanoseconds, version 2 microseconds
+    held = [
+        int(count) * (1e-6 if unit == "usec" else 1e-9)
+        for path in _cpu_stats(root)
+        for unit, count in re.findall(r"throttled_(usec|time) (\d+)", host_facts.read_text(path))
+    ]
     gpu = None
     if device.kind == "cuda":
         gpu = nvml.read_counters(device.index, since.gpu if since is not None else None)
@@ -106,12 +114,12 @@ def read(
         seconds=time.perf_counter(),
         cores=len(cores),
         own_cpu_seconds=time.process_time(),
-        run_delay_seconds=_run_delay(root / "proc/thread-self/schedstat"),
-        process_run_delay_seconds=_run_delays(root).seconds(),
+        run_delay_seconds=delays.get(str(threading.get_native_id())),
+        thread_delays=delays,
         busy_seconds=busy,
         tick_seconds=_TICK_SECONDS,
         stolen_seconds=stolen,
-        throttled_seconds=_throttled_seconds(root),
+        throttled_seconds=sum(held) if held else None,
         thermal_events=sum(hot) if hot else None,
         frequency_hertz=1e3 * max(clocks) if clocks else None,
         base_frequency_hertz=_base_hertz(root, tuple(cores)),
@@ -145,46 +153,15 @@ def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | 
     return busy * _TICK_SECONDS, sum(row[7] for row in ours) * _TICK_SECONDS
 
 
-def _run_delay(path: pathlib.Path) -> float | None:
-    """Return the second field of a schedstat file: nanoseconds spent waiting on a run queue (kernel
-    docs, sched-stats).
+def _run_delays(tasks: pathlib.Path) -> dict[str, float]:
+    """Return how long each thread of this process waited on a run queue: the second field of its
+    schedstat, in nanoseconds (kernel docs, sched-stats).
     """
-    fields = host_facts.read_text(path).split()
-    return int(fields[1]) * 1e-9 if len(fields) >= 2 else None
-
-
-class _RunDelays:
-    """The run delay of all threads of this process, those included that have ended: the system
-    forgets them, and the sum would fall.
-    """
-
-    def __init__(self, root: pathlib.Path) -> None:
-        self._tasks = root / "proc/self/task"
-        self._known: dict[str, float] = {}  # of the living threads, as they were last seen
-        self._ended_seconds = 0.0
-        self._lock = threading.Lock()
-
-    def seconds(self) -> float | None:
-        """Return the sum so far; None where the system does not report it."""
-        with self._lock:
-            try:
-                threads = os.listdir(self._tasks)  # noqa: PTH208  (names are all we need, and this is five times faster)
-            except OSError:
-                return None
-            delays = {thread: _run_delay(self._tasks / thread / "schedstat") for thread in threads}
-            living = {thread: delay for thread, delay in delays.items() if delay is not None}
-            if not living:
-                return None
-            # A delay that has fallen is another thread's, which was given the number of one that
-            # has ended.
-            self._ended_seconds += sum(
-                last for thread, last in self._known.items() if living.get(thread, -1.0) < last
-            )
-            self._known = living
-            return self._ended_seconds + sum(living.values())
-
-
-_run_delays = functools.cache(_RunDelays)
+    threads: list[str] = []
+    with contextlib.suppress(OSError):
+        threads = os.listdir(tasks)  # noqa: PTH208  (names are all we need, and this is five times faster)
+    fields = {name: host_facts.read_text(tasks / name / "schedstat").split() for name in threads}
+    return {name: int(each[1]) * 1e-9 for name, each in fields.items() if len(each) >= 2}
 
 
 # What does not change while a process runs is looked up once: readings are taken around each
@@ -195,21 +172,10 @@ def _base_hertz(root: pathlib.Path, cores: tuple[int, ...]) -> float | None:
     return 1e3 * min(clocks) if clocks else None
 
 
-# version 1 of control groups counts nanoseconds, version 2 microseconds
-_THROTTLED = {"throttled_time": 1e-9, "throttled_usec": 1e-6}
-
-
 @functools.cache
 def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
     folders = host_facts.cgroup_directories(root, "cpu")
     return [folder / "cpu.stat" for _, folder in folders if (folder / "cpu.stat").is_file()]
-
-
-def _throttled_seconds(root: pathlib.Path) -> float | None:
-    lines = [line for path in _cpu_stats(root) for line in host_facts.read_text(path).splitlines()]
-    pairs = [line.partition(" ")[::2] for line in lines]
-    held = [int(value) * _THROTTLED[name] for name, value in pairs if name in _THROTTLED]
-    return sum(held) if held else None
 
 
 # -- what disturbed a measurement --------------------------------------------------------
@@ -237,7 +203,7 @@ class Window(NamedTuple):
 
     seconds: float
     delay: float | None
-    process_delay: float | None
+    process_delay: float
     others: float | None
     stolen: float | None
     throttled: float | None
@@ -253,21 +219,26 @@ class Window(NamedTuple):
             (getattr(before, name), getattr(after, name))
             for name in (
                 "run_delay_seconds",
-                "process_run_delay_seconds",
                 "busy_seconds",
                 "stolen_seconds",
                 "throttled_seconds",
             )
         )
-        delay, process_delay, busy, stolen, throttled = (
+        delay, busy, stolen, throttled = (
             None if start is None or end is None else max(0.0, (end - start) / seconds)
             for start, end in counters
+        )
+        # a delay that fell is another thread's, which was given the number of one that has ended
+        waits = (
+            (before.thread_delays.get(thread, 0.0), end)
+            for thread, end in after.thread_delays.items()
         )
         own = (after.own_cpu_seconds - before.own_cpu_seconds) / seconds
         return cls(
             seconds=seconds,
             delay=delay,
-            process_delay=process_delay,
+            process_delay=sum(end - start if end >= start else end for start, end in waits)
+            / seconds,
             others=None if busy is None else max(0.0, busy - own),
             stolen=stolen,
             throttled=throttled,
@@ -344,7 +315,7 @@ def _lost_to_others(window: Window) -> float | None:
     is_alone = others is not None and window.others_step <= SHARE and others < 0.3 * delay
     if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not is_alone:
         return delay
-    spread = ((window.process_delay or 0.0) - quota) / window.cores
+    spread = (window.process_delay - quota) / window.cores
     is_seen = others is not None and others >= max(2 * SHARE, window.others_step)
     return spread if spread >= SHARE and is_seen else None
 

@@ -230,7 +230,7 @@ def _stalled(
     stopped, waited, blocked = float(stops.sum() + idle.sum()), 0.0, 0.0
     if window is not None:
         blocked = (window.blocked or 0.0) * window.seconds
-        waited = max(window.delay or 0.0, window.process_delay or 0.0)
+        waited = max(window.delay or 0.0, window.process_delay)
         waited = (waited + (window.throttled or 0.0) + (window.stolen or 0.0)) * window.seconds
     if not 0.8 * stopped <= blocked <= 1.25 * stopped:
         idle = stops[:0]

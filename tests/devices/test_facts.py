@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -439,17 +440,18 @@ CPU0 = "sys/devices/system/cpu/cpu0"
 def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks, nano- and microseconds become seconds, kHz hertz; a thread that ended keeps its wait.
 
-    By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen; waits of 5 and 3 ns, then
-    6 and one that has ended.
+    By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen; then one thread waited 1 ns
+    more, one has ended, and one that ended gave its number to one that waited 6 ns.
     """
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    monkeypatch.setattr(threading, "get_native_id", lambda: 1)
     root = _tree(
         tmp_path,
         {
             "proc/stat": "cpu0 400 10 200 4500 5 3 10 20 0 0\ncpu1 600 0 300 4500 5 0 10 10 0 0",
-            "proc/thread-self/schedstat": "70 3385392 20",
-            "proc/self/task/1/schedstat": "70 5 2",
+            "proc/self/task/1/schedstat": "70 3385392 20",
             "proc/self/task/2/schedstat": "70 3 2",
+            "proc/self/task/3/schedstat": "70 8 2",
             "proc/self/cgroup": "0::/job",
             f"{GROUP}/job/cpu.stat": "nr_throttled 3\nthrottled_usec 250000",
             f"{GROUP}/cpu.stat": "throttled_usec 5",
@@ -462,14 +464,17 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tick = os.sysconf("SC_CLK_TCK")
     found = (first.busy_seconds, first.stolen_seconds, first.throttled_seconds)
     assert found == pytest.approx((623 / tick, 20 / tick, 0.250005))
-    waits = (first.run_delay_seconds, first.process_run_delay_seconds)
-    assert waits == pytest.approx((3.385392e-3, 8e-9))
+    assert first.run_delay_seconds == pytest.approx(3.385392e-3)
     clocks = (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events)
     assert clocks == (3e9, 2e9, 7)
     shutil.rmtree(root / "proc/self/task/2")
-    _tree(root, {"proc/self/task/1/schedstat": "70 6 2"})
-    second = conditions.read(Device("cpu"), first, root)
-    assert second.process_run_delay_seconds == pytest.approx(9e-9)
+    _tree(
+        root, {"proc/self/task/1/schedstat": "70 3385393 2", "proc/self/task/3/schedstat": "70 6 2"}
+    )
+    second = dataclasses.replace(
+        conditions.read(Device("cpu"), first, root), seconds=first.seconds + 1
+    )
+    assert conditions.Window.between(first, second).process_delay == pytest.approx(7e-9)
     stat = {f"{GROUP}/cpu/docker/a/cpu.stat": "throttled_time 2000000000"}
     old = conditions.read(Device("cpu"), root=_tree(tmp_path / "version 1", {**V1, **stat}))
     assert old.throttled_seconds == pytest.approx(2.0)
@@ -509,10 +514,8 @@ def test_counters_of_a_gpu(
 BEFORE = Readings(
     0.0,
     2,
-    0.0,
-    0.0,
-    0.0,
-    0.0,
+    run_delay_seconds=0.0,
+    busy_seconds=0.0,
     stolen_seconds=0.0,
     throttled_seconds=0.0,
     thermal_events=0,
@@ -524,7 +527,7 @@ AFTER = dataclasses.replace(
     seconds=2.0,
     own_cpu_seconds=1.98,
     run_delay_seconds=0.008,
-    process_run_delay_seconds=0.008,
+    thread_delays={"1": 0.008},
     busy_seconds=2.0,
 )
 UNTOLD = {"run_delay_seconds": None, "stolen_seconds": None, "cores": 4}
@@ -542,12 +545,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "own threads": {
         "own_cpu_seconds": 3.98,
         "busy_seconds": 3.99,
-        "process_run_delay_seconds": 3.0,
+        "thread_delays": {"1": 3.0},
     },
     "worker threads": {
         "own_cpu_seconds": 3.4,
         "busy_seconds": 3.98,
-        "process_run_delay_seconds": 0.6,
+        "thread_delays": {"1": 0.6},
     },
     "heat": {"thermal_events": 3},
     "once hot": {"thermal_events": 1},
