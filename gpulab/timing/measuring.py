@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import math
+import sys
 import threading
 import time
 from array import array
@@ -50,6 +51,7 @@ from gpulab.timing.sampling import (
 from gpulab.units import format_seconds, plural
 
 T = TypeVar("T")
+_NARROWEST = 1e-9  # of the widths that can be asked for: no clock shows less
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
 # needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
@@ -219,12 +221,7 @@ def checked_limits(
         If a number is not positive, the width more than the whole, the deadline more than a day,
         or a callback is no function or raises.
     """
-    width = _validate.positive(function, "relative_width", relative_width)
-    if width > 1:
-        raise InputError(
-            f"{function}: relative_width={shown(relative_width)}; expected a share of the "
-            "median, up to 1. Pass 0.02 for an interval of 2 %."
-        )
+    width = _validate.within(function, "relative_width", relative_width, _NARROWEST, 1.0)
     say = _validate.callback(function, "progress", progress)
     ask = _validate.callback(function, "stop", stop)
     limits = Limits(width, _validate.deadline(function, deadline))
@@ -420,7 +417,7 @@ class Job:
         self.finish = _backends.waits_for(result)
         if self.finish is not None:
             self.finish(result)
-        elif work_arrays.promised(self.args, self.fn, result):
+        elif "jax" in sys.modules and work_arrays.promised(self.args, self.fn, result):
             sentence = (
                 "the function works on JAX arrays and returns none, so gpulab cannot wait for its "
                 "work and the time may be that of the call alone. Return the result from the "

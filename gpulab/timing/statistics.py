@@ -382,31 +382,12 @@ def _spread(ordered: np.ndarray) -> float:
 def _inflation(ranks: np.ndarray) -> _Inflation:
     """Return the inflation of the variance of the median's sign sum, from centered ranks."""
     n = len(ranks)
-    ratio, sign_correlations = _model(ranks)
-    # so many independent samples; the estimate's own bias and spread, by simulation, are as that of
-    # so many
-    worth = n / ratio
-    model = _Inflation(max(ratio * (1 + 2 / worth), 0.3), max(worth / 1.5, 3.0))
-    # Ranks see a weak slow level under strong noise sooner than signs do, signs see two levels
-    # sooner.
-    scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
-    rank_scales = _batch_scales(ranks / math.sqrt(float(ranks @ ranks) / n))
-    rank_correlations = 6 / math.pi * np.arcsin(np.sin(math.pi / 2 * sign_correlations) / 2)
-    if _contradicted(scales, sign_correlations, n) or _contradicted(
-        rank_scales, rank_correlations, n
-    ):
-        return _longest_credible(model, scales)
-    return model
-
-
-def _model(ranks: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the model's inflation and the correlations of the signs at lags 1, 2, ..."""
-    n = len(ranks)
     orders = min(_MAX_ORDER, n // 10)
     variance = float(ranks @ ranks) / n
     observed = np.array(
         [float(ranks[:-lag] @ ranks[lag:]) / (n - lag) / variance for lag in range(1, orders + 1)]
     )
+    # the model's inflation and its correlations of the signs at lags 1, 2, ...
     ratio, signs = 1.0, np.zeros(0)
     # subtracting the mean lowers every autocorrelation by about ratio / n, so put that back
     for _ in range(2):
@@ -414,7 +395,18 @@ def _model(ranks: np.ndarray) -> tuple[float, np.ndarray]:
         normal = 2 * np.sin(math.pi / 6 * corrected)
         signs = 2 / math.pi * np.arcsin(_extended(normal, _autoregression(normal, n), n))
         ratio = min(max(1 + 2 * float(signs.sum()), 0.05), n / 4)
-    return ratio, signs
+    # so many independent samples; the estimate's own bias and spread, by simulation, are as that of
+    # so many
+    worth = n / ratio
+    model = _Inflation(max(ratio * (1 + 2 / worth), 0.3), max(worth / 1.5, 3.0))
+    # Ranks see a weak slow level under strong noise sooner than signs do, signs see two levels
+    # sooner.
+    scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
+    rank_scales = _batch_scales(ranks / math.sqrt(variance))
+    rank_correlations = 6 / math.pi * np.arcsin(np.sin(math.pi / 2 * signs) / 2)
+    if _contradicted(scales, signs, n) or _contradicted(rank_scales, rank_correlations, n):
+        return _longest_credible(model, scales)
+    return model
 
 
 def _autoregression(correlations: np.ndarray, n: int) -> np.ndarray:

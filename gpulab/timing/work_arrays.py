@@ -86,22 +86,13 @@ def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         # a decorator's wrapper; the function itself is one cell further in
         if "__wrapped__" in fn.__dict__:
             yield from held_by(fn.__dict__["__wrapped__"], depth - 1)
-        yield from (
-            fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__
-        )
+        codes = [fn.__code__]
+        for code in codes:  # grows: the functions written inside it
+            codes += (one for one in code.co_consts if isinstance(one, types.CodeType))
+        names = dict.fromkeys(name for code in codes for name in code.co_names)
+        yield from (fn.__globals__[name] for name in names if name in fn.__globals__)
     else:
         yield fn
-
-
-def _names_in(code: types.CodeType) -> Iterable[str]:
-    """Return the global names of a function and of the functions written inside it."""
-    inner = (
-        name
-        for constant in code.co_consts
-        if isinstance(constant, types.CodeType)
-        for name in _names_in(constant)
-    )
-    return dict.fromkeys((*code.co_names, *inner))
 
 
 def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | None:
@@ -227,12 +218,7 @@ def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool
     """Return whether work of JAX went in and none of its arrays came out: then nothing tells when
     it is done.
     """
-    if "jax" not in sys.modules or _backends.waits_for(result) is not None:
-        return False
-    held = (*args, *held_by(fn))
-    return any(_backends.backend_of(array).name == "jax" for array in arrays_in(held)) and not any(  # type: ignore[union-attr]
-        True for _ in arrays_in(result)
-    )
+    return "jax" in libraries_in(*args, *held_by(fn)) and not libraries_in(result)
 
 
 def label_of(fn: Any) -> str:
