@@ -315,21 +315,12 @@ def _partial_sums(x: Any, y: Any) -> int:
     return int(4 * columns * blocks_a_sum * width * vector)
 
 
-def _product(args: Any, outputs: Sequence[Any]) -> int:
-    """Half precision is repacked, and may be accumulated in float32."""
-    return 2 * _single([*tensors_in(args), *outputs]) + _SMALL
-
-
 def _whole(args: Any, outputs: Sequence[Any]) -> int:
     """An operator without a rule of its own: a copy of all that goes in and out, in float32 at
     least.
     """
     every = [*tensors_in(args), *outputs]
     return _bytes(every) + _single(every) + _SMALL
-
-
-def _inputs(args: Any, outputs: Sequence[Any]) -> int:
-    return _bytes(tensors_in(args)) + _single(tensors_in(args)) + _SMALL
 
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:
@@ -390,10 +381,15 @@ _RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
     "upsample_nearest2d upsample_nearest2d_backward _local_scalar_dense": None,
     "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm "
     "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data": _reduction,
-    "mm addmm bmm baddbmm mv dot addmv linear": _product,
+    # half precision is repacked, and may be accumulated in float32
+    "mm addmm bmm baddbmm mv dot addmv linear": (
+        lambda args, outputs: 2 * _single([*tensors_in(args), *outputs]) + _SMALL
+    ),
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
     "_fused_rms_norm": _rows,
-    "native_batch_norm native_batch_norm_backward embedding_dense_backward _safe_softmax": _inputs,
+    "native_batch_norm native_batch_norm_backward embedding_dense_backward _safe_softmax": (
+        lambda args, outputs: _whole(args, ())
+    ),
     "_scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "mkldnn_rnn_layer mkldnn_rnn_layer_backward": _recurrent,

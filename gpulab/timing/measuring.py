@@ -163,11 +163,8 @@ def measure(
         )
     limits = checked_limits("measure", relative_width, deadline, progress, stop)
     for name, value in (("flops", flops), ("nbytes", nbytes)):
-        if value is not None and (not _validate.is_finite(value) or value < 0):
-            raise InputError(
-                f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it "
-                "out if it is not known."
-            )
+        if value is not None:
+            _validate.within("measure", name, value)
     if label is not None and not isinstance(label, str):
         raise InputError(
             f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
@@ -283,7 +280,7 @@ def in_turns(
             clock,
             [empty for _, empty in loops],
             [job.warm_seconds for job in jobs],
-            together.part(0.05, 0.7 if transfer else 0.99),
+            together._replace(span=(0.05, 0.7 if transfer else 0.99)),
         )
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
@@ -350,7 +347,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
             for job, copy in zip(jobs, copies, strict=True)
         ]
         warm = [run(1)[1] for run in runs]
-        limits = limits._replace(deadline=_TRANSFER_SHARE * limits.deadline).part(0.7, 0.99)
+        limits = limits._replace(deadline=_TRANSFER_SHARE * limits.deadline, span=(0.7, 0.99))
         found = sample_in_turns(runs, jobs[0].clock, [None] * len(jobs), warm, limits)
         samples = [one.samples_seconds for one in found]
         stopped = found[0].stopped_by == "stopped"
@@ -505,18 +502,15 @@ class Job:
         else:
             self.args = inward()
 
+        def finished(result: Any) -> None:
+            back(result)
+            if self.finish is not None:
+                self.finish(result)
+
         def run(calls: int) -> tuple[float, float]:
-            wait, finish = self.wait(), self.finish
-            start = self.clock()
-            for _ in range(calls):
-                result = self.fn(*inward())
-                back(result)
-                if finish is not None:
-                    finish(result)
-                del result  # before the next call makes its own
-                wait()
-            seconds = self.clock() - start
-            return seconds, seconds
+            # how to wait is known after the first call
+            call, wait = lambda: self.fn(*inward()), self.wait()
+            return make_single_call_loops(call, (), wait, self.clock, finished)[0](calls)
 
         return run
 

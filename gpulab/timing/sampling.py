@@ -75,6 +75,8 @@ class Limits(NamedTuple):
         never their values.
     patience : float
         Seconds, for all functions together.
+    span : (float, float)
+        The part of the whole work, from 0 to 1, that the fractions cover.
     """
 
     relative_width: float = 0.02
@@ -83,12 +85,7 @@ class Limits(NamedTuple):
     stop: Stop = lambda: False
     fewest: int = FEWEST_SAMPLES
     patience: float = 0.0
-
-    def part(self, start: float, end: float) -> Limits:
-        """Return the limits of a part of the work, whose progress goes from ``start`` to ``end``
-        of the whole's.
-        """
-        return self._replace(say=lambda done, text: self.say(start + (end - start) * done, text))
+    span: tuple[float, float] = (0.0, 1.0)
 
 
 class Sampled(NamedTuple):
@@ -175,7 +172,7 @@ def sample_in_turns(
     -----
     Exceptions from ``runs`` pass through unchanged, including KeyboardInterrupt.
     """
-    deadline = limits.deadline
+    deadline, (first, full) = limits.deadline, limits.span
     begin = last = clock()
     steps = _steps(clock)
     columns = [
@@ -201,7 +198,8 @@ def sample_in_turns(
         elapsed, fastest_round, last = now - begin, min(fastest_round, now - last), now
         if elapsed >= next_progress:
             next_progress = elapsed + PROGRESS_SECONDS
-            limits.say(min(1.0, elapsed / deadline), plural(count, "sample"))
+            done = first + (full - first) * min(1.0, elapsed / deadline)
+            limits.say(done, plural(count, "sample"))
         looks = elapsed >= next_look
         if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
             # A clock that stands still while it is read shows its tick in the samples only. Where
