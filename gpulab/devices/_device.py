@@ -128,13 +128,11 @@ class Device(Result):
         """Whether its Tensor Cores can read float32 as TF32: NVIDIA's from compute capability 8.0
         on.
         """
-        from gpulab.devices import diagnosis
+        if self.kind != "cuda" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            return False
+        import torch
 
-        capability = diagnosis.accelerator(self).compute_capability if self.kind == "cuda" else None
-        return (
-            int((capability or "0").partition(".")[0]) >= 8
-            and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
-        )
+        return int(torch.cuda.get_device_properties(self.index).major) >= 8
 
     @property
     def name(self) -> str:
