@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-import random
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -43,8 +43,7 @@ LOOK_GROWTH = 1.15
 # below this there are too few batches to check the model of dependence
 FEWEST_BEFORE_PRECISION = 60
 FEWEST_SAMPLES = 3  # even past the deadline, unless one call alone takes longer than it
-# beyond, one of each two samples is dropped, and one of each two (then four, ...) new ones kept
-MOST_KEPT = 8_192
+MOST_KEPT = 8_192  # beyond, one of each two (three, ...) samples stands for them
 READINGS_PER_SAMPLE = 100  # a sample this long is not disturbed by two readings of the clock
 TICKS_PER_WIDTH = 20  # the two ticks by which an interval is widened are a tenth of what is asked
 MOST_READINGS, FEWEST_STEPS = 256, 31  # of the clock, to see how it moves
@@ -113,8 +112,8 @@ class Sampled(NamedTuple):
     overhead_seconds : float
         What was removed from each sample, per call.
     kept_every : int
-        One of every ``kept_every`` samples was kept, chosen at random: 1, or a power of 2 where
-        more than 8,192 samples were taken.
+        One of every ``kept_every`` samples was kept, chosen at random: 1, or more where more than
+        8,192 samples were taken.
     """
 
     samples_seconds: np.ndarray
@@ -194,7 +193,7 @@ def sample_in_turns(
             break
         for column in columns:
             column.take()
-        now, count = clock(), len(columns[0].samples)
+        now, count = clock(), len(columns[0].samples) // 3
         elapsed, fastest_round, last = now - begin, min(fastest_round, now - last), now
         if elapsed >= next_progress:
             next_progress = elapsed + PROGRESS_SECONDS
@@ -243,15 +242,10 @@ class _Column:
     ticks: float  # that a sample has at least
     longest: float  # seconds of a sample
     calls: int = field(default=0, init=False)  # of each sample; not known yet
-    # seconds until returned and until finished, and the reading of the clock before
-    samples: list[tuple[float, float, float]] = field(default_factory=list, init=False)
+    # of each sample: seconds until returned and until finished, and the reading of the clock before
+    samples: array[float] = field(default_factory=lambda: array("d"), init=False)
     # of the empty loop
     _empties: list[tuple[float, float]] = field(default_factory=list, init=False)
-    _taken: int = field(default=0, init=False)
-    _every: int = field(default=1, init=False)
-    _next_kept: int = field(default=1, init=False)
-    # keeping always the first of each pair would see only half of what alternates
-    _draw: random.Random = field(default_factory=lambda: random.Random(0), init=False)
 
     def _begin(self) -> tuple[float, tuple[float, float]] | None:
         """Find how many calls make a sample that is long enough; where one call is, return it as
@@ -286,24 +280,25 @@ class _Column:
         """Take a sample, and one of the empty loop where there are few."""
         first = self._begin() if self.calls == 0 else None
         start, times = first or (self.clock(), self.run(self.calls))
-        self._taken += 1
-        if self._taken == self._next_kept:
-            self.samples.append((*times, start))
-            if len(self.samples) >= MOST_KEPT:
-                self._every *= 2
-                pairs = range(0, MOST_KEPT, 2)
-                self.samples = [self.samples[one + self._draw.randrange(2)] for one in pairs]
-            self._next_kept = (self._taken // self._every + 1) * self._every
-            if self._every > 1:
-                self._next_kept += self._draw.randrange(self._every)
-        wanted = self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0
+        self.samples.extend((*times, start))
+        taken = len(self.samples) // 3
+        wanted = taken <= EMPTY_AT_ONCE or taken % EMPTY_EVERY == 0
         if self.empty is not None and wanted and len(self._empties) < MOST_KEPT:
             self._empties.append(self.empty(self.calls))
+
+    def _kept(self) -> tuple[np.ndarray, int]:
+        """Return the samples as rows, and how many samples one of them stands for: where there are
+        many, one of each few is drawn, for always the first would be half of what alternates.
+        """
+        rows = np.array(self.samples).reshape(-1, 3)
+        every = max(1, math.ceil(len(rows) / MOST_KEPT))
+        places = np.arange(len(rows) // every) * every
+        return rows[places + np.random.default_rng(0).integers(every, size=len(places))], every
 
     def is_too_short(self) -> bool:
         """Return whether the samples are too short for the clock's tick, as they show it."""
         self.tick = self.tick_per_call() * self.calls
-        middle = float(np.median([finished for _, finished, _ in self.samples]))
+        middle = float(np.median(self._kept()[0][:, 1]))
         return middle < min(self.ticks * self.tick, self.longest)
 
     def is_precise(self, relative_width: float) -> bool:
@@ -318,14 +313,13 @@ class _Column:
         """
         calls = max(self.calls, 1)
         empty = np.median(np.array(self._empties or [(0.0, 0.0)]), axis=0)
-        times = np.array(self.samples).reshape(-1, 3)[:, :2]
-        launched, finished = np.maximum((times - empty) / calls, 0.0).T.copy()
+        launched, finished = np.maximum((self._kept()[0][:, :2] - empty) / calls, 0.0).T.copy()
         return launched, finished, float(empty[1]) / calls
 
     def tick_per_call(self) -> float:
         """Return how far a sample may be off because the clock ticks: by one tick at most."""
-        readings = np.unique([finished for _, finished, _ in self.samples])
-        _, newest, start = self.samples[-1]
+        rows, _ = self._kept()
+        readings, (_, newest, start) = np.unique(rows[:, 1]), rows[-1]
         rounding = 8 * float(np.spacing(start + newest))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
@@ -337,7 +331,7 @@ class _Column:
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
-        launched, samples, overhead = self._per_call()
+        (launched, samples, overhead), (rows, every) = self._per_call(), self._kept()
         interval, reason = median_interval(samples)
         if interval is not None:
             tick = self.tick_per_call()
@@ -352,13 +346,13 @@ class _Column:
         return Sampled(
             samples_seconds=samples,
             launch_seconds=launched,
-            sample_starts_seconds=np.array([start for _, _, start in self.samples]),
+            sample_starts_seconds=rows[:, 2],
             interval_seconds=interval,
             calls_per_sample=max(self.calls, 1),
             stopped_by=stopped_by,
             no_interval_reason=reason,
             overhead_seconds=overhead,
-            kept_every=self._every,
+            kept_every=every,
         )
 
 
