@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import working_copy
-from gpulab._validate import expanded
+from gpulab._validate import expanded, whole
 from gpulab.errors import GpulabError, InputError, set_up_command, shown
 
 _FIRST_NOTEBOOK = "00_start_here.ipynb"
@@ -238,11 +238,7 @@ def jupyter_arguments(
 
 
 def _check_port(port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise InputError(
-            f"lab: port {port} does not exist; expected 1 to 65535. Leave --port out to take the "
-            "first free one."
-        )
+    whole("lab", "the port", port, 1, 65535, "Leave --port out to take the first free one.")
     with socket.socket() as probe:
         if sys.platform != "win32":  # there the option means something else
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

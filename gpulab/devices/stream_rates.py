@@ -100,9 +100,6 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         With room for as many threads; one that lives on keeps the system's account of how long its
         threads waited for a core.
     """
-    if threads == 1:
-        work, moved = thread_work(operation, nbytes)
-        return moved / best(lambda: _timed(work, clock))
     # Every run starts together and ends with the last thread: the rate that the whole machine
     # sustains.
     barrier = threading.Barrier(threads)
@@ -134,12 +131,6 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
     return sum(moved for moved, _ in results) / seconds
 
 
-def _timed(work: Callable[[], Any], clock: Clock) -> float:
-    start = clock()
-    work()
-    return clock() - start
-
-
 def device_rate(
     operation: str, nbytes: int, device: str, synchronize: Callable[[], None], clock: Clock
 ) -> float:
@@ -166,9 +157,12 @@ def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
     another process, which a batch cannot.
     """
     times: list[float] = []
-    end = clock() + seconds
-    while len(times) < 3 or clock() < end:
-        times.append(_timed(work, clock))
+    start = clock()
+    end = start + seconds
+    while len(times) < 3 or start < end:
+        work()
+        before, start = start, clock()
+        times.append(start - before)
     return min(times[1:])
 
 

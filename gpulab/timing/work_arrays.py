@@ -38,12 +38,14 @@ _UNKNOWN_GPU_BYTES = 128 * 2**20
 Change = Callable[[Any, str], Any]
 
 
-def _parts(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Give a value, and what is inside it if it is a tuple, a list, a mapping or a model."""
-    yield value
-    torch = sys.modules.get("torch")
+def _parts(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Any, _backends.Backend | None]]:
+    """Give a value, and what is inside it if it is a tuple, a list, a mapping or a model, each with
+    the adapter of its library; None where no known library owns it.
+    """
+    owner, torch = _backends.backend_of(value), sys.modules.get("torch")
+    yield value, owner
     items: Iterable[Any] = ()
-    if _backends.backend_of(value) is not None:
+    if owner is not None:
         return
     if torch is not None and isinstance(value, torch.nn.Module):
         items = value.parameters()
@@ -55,14 +57,13 @@ def _parts(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
         yield from _parts(item, depth - 1)
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
-    """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings;
-    a model's parameters too.
+def arrays_in(value: Any) -> Iterator[tuple[Any, _backends.Backend]]:
+    """Give the arrays of known libraries in a value, each with the adapter of its library: itself,
+    or inside tuples, lists and mappings; a model's parameters too.
     """
-    for part in _parts(value):
-        owner = _backends.backend_of(part)
+    for part, owner in _parts(value):
         if owner is not None and owner.has_data(part):
-            yield part
+            yield part, owner
 
 
 def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
@@ -116,8 +117,7 @@ def device_of_values(values: Iterable[Any], named: Device | None = None) -> Devi
     found: Device | None = None
     for value in values:
         foreign = False
-        for part in _parts(value):
-            owner = _backends.backend_of(part)
+        for part, owner in _parts(value):
             if owner is None:
                 # asked of the type: an object may do anything when it is asked itself
                 foreign = foreign or hasattr(type(part), "__cuda_array_interface__")
@@ -139,14 +139,13 @@ def array_bytes(*values: Any, beside: Any = ()) -> int:
 
     What is ``beside`` them too, such as an argument that is also the result, does not count.
     """
-    distinct = {id(array): array for array in arrays_in(values)}
-    counted = {id(array) for array in arrays_in(beside)}
-    return sum(_own_bytes(array) for key, array in distinct.items() if key not in counted)
+    distinct = {id(array): (array, owner) for array, owner in arrays_in(values)}
+    counted = {id(array) for array, _ in arrays_in(beside)}
+    return sum(_own_bytes(*pair) for key, pair in distinct.items() if key not in counted)
 
 
-def _own_bytes(array: Any) -> int:
-    owner = _backends.backend_of(array)
-    if owner is not None and owner.immutable:  # neither strides nor broadcast axes
+def _own_bytes(array: Any, owner: _backends.Backend) -> int:
+    if owner.immutable:  # neither strides nor broadcast axes
         return owner.nbytes(array)
     layout = getattr(array, "layout", None)
     # sparse tensors have no strides; what they hold is theirs to say
@@ -159,17 +158,12 @@ def _own_bytes(array: Any) -> int:
 
 def dtypes_in(*values: Any) -> tuple[str, ...]:
     """Return the names of the arrays' element types, such as "float32"."""
-    return tuple(
-        dict.fromkeys(
-            _backends.backend_of(array).dtype_name(array)  # type: ignore[union-attr]
-            for array in arrays_in(values)
-        )
-    )
+    return tuple(dict.fromkeys(owner.dtype_name(array) for array, owner in arrays_in(values)))
 
 
 def libraries_in(*values: Any) -> set[str]:
     """Return the names of the libraries that the arrays belong to, such as "torch"."""
-    return {_backends.backend_of(array).name for array in arrays_in(values)}  # type: ignore[union-attr]
+    return {owner.name for _, owner in arrays_in(values)}
 
 
 def allocations() -> dict[int, int]:
