@@ -166,11 +166,6 @@ class Evidence(Result):
                 f"Evidence: {self.badge} without {' and '.join(missing)}; expected "
                 f"{' and '.join(needs)}. State where the number came from."
             )
-        if self.samples is not None and self.samples < 0:
-            raise InputError(
-                f"Evidence: samples={self.samples}; expected a count from 0. Pass None if nothing "
-                "was sampled."
-            )
 
     @classmethod
     def measured(

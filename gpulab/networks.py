@@ -16,10 +16,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab._validate import is_finite, whole
+from gpulab._validate import whole, within
 from gpulab.errors import InputError
 
 _MOST = 2**31  # of a size: more than any memory holds
+_MOST_DROPPED = 0.99  # with all set to zero, nothing is learned
 
 
 class SmallMLP(nn.Module):
@@ -233,14 +234,6 @@ def _positive(function: str, **sizes: int) -> list[int]:
     return [whole(function, name, value, 1, _MOST) for name, value in sizes.items()]
 
 
-def _share(function: str, dropout: float) -> None:
-    if not is_finite(dropout) or not 0 <= dropout < 1:
-        raise InputError(
-            f"{function}: dropout is {dropout!r}; expected a share of at least 0 and less than 1. "
-            "Pass for example dropout=0.1."
-        )
-
-
 def mlp(
     inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2, dropout: float = 0.0
 ) -> Any:
@@ -263,7 +256,7 @@ def mlp(
     Raises
     ------
     InputError
-        If a size is not a positive whole number or ``dropout`` lies outside [0, 1).
+        If a size is not a positive whole number or ``dropout`` lies outside [0, 0.99].
 
     Examples
     --------
@@ -273,7 +266,7 @@ def mlp(
     inputs, hidden, outputs, depth = _positive(
         "mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth
     )
-    _share("mlp", dropout)
+    dropout = within("mlp", "dropout", dropout, 0.0, _MOST_DROPPED)
     return SmallMLP(inputs, hidden, outputs, depth, dropout)
 
 
@@ -459,7 +452,7 @@ def transformer(
     ------
     InputError
         If a size is not a positive whole number, ``heads`` does not divide ``width``, or
-        ``dropout`` lies outside [0, 1).
+        ``dropout`` lies outside [0, 0.99].
 
     Examples
     --------
@@ -476,7 +469,7 @@ def transformer(
         layers=layers,
         context=context,
     )
-    _share("transformer", dropout)
+    dropout = within("transformer", "dropout", dropout, 0.0, _MOST_DROPPED)
     if width % heads:
         nearest = width // heads * heads or heads
         raise InputError(

@@ -134,7 +134,6 @@ def test_the_sentence_of_each_badge(approved: Any) -> None:
         lambda: Evidence(Badge.RECORDED, "H200"),
         lambda: Evidence.modelled("", "source"),
         lambda: Evidence.modelled("assumptions", ""),
-        lambda: Evidence.measured("cpu", -1),
     ],
 )
 def test_a_badge_without_its_grounds_is_refused(make: Any) -> None:

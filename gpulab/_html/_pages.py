@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import plotly.offline
 from jupyterlab_pygments import JupyterStyle
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
@@ -20,7 +21,7 @@ from gpulab._files import refuse_unwritable, write_atomically
 from gpulab._html._execute import executed as run_notebook
 from gpulab._html._execute import writing
 from gpulab._html._outputs import TEMPLATES, prepare
-from gpulab.errors import GpulabError, InputError
+from gpulab.errors import InputError
 from gpulab.evidence import Environment
 from gpulab.lessons import content
 from gpulab.units import format_bytes
@@ -206,22 +207,14 @@ def _add_solutions(notebook: NotebookNode) -> None:
 def _assets() -> dict[str, bytes]:
     """The style, the script, and plotly's own library from the installed package."""
     widgets = importlib.resources.files("gpulab.widgets")
-    plotly = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
     sheets = (widgets / "panel.css", widgets / "simt_microscope.css", _HERE / "page.css")
     panel, microscope, page = (sheet.read_text(encoding="utf-8") for sheet in sheets)
     # the rules for highlighted code, in the variables that page.css sets for both themes
     code = HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight")  # type: ignore[no-untyped-call,unused-ignore]
-    try:
-        library = plotly.read_bytes()
-    except OSError as error:
-        raise GpulabError(
-            f"html: plotly's library is not in its package ({error}); expected "
-            "package_data/plotly.min.js. Install plotly again."
-        ) from error
     return {
         "page.css": f"{panel}{microscope}{code}\n{page}".encode(),
         "page.js": (_HERE / "page.js").read_bytes(),
-        "plotly.min.js": library,
+        "plotly.min.js": plotly.offline.get_plotlyjs().encode(),
     }
 
 

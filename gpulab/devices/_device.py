@@ -307,7 +307,7 @@ def environment(device: Device | str | None = None, command: str | None = None) 
     command : str, optional
         The command that reproduces the figure.
     """
-    where = find(device)
+    where = device if isinstance(device, Device) else find(device)
     return Environment(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",

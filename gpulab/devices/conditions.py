@@ -323,13 +323,12 @@ def _lost_to_others(window: Window) -> float | None:
 def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[Note]:
     least, held = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds), window.throttled or 0.0
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
-    are_counted = None not in (before.thermal_events, after.thermal_events)
     fell = _drop(before.frequency_hertz, after.frequency_hertz)
     below = _drop(after.base_frequency_hertz, after.frequency_hertz)
     clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
     slower = (
         (
-            are_counted and hot > 0,
+            hot > 0,
             f"the cores slowed down because of heat {plural(hot, 'time')}",
         ),
         (fell, f"the cores' clock fell by {percent(fell)} to {clock} while measuring"),

@@ -50,10 +50,6 @@ def _aligned(elements: int, place: int) -> np.ndarray:
     return room[start : start + elements]
 
 
-def _rows(array: np.ndarray, count: int) -> np.ndarray:
-    return as_strided(array, (count, array.size), (0, array.itemsize))
-
-
 def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
     """Return one thread's call and the bytes that it moves, for a working set of ``nbytes`` of that
     thread.
@@ -61,7 +57,9 @@ def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
     arrays = ARRAYS[operation]
     elements = max(_ALIGNMENT_BYTES // 4, nbytes // (4 * arrays) // 16 * 16)
     passes = max(1, _BYTES_PER_CALL // (4 * arrays * elements))
-    data = [_rows(_aligned(elements, place), passes) for place in range(arrays)]
+    data = [
+        as_strided(_aligned(elements, place), (passes, elements), (0, 4)) for place in range(arrays)
+    ]
     moved = passes * arrays * elements * 4
     if operation == "copy":
         return _in_place(lambda: np.negative(data[1], out=data[0])), moved

@@ -267,10 +267,6 @@ class CallsOnFakes(TorchFunctionMode):
 # -- scratch -------------------------------------------------------------------------------------
 
 
-def _bytes(tensors: Sequence[Any]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
-
-
 def _single(tensors: Sequence[Any]) -> int:
     """Bytes of float32 copies of the half-precision tensors among them."""
     return sum(4 * t.numel() for t in tensors if t.dtype in _HALF)
@@ -320,7 +316,7 @@ def _whole(args: Any, outputs: Sequence[Any]) -> int:
     least.
     """
     every = [*tensors_in(args), *outputs]
-    return _bytes(every) + _single(every) + _SMALL
+    return sum(t.numel() * t.element_size() for t in every) + _single(every) + _SMALL
 
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:

@@ -22,7 +22,6 @@ from gpulab.errors import (
     DeviceError,
     GpulabError,
     InputError,
-    OutOfMemoryError,
     StoppedError,
     kind_of,
     message_of,
@@ -492,16 +491,8 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
 
 
 def _copied_storage(original: Any) -> Any:
-    try:
+    with devices.guard("trace: copying the model, which memory.predict does not"):
         return original.untyped_storage().clone()
-    except Exception as error:
-        if isinstance(error, GpulabError) or "memory" not in str(error).lower():
-            raise
-        raise OutOfMemoryError(
-            f"trace: there is no memory for a copy of the model ({error}); expected room for a "
-            "second copy of its parameters. Use memory.predict, or trace a function that runs the "
-            "step on your model itself."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulab import _validate, devices
 from gpulab.devices import memory_sizes
-from gpulab.errors import DeviceError, InputError, shown
+from gpulab.errors import DeviceError
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes
@@ -47,12 +47,7 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
     if isinstance(device, numbers.Real) and not isinstance(device, bool):
-        if not 0 <= float(device) <= _MOST_BYTES:
-            raise InputError(
-                f"fits: the capacity is {shown(device)} bytes; expected 0 to {_MOST_BYTES}. Pass "
-                "for example parse_bytes('24 GiB')."
-            )
-        return int(float(device)), kind
+        return int(_validate.within("fits", "the capacity in bytes", device, 0, _MOST_BYTES)), kind
     where = devices.find(device)
     if where.free_bytes is None:
         raise DeviceError(

@@ -5,7 +5,7 @@ No clock is read here; ``measure`` and ``compare`` make these objects, tables an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -250,8 +250,6 @@ def _codes(notes: tuple[Note, ...]) -> Iterable[str]:
     return dict.fromkeys(note.code for note in notes)
 
 
-def format_interval(
-    interval: tuple[float, float] | None, text: Callable[[float], str] = format_seconds
-) -> str:
-    """Return an interval as text: "[1.00 ms, 1.10 ms]" of seconds; "[2.60x, 3.20x]" of ratios."""
-    return "(no interval)" if interval is None else f"[{', '.join(map(text, interval))}]"
+def format_interval(interval: tuple[float, float] | None) -> str:
+    """Return an interval of seconds as text: "[1.00 ms, 1.10 ms]"."""
+    return "(no interval)" if interval is None else f"[{', '.join(map(format_seconds, interval))}]"
