@@ -492,9 +492,8 @@ class Watch:
         for where in self._devices[1:]:
             _peak(where, reset=True)
         self._host = Cap("cpu", sys.maxsize, on_top=False)
-        self._host.watch_living()
+        self._host.__enter__()
         self._host_before = self._host.live_bytes
-        self._host.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -41,28 +41,23 @@ class Limit:
     """
 
     def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
-        self.nbytes, self.device, self._on_top = nbytes, device, on_top
-        self._before = 0  # of an accelerator: what was there at the entry and does not count
-        self._is_entered = False
-        # of a CPU, where it stays from the first entry on
-        self._cap = Cap(device.torch_type, nbytes, on_top)
-        self._fraction = 1.0
+        self.nbytes, self.device, self._is_entered = nbytes, device, False
+        # stays from the first entry on
+        self._cap: Any = (
+            Cap("cpu", nbytes, on_top) if device.is_cpu else _AllocatorCap(device, nbytes, on_top)
+        )
 
     @property
     def live_bytes(self) -> int:
         """What live tensors take now, as far as they were used in the block; on CUDA all that
         PyTorch has allocated.
         """
-        if self.device.is_cpu:
-            return self._cap.live_bytes
-        return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
+        return int(self._cap.live_bytes)
 
     @property
     def peak_bytes(self) -> int:
         """The most that live tensors took in the block."""
-        if self.device.is_cpu:
-            return self._cap.peak_bytes
-        return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
+        return int(self._cap.peak_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -75,22 +70,13 @@ class Limit:
                 "limit: this limit has already been entered; expected one use at a time. Make a "
                 "second limit."
             )
-        if not self.device.is_cpu:
-            self._enter_fraction()
-        else:
-            if not self._on_top:
-                self._cap.watch_living()
-            self._cap.__enter__()  # type: ignore[no-untyped-call]
+        self._cap.__enter__()
         self._is_entered = True
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._is_entered = False
-        if self.device.is_cpu:
-            self._cap.__exit__(*error)  # type: ignore[no-untyped-call]
-        else:
-            memory = _memory_of(self.device)
-            memory.set_per_process_memory_fraction(self._fraction, self.device.index)
+        self._cap.__exit__(*error)
 
     def __repr__(self) -> str:
         return (
@@ -98,11 +84,27 @@ class Limit:
             f"{format_bytes(self.live_bytes)} in use>"
         )
 
-    def _enter_fraction(self) -> None:
-        memory, index = _memory_of(self.device), self.device.index
-        total = self.device.memory_bytes
+
+class _AllocatorCap:
+    """The limit that PyTorch's own allocator keeps on an accelerator, used as ``Cap`` is."""
+
+    def __init__(self, device: devices.Device, nbytes: int, on_top: bool) -> None:
+        self.device, self.nbytes, self.on_top = device, nbytes, on_top
+        self._memory: Any = getattr(torch, device.torch_type)
+        self._before, self._fraction = 0, 1.0  # what was there and does not count; without a limit
+
+    @property
+    def live_bytes(self) -> int:
+        return int(self._memory.memory_allocated(self.device.index)) - self._before
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self._memory.max_memory_allocated(self.device.index)) - self._before
+
+    def __enter__(self) -> None:
+        memory, index, total = self._memory, self.device.index, self.device.memory_bytes
         memory.empty_cache()  # what the allocator only keeps must not count
-        allowed = self.nbytes + (int(memory.memory_reserved(index)) if self._on_top else 0)
+        allowed = self.nbytes + (int(memory.memory_reserved(index)) if self.on_top else 0)
         if total is None or allowed > total:
             raise InputError(
                 f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has "
@@ -110,13 +112,12 @@ class Limit:
             )
         if hasattr(memory, "get_per_process_memory_fraction"):
             self._fraction = float(memory.get_per_process_memory_fraction(index))
-        self._before = int(memory.memory_allocated(index)) if self._on_top else 0
+        self._before = int(memory.memory_allocated(index)) if self.on_top else 0
         memory.reset_peak_memory_stats(index)
         memory.set_per_process_memory_fraction(allowed / total, index)
 
-
-def _memory_of(device: devices.Device) -> Any:
-    return getattr(torch, device.torch_type)
+    def __exit__(self, *error: Any) -> None:
+        self._memory.set_per_process_memory_fraction(self._fraction, self.device.index)
 
 
 def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
@@ -176,9 +177,8 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
         )
     where = devices.find(device)
     # Apple's has a call of the same name, which does not raise
-    if not where.is_cpu and (
-        where.kind == "mps" or not hasattr(_memory_of(where), "set_per_process_memory_fraction")
-    ):
+    can = hasattr(getattr(torch, where.torch_type), "set_per_process_memory_fraction")
+    if not where.is_cpu and (where.kind == "mps" or not can):
         raise DeviceError(
             f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass "
             "device='cpu'."

@@ -434,13 +434,15 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return result
 
-    def watch_living(self) -> None:
-        """Count every tensor that Python can reach now: made before the block, or between two of
-        them.
+    def __enter__(self) -> Any:
+        """Count every tensor that Python can reach now, made before the block or between two of
+        them, unless only those count that the block makes.
         """
-        for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
-            self._count(item)
+        if not self.on_top:
+            for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
+                self._count(item)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def _count(self, values: Any, ours: bool = True) -> None:
         for tensor in tensors_in(values):
