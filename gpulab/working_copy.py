@@ -1,8 +1,8 @@
 """The learner's working copy of the notebooks: filled from the originals, and never overwritten.
 
 The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb
-the originals. A manifest remembers the hash of each original that was given out; a file whose hash
-still matches was not edited. This module does not depend on JupyterLab, and it deletes nothing.
+the originals. A manifest remembers the hash of each original that was given out; a file that has
+one of these was not edited. This module does not depend on JupyterLab, and it deletes nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from gpulab.errors import InputError, message_of
 
 STATE_FOLDER = ".gpulab"
 _MANIFEST = "given-out.json"
-_SCHEMA = 1
+_SCHEMA = 2
 # What lies in notebooks/ but is not for the learner: caches, checkpoints, and tests of the
 # notebooks.
 _LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", "conftest.py")
 
 
-# The manifest's files: name -> the hash of the original in the working copy ("given"), and of the
-# newest one laid beside it.
-_Files = dict[str, dict[str, str | None]]
+# The manifest's files: name -> the hashes of the originals given out, under it or beside it.
+_Files = dict[str, set[str]]
 
 
 def update(originals: Path, copy: Path) -> list[str]:
@@ -56,20 +55,16 @@ def update(originals: Path, copy: Path) -> list[str]:
     files, warnings = _read_manifest(copy)
     added, renewed, beside = list[str](), list[str](), list[tuple[str, str]]()
     for name, content in _offered(originals).items():
-        target, new = copy / name, _hash(content)
-        entry = files.get(name, {"given": "", "beside": None})
+        target, new, given = copy / name, _hash(content), files.setdefault(name, set())
         current = _hash(read_regular(target)) if target.exists() else None
-        if current in (None, entry["given"]) and current != new:
+        if current in (None, *given) and current != new:
             write_atomically(target, content)
             (added if current is None else renewed).append(name)
-        elif current != new:
-            if new not in entry.values():
-                place = _place_beside(target, new, entry["beside"])
-                write_atomically(place, content)
-                beside.append((name, place.relative_to(copy).as_posix()))
-                files[name] = {"given": entry["given"], "beside": new}
-            continue
-        files[name] = {"given": new, "beside": None}
+        elif current != new and new not in given:
+            place = _place_beside(target, {new, *given})
+            write_atomically(place, content)
+            beside.append((name, place.relative_to(copy).as_posix()))
+        given.add(new)
     _write_manifest(copy, files)
     changes = (
         (added, "New in your working copy"),
@@ -120,7 +115,7 @@ def reset(
         write_atomically(place, read_regular(target))
         kept = place.relative_to(copy).as_posix()
     write_atomically(target, content)
-    files[restored] = {"given": _hash(content), "beside": None}
+    files.setdefault(restored, set()).add(_hash(content))
     _write_manifest(copy, files)
     return restored, kept
 
@@ -166,12 +161,12 @@ def _find(name: str, names: list[str]) -> str:
     )
 
 
-def _place_beside(target: Path, new: str, beside: str | None) -> Path:
+def _place_beside(target: Path, given: set[str]) -> Path:
     """Where the newer original goes: over an older one that was laid there and left alone, else
     under a free name.
     """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
-    is_ours = not place.exists() or _hash(read_regular(place)) in (new, beside)
+    is_ours = not place.exists() or _hash(read_regular(place)) in given
     return place if is_ours else free_name(place)
 
 
@@ -186,10 +181,12 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
     path = copy / STATE_FOLDER / _MANIFEST
     try:
         data = json.loads(read_regular(path))
-        if data["schema"] != _SCHEMA:
+        if data["schema"] not in (1, _SCHEMA):
             raise ValueError(f"expected schema {_SCHEMA}")
+        # in the first schema the one under the name and the newest beside it, by these words
         entries = data["files"].items()
-        return {name: {"given": e["given"], "beside": e["beside"]} for name, e in entries}, ()
+        found = {name: e.values() if isinstance(e, dict) else e for name, e in entries}
+        return {name: set(filter(None, hashes)) for name, hashes in found.items()}, ()
     except FileNotFoundError:
         return {}, ()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -203,7 +200,8 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
 
 
 def _write_manifest(copy: Path, files: _Files) -> None:
-    content = json.dumps({"schema": _SCHEMA, "files": dict(sorted(files.items()))}, indent=1) + "\n"
+    given = {name: sorted(hashes) for name, hashes in sorted(files.items())}
+    content = json.dumps({"schema": _SCHEMA, "files": given}, indent=1) + "\n"
     path = copy / STATE_FOLDER / _MANIFEST
     if not path.exists() or path.read_bytes() != content.encode():
         write_atomically(path, content.encode())
