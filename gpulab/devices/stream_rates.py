@@ -61,11 +61,12 @@ def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
         as_strided(_aligned(elements, place), (passes, elements), (0, 4)) for place in range(arrays)
     ]
     moved = passes * arrays * elements * 4
-    if operation == "copy":
-        return _in_place(lambda: np.negative(data[1], out=data[0])), moved
-    if operation == "read":
-        return _in_place(data[0].max), moved
-    return _in_place(lambda: np.add(data[1], data[2], out=data[0])), moved
+    works: dict[str, Callable[[], Any]] = {
+        "copy": lambda: np.negative(data[1], out=data[0]),
+        "read": data[0].max,
+        "triad": lambda: np.add(data[1], data[2], out=data[0]),
+    }
+    return _in_place(works[operation]), moved
 
 
 def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -319,14 +319,9 @@ def _device_type(model: Any, device: Any) -> str:
             else ()
         )
         return "cuda" if any(p.is_cuda for p in own) else "cpu"
-    try:
-        name = str(device) if isinstance(device, (str, torch.device, devices.Device)) else ""
-        kind = torch.device({"gpu": "cuda", "rocm": "cuda"}.get(name, name)).type
-    except RuntimeError:  # torch knows no such device
-        kind = ""
-    if kind == "cpu":
-        return kind
-    if kind != "cuda" or not torch.cuda.is_available():
+    name = str(device).partition(":")[0]
+    kind = {"gpu": "cuda", "rocm": "cuda"}.get(name, name)
+    if kind not in ("cpu", "cuda" if torch.cuda.is_available() else "cpu"):
         raise DeviceError(
             f"predict: this PyTorch cannot make fake tensors on {shown(device)}; expected 'cpu', "
             "or 'cuda' on a machine that has it. Pass device=None: the prediction follows the "
