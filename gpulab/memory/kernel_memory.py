@@ -316,7 +316,7 @@ def _whole(args: Any, outputs: Sequence[Any]) -> int:
     least.
     """
     every = [*tensors_in(args), *outputs]
-    return sum(t.numel() * t.element_size() for t in every) + _single(every) + _SMALL
+    return int(sum(t.numel() * t.element_size() for t in every) + _single(every) + _SMALL)
 
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:
