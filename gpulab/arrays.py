@@ -158,13 +158,10 @@ def to_device(
     with guard(f"to_device: moving {format_bytes(nbytes)} from {here} to {where}"):
         if owner is target:
             return owner.move(a, str(where), pinned)
-        if here.startswith("cuda") and str(where).startswith("cuda"):
-            return _across_libraries(a, owner, target, str(where))
-        if not owner.in_numpy(a) and (here == str(where) or target.name not in ("numpy", "cupy")):
-            of_name(here)  # from "meta" nothing can be moved
-            return _without_numpy(
-                a if here == str(where) else owner.move(a, str(where), pinned), owner, target
-            )
+        on_gpus = here.startswith("cuda") and str(where).startswith("cuda")
+        is_shared = here == str(where) or target.name not in ("numpy", "cupy")
+        if on_gpus or (is_shared and not owner.in_numpy(a)):
+            return _across_libraries(a, owner, target, str(where), pinned)
         return target.from_host(owner.to_host(a), str(where), pinned)
 
 
@@ -186,37 +183,26 @@ def _destination(device: Device | str | None, library: str) -> Device:
 
 
 def _across_libraries(
-    a: Any, owner: _backends.Backend, target: _backends.Backend, where: str
+    a: Any, owner: _backends.Backend, target: _backends.Backend, where: str, pinned: bool
 ) -> Any:
-    """From one GPU library to another: move within the first where need be, then share; nothing
-    passes through the host.
+    """From one library to another where nothing passes through numpy: between GPUs, and of a dtype
+    that it lacks (bfloat16). Move within the first where need be, then share.
     """
-    moved = owner.move(a, where, False) if owner.device_of(a) != where else a
-    view = _seen(moved, owner, target)
-    return target.copy(view) if owner.immutable or target.immutable else view
-
-
-def _without_numpy(a: Any, owner: _backends.Backend, target: _backends.Backend) -> Any:
-    """From one library to another where numpy lacks the dtype (bfloat16): shared, then copied."""
+    here = of_name(owner.device_of(a))  # from "meta" nothing can be moved
+    moved = a if str(here) == where else owner.move(a, where, pinned)
+    plain = moved.detach() if hasattr(moved, "detach") else moved
     try:
-        return target.copy(_seen(a, owner, target))
+        try:
+            view = _backends.share(plain, target.name)
+        except CopyRequiredError:
+            # it lies in no way that suits the other library; what numpy refuses is the dtype
+            compact = owner.compact(plain) if target.name != "numpy" else None
+            if compact is None:
+                raise
+            view = _backends.share(compact, target.name)
     except CopyRequiredError as error:
         raise InputError(str(error).replace("share:", "to_device:", 1)) from error
-
-
-def _seen(a: Any, owner: _backends.Backend, target: _backends.Backend) -> Any:
-    """Return what the other library sees of the array: its own memory, or where that lies in no way
-    that suits it, a compact copy's.
-    """
-    plain = a.detach() if hasattr(a, "detach") else a
-    try:
-        return _backends.share(plain, target.name)
-    except CopyRequiredError:
-        # what numpy refuses here is the dtype
-        compact = owner.compact(plain) if target.name != "numpy" else None
-        if compact is None:
-            raise
-        return _backends.share(compact, target.name)
+    return target.copy(view) if owner.immutable or target.immutable else view
 
 
 def share(x: Any, library: str) -> Any:
