@@ -10,7 +10,6 @@ never be missed), and is it larger than what a quiet machine does by itself. Bot
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pathlib
@@ -157,10 +156,8 @@ def _run_delays(tasks: pathlib.Path) -> dict[str, float]:
     """Return how long each thread of this process waited on a run queue: the second field of its
     schedstat, in nanoseconds (kernel docs, sched-stats).
     """
-    threads: list[str] = []
-    with contextlib.suppress(OSError):
-        threads = os.listdir(tasks)  # noqa: PTH208  (names are all we need, and this is five times faster)
-    fields = {name: host_facts.read_text(tasks / name / "schedstat").split() for name in threads}
+    files = {path.parent.name: path for path in tasks.glob("*/schedstat")}
+    fields = {thread: host_facts.read_text(path).split() for thread, path in files.items()}
     return {name: int(each[1]) * 1e-9 for name, each in fields.items() if len(each) >= 2}
 
 

@@ -469,14 +469,8 @@ def trace(
 
 
 def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
-    try:
-        parameters = (
-            list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
-        )
-        tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
-    except Exception as error:
-        # a module whose own code fails, or a list that contains itself
-        raise InputError(training_step.explain("trace", "looking for the device", error)) from error
+    own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
+    tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     if any(t.is_meta for t in tensors):
         raise InputError(
             "trace: the model is on the meta device, which has no memory; expected a real device. "

@@ -127,13 +127,7 @@ class Lender:
 
     def everything(self, value: Any) -> Any:
         """Return a nest of lists, tuples and mappings with each tensor replaced by its stand-in."""
-        try:
-            return tree_map_only(torch.Tensor, self.tensor, value)
-        except RecursionError as error:
-            raise InputError(
-                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
-                "expected lists, tuples and mappings of finite depth. Remove it."
-            ) from error
+        return tree_map_only(torch.Tensor, self.tensor, value)
 
 
 def unwrapped(function: str, model: Any) -> Any:
@@ -306,11 +300,8 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "
             "'adam'."
         )
-    try:
-        name = str(optimizer.__name__).replace("<lambda>", "own optimizer")
-    except Exception:  # a partial has no name, and some callables answer no question at all
-        name = "optimizer"
-    return name, optimizer
+    name = str(getattr(optimizer, "__name__", "optimizer"))  # a partial has none
+    return name.replace("<lambda>", "own optimizer"), optimizer
 
 
 def loss_of(function: str, value: Any) -> Any:

@@ -219,10 +219,7 @@ def label_of(fn: Any) -> str:
     """Return the name of a function as tables show it."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    try:
-        name = getattr(fn, "__name__", type(fn).__name__)
-    except Exception:  # an object whose attributes fail still has a type
-        name = type(fn).__name__
+    name = getattr(fn, "__name__", type(fn).__name__)
     return "call" if name == "<lambda>" else str(name)
 
 
