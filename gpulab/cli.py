@@ -170,24 +170,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL or error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
-        print(
-            f"gpulab: the output cannot be written ({error.strerror}). Free some space, and run it "
-            "again.",
-            file=sys.stderr,
+        message = (
+            f"the output cannot be written ({error.strerror}). Free some space, and run it again."
         )
-        return 2
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in _LAB:
             raise
-        print(
-            f"gpulab: {command} needs {error.name}, which is not installed; expected the local "
-            f"lab. {install_extra('lab')}",
-            file=sys.stderr,
+        message = (
+            f"{command} needs {error.name}, which is not installed; expected the local lab. "
+            f"{install_extra('lab')}"
         )
-        return 2
     except GpulabError as error:
-        print(f"gpulab: {error}", file=sys.stderr)
-        return 2
+        message = str(error)
+    print(f"gpulab: {message}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

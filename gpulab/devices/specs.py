@@ -288,9 +288,9 @@ def _bandwidth(known: datasheets.Part | None, gpu: Accelerator) -> tuple[float |
     """The larger of what the data sheet states and what memory clock and bus give (two transfers a
     clock).
     """
-    rates: list[tuple[float | None, str]] = []
-    if known is not None:
-        rates.append((known.bytes_per_second, known.source))
+    rates: list[tuple[float | None, str]] = (
+        [] if known is None else [(known.bytes_per_second, known.source)]
+    )
     if gpu.memory_clock_hz and gpu.memory_bus_bits:
         source = f"2 x {gpu.memory_clock_hz / 1e6:.0f} MHz x {gpu.memory_bus_bits} bit"
         rates.append((2.0 * gpu.memory_clock_hz * gpu.memory_bus_bits / 8, source))
