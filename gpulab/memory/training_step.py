@@ -381,7 +381,8 @@ class Step:
         self.function, self.model, self.loss = function, model, loss
         self.inputs, self.targets = inputs, targets
         self.autocast_dtype, _, self.scaled = check_precision(function, precision)
-        self.device, self.optimizer, self.scaler = device, None, None
+        self.device, self.optimizer = device, None
+        self.scaler: Any = torch.amp.GradScaler(device, enabled=False)
 
     def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
         """Make the optimizer for the parameters that are not frozen."""
@@ -406,7 +407,7 @@ class Step:
                     "expected an optimizer with step() and zero_grad(). Return for example "
                     "torch.optim.Adam(parameters)."
                 )
-            self.scaler = scaler if self.scaled else None
+            self.scaler = scaler if self.scaled else self.scaler
 
     def run(self, tracker: Any) -> None:
         """Take one step: release the gradients, forward, backward, optimizer."""
@@ -414,14 +415,11 @@ class Step:
         owner = self.model if self.optimizer is None else self.optimizer
         self._guard("zero_grad", owner.zero_grad)
         loss = self._guard("forward", self._forward)
-        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
-        self._guard("backward", scaled.backward)
+        self._guard("backward", self.scaler.scale(loss).backward)
         tracker.mark_gradients()
-        if self.optimizer is not None and self.scaler is not None:
+        if self.optimizer is not None:
             self._guard("optimizer", lambda: self.scaler.step(self.optimizer))
             self.scaler.update()
-        elif self.optimizer is not None:
-            self._guard("optimizer", self.optimizer.step)
 
     def _forward(self) -> Any:
         dtype = getattr(torch, self.autocast_dtype) if self.autocast_dtype else None
