@@ -36,6 +36,7 @@ from gpulab.units import format_bytes, plural
 # the reader.
 _DEPTH, _ITEMS = 3, 200
 _LARGEST = 10  # of the new arrays of a cell
+_Life = Callable[[], Any]
 
 
 class HeldTensor(NamedTuple):
@@ -266,7 +267,7 @@ def _storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str
     """Return the storages on a device that Python can reach, by library and identity."""
     rows = {}
     for key, entries in _found(where, names).items():
-        name, array, nbytes = entries[0]
+        name, array, nbytes, _ = entries[0]
         dtype = str(array.dtype).removeprefix("torch.")
         rows[key] = HeldTensor(name, nbytes, shape_of(array), dtype, key[0], len(entries))
     return rows
@@ -274,9 +275,9 @@ def _storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str
 
 def _found(
     where: devices.Device, names: Mapping[str, Any]
-) -> dict[tuple[str, int], list[tuple[str, Any, int]]]:
-    """Return (name, array, bytes) of the arrays on each storage."""
-    found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
+) -> dict[tuple[str, int], list[tuple[str, Any, int, _Life]]]:
+    """Return (name, array, bytes, life) of the arrays on each storage."""
+    found: dict[tuple[str, int], list[tuple[str, Any, int, _Life]]] = {}
     seen: set[int] = set()
     graphs: dict[Any, str] = {}
 
@@ -284,7 +285,7 @@ def _found(
         key = storage_of(array, where)
         if key is not None and id(array) not in seen:
             seen.add(id(array))
-            found.setdefault(key[:2], []).append((name, array, key[2]))
+            found.setdefault(key[:2], []).append((name, array, *key[2:]))
 
     named = ((name, value) for name, value in names.items() if isinstance(name, str))
     # Plain names first, then private ones, then IPython's output cache, so that a tensor gets its
@@ -337,9 +338,9 @@ def _is_tensor(item: Any) -> bool:
     return issubclass(type(item), torch.Tensor)  # a mock's __class__ is not asked
 
 
-def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
-    """Return (library, storage, bytes) of an array on the device, or None for one that holds no
-    memory there.
+def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int, _Life] | None:
+    """Return (library, storage, bytes, life) of an array on the device, or None for one that holds
+    no memory there. The life gives None once the storage is gone; CuPy's pool reports none.
     """
     cupy = sys.modules.get("cupy")
     if _is_tensor(array):
@@ -351,34 +352,20 @@ def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int] | None
             with contextlib.suppress(NotImplementedError, RuntimeError):
                 storage = array.untyped_storage()
                 if storage.device.type == where.torch_type:
-                    return "torch", storage._cdata, int(storage.nbytes())
+                    return "torch", storage._cdata, int(storage.nbytes()), weakref.ref(storage)
     elif isinstance(array, np.ndarray) and where.is_cpu:
-        owner = _owner(array)
+        owner = array
+        while isinstance(owner.base, np.ndarray):  # it is a view of that one
+            owner = owner.base
         if owner.flags.owndata:
-            return "numpy", id(owner), int(owner.nbytes)
+            return "numpy", id(owner), int(owner.nbytes), weakref.ref(owner)
     elif (
         cupy is not None
         and isinstance(array, cupy.ndarray)
         and (where.torch_type, where.index) == ("cuda", array.device.id)
     ):
-        return "cupy", int(array.data.mem.ptr), int(array.data.mem.size)
+        return "cupy", int(array.data.mem.ptr), int(array.data.mem.size), lambda: True
     return None
-
-
-def _owner(array: np.ndarray) -> np.ndarray:
-    """Return the array of NumPy's that a view is of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _life(array: Any) -> Callable[[], Any]:
-    """Return a callable that gives None once the array's storage is gone; of CuPy's, whose pool
-    reports no age, never.
-    """
-    if isinstance(array, np.ndarray):
-        return weakref.ref(_owner(array))
-    return weakref.ref(array.untyped_storage()) if _is_tensor(array) else lambda: True
 
 
 def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
@@ -483,7 +470,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self._devices = devices.available()
         self._before = {
-            where: {key: _life(entries[0][1]) for key, entries in _found(where, self.names).items()}
+            where: {key: entries[0][3] for key, entries in _found(where, self.names).items()}
             for where in self._devices
         }
         self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
