@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import functools
 import signal
 import sys
 import threading
@@ -88,9 +87,8 @@ class _AfterImport:
         that comes just before a wait in the system does not end it.
         """
         main: Any = threading.main_thread().ident
-        send = _thread.interrupt_main
-        if hasattr(signal, "pthread_kill"):  # not on Windows
-            send = functools.partial(signal.pthread_kill, main, signal.SIGINT)
+        # on Windows no thread gets a signal of its own
+        send: Any = getattr(signal, "pthread_kill", lambda *_: _thread.interrupt_main())
         while self.asked:
             time.sleep(_RETRY_SECONDS)
             if _is_importing(sys._current_frames()[main]):
@@ -98,7 +96,7 @@ class _AfterImport:
             handler = signal.getsignal(signal.SIGINT)
             # No thread runs between the look at ``asked`` and the signal, so none comes too many.
             if callable(handler) and self.asked:
-                send()
+                send(main, signal.SIGINT)
             if handler is not self:  # another one, which gets it once
                 self.asked = False
 
