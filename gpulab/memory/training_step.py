@@ -14,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -521,16 +522,11 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
     for child in model.children() if model is not None else ():
         is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         children += child.children() if is_container else [child]
-    before = [(child, child.__dict__.get("forward")) for child in children]
-    try:
+    with contextlib.ExitStack() as stack:
         for child in children:
-            child.__dict__["forward"] = functools.partial(recomputed, child.forward)
+            forward = functools.partial(recomputed, child.forward)
+            stack.enter_context(mock.patch.object(child, "forward", forward))
         yield calls
-    finally:
-        for child, own in before:
-            child.__dict__.pop("forward", None)
-            if own is not None:
-                child.__dict__["forward"] = own
 
 
 @contextlib.contextmanager
