@@ -231,19 +231,17 @@ def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
     generators of Python, NumPy and torch back after it.
     """
-    python, legacy = random.getstate(), np.random.get_state()
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    try:
-        with (
-            torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            autocast_off(device_type),
-        ):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
+    with (
+        torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast_off(device_type),
+        contextlib.ExitStack() as after,
+    ):
+        after.callback(random.setstate, random.getstate())
+        after.callback(np.random.set_state, np.random.get_state())
+        yield
 
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
@@ -544,13 +542,5 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
         tracker.in_optimizer = False
 
-    handles = [
-        register_optimizer_step_pre_hook(enter),
-        register_optimizer_step_post_hook(leave),
-    ]
-    try:
+    with register_optimizer_step_pre_hook(enter), register_optimizer_step_post_hook(leave):
         yield
-    finally:
-        tracker.in_optimizer = False
-        for handle in handles:
-            handle.remove()
