@@ -164,36 +164,29 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     as before.
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME, contextlib.ExitStack() as after:
         kept = []
         for module in modules:
             attributes = dict(module.__dict__)
             containers = [v for v in attributes.values() if isinstance(v, (dict, list, set))]
             kept.append((module, attributes, [(each, each.copy()) for each in containers]))
-        try:
-            for module in modules:
-                attributes = module.__dict__
-                for group in ("_parameters", "_buffers"):
-                    attributes[group] = {
-                        name: None if tensor is None else lender.tensor(tensor)
-                        for name, tensor in attributes[group].items()
-                    }
-                for name, value in list(attributes.items()):
-                    if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
-                        "_hooks"
-                    ):
-                        attributes[name] = lender.everything(value)
-                if attributes.get("_compiled_call_impl") is not None:
-                    attributes["_compiled_call_impl"] = None
-            yield
-        finally:
-            try:
-                _put_back(kept)
-            except KeyboardInterrupt:
-                # raised only once all is restored: else the rest of the model would keep the
-                # stand-ins
-                _put_back(kept)
-                raise
+        # twice: an interrupt in the first would leave stand-ins in the rest of the model
+        after.callback(_put_back, kept)
+        after.callback(_put_back, kept)
+        for module in modules:
+            attributes = module.__dict__
+            for group in ("_parameters", "_buffers"):
+                attributes[group] = {
+                    name: None if tensor is None else lender.tensor(tensor)
+                    for name, tensor in attributes[group].items()
+                }
+            for name, value in list(attributes.items()):
+                if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
+                    "_hooks"
+                ):
+                    attributes[name] = lender.everything(value)
+            attributes["_compiled_call_impl"] = None  # what ``compile()`` made holds the tensors
+        yield
 
 
 def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> None:
