@@ -44,7 +44,7 @@ class Measurement(Result):
     launch_seconds : float
         Until the call returned; the device may still have been at work.
     with_transfer_seconds : float or None
-        With the inputs copied to the device and the result copied back; None if not requested.
+        With the inputs copied to the device and the result copied back; None if not measured.
     calls_per_sample : int
         More than 1 where calls are too short for the clock; the interval is then of the batch mean.
     flops, nbytes : float or None
@@ -121,7 +121,7 @@ class Measurement(Result):
             ("call returned", format_seconds(self.launch_seconds)),
             (
                 "with both copies",
-                "not requested"
+                "not measured"
                 if self.with_transfer_seconds is None
                 else format_seconds(self.with_transfer_seconds),
             ),
@@ -231,7 +231,7 @@ class Comparison(Result):
                     row.name,
                     f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)}",
                     format_seconds(m.launch_seconds),
-                    "not requested"
+                    "not measured"
                     if m.with_transfer_seconds is None
                     else format_seconds(m.with_transfer_seconds),
                     *([m.energy] if has_energy else []),
