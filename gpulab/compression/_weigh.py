@@ -752,11 +752,7 @@ class Recipe:
         _validate.word("Recipe", "compute", self.compute, COMPUTE)
         for name in ("channels", "zeros"):
             compressed_layers.share("Recipe", name, getattr(self, name))
-        if not _validate.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
-            raise InputError(
-                f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's "
-                "epochs, 0 to 10. Pass 0.5."
-            )
+        _validate.within("Recipe", "fine_tune", self.fine_tune, 0, 10)
         for name, left, low, high in (("values", 0, 2, 256), ("bits", 32, 2, 8)):
             given = getattr(self, name)
             as_it_is = _validate.is_whole(given) and given == left

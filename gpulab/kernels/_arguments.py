@@ -63,15 +63,6 @@ def _extent(who: str, name: str, value: Any, most: Extent) -> Extent:
     return extent[0], extent[1], extent[2]
 
 
-def check_whole(who: str, name: str, value: Any, least: int, most: int) -> None:
-    """Refuse what is not a whole number of a range."""
-    if not is_whole(value) or not least <= value <= most:
-        raise InputError(
-            f"{who}: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass "
-            "one of these."
-        )
-
-
 def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence[Any]) -> None:
     """Refuse fewer or more arguments than a kernel's parameters."""
     if len(args) != len(parameters):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, arrays, devices
+from gpulab._validate import whole
 from gpulab.devices import nvml
 from gpulab.errors import (
     DeviceError,
@@ -34,7 +35,6 @@ from gpulab.kernels._arguments import (
     array_of_tensor,
     check_array,
     check_count,
-    check_whole,
     checked_extents,
     described_array,
     same_memory,
@@ -251,7 +251,7 @@ def _python_launcher(
 ) -> Launcher:
     function = _python.function_of(kernel, who)
     extents = checked_extents(who, grid, block)
-    check_whole(who, "dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES)
+    whole(who, "dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES)
     try:
         program = program_of(kernel)
         static, written = program.static_shared_bytes, program.written
@@ -611,7 +611,7 @@ def _cuda_launcher(
             "or 'tile<16>'. Pass it."
         )
     checked = checked_extents(who, *extents)
-    check_whole(who, "dynamic_shared_bytes", shared_bytes, 0, MOST_SHARED_BYTES)
+    whole(who, "dynamic_shared_bytes", shared_bytes, 0, MOST_SHARED_BYTES)
     parameters = [f"argument {k}" for k in range(1, len(args) + 1)]
     arguments = checked_arguments(who, name, parameters, args)
     for parameter, argument in zip(parameters, arguments, strict=True):

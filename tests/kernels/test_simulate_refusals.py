@@ -247,11 +247,11 @@ LAUNCHES: list[tuple[Any, Any, tuple, dict[str, Any], str]] = [
     (2, 1025, (X, OUT), {}, "1,024"), (2, (32, 33), (X, OUT), {}, "1,056"),
     (2, (1, 1, 65), (X, OUT), {}, "64"), ((1, 65536), 32, (X, OUT), {}, "65,535"),
     *(
-        (2, 32, (X, OUT), {"dynamic_shared_bytes": n}, "dynamic_shared_bytes=")
+        (2, 32, (X, OUT), {"dynamic_shared_bytes": n}, "dynamic_shared_bytes is")
         for n in (-1, 1 << 30, 1.5, "8")
     ),
-    *((2, 32, (X, OUT), {"max_steps": n}, "max_steps=") for n in (0, "many")),
-    *((2, 32, (X, OUT), {"trace": n}, "trace=") for n in (2, -1, True)),
+    *((2, 32, (X, OUT), {"max_steps": n}, "max_steps is") for n in (0, "many")),
+    *((2, 32, (X, OUT), {"trace": n}, "trace is") for n in (2, -1, True)),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab._validate import whole
 from gpulab.errors import InputError, KernelError, kind_of, shown
 from gpulab.evidence import Evidence
 from gpulab.kernels._arguments import (
@@ -22,7 +23,6 @@ from gpulab.kernels._arguments import (
     array_of_tensor,
     check_array,
     check_count,
-    check_whole,
     checked_extents,
     same_memory,
 )
@@ -465,7 +465,7 @@ def simulate(
         ("max_steps", 1 if max_steps is None else max_steps, 1, 2**62),
         ("trace", 0 if trace is None else trace, 0, math.prod(extents[0]) - 1),
     ):
-        check_whole("simulate", name, value, least, most)
+        whole("simulate", name, value, least, most)
     try:
         bound = program.kernel.bind(list(args), {})
     except TypeError:
