@@ -229,10 +229,6 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 Progress = Callable[[float, str], None]
 Models = Any  # a module, several (one a seed), or a mapping from label to either
 
-# Two models of different weights never agree to a tolerance; what they have in common is judged by
-# the task's accuracy.
-_ANY = 1e30
-
 # From bytes moved to the best rate, in bytes per second, that the device's memory has shown for
 # them; None where that is not known.
 _Roof = Callable[[int], float | None]
@@ -470,7 +466,6 @@ def _race(
         x,
         devices=[str(x.device)],
         deadline=deadline,
-        tolerance=_ANY,
         progress=progress,
         stop=stop,
         clock=clock,
