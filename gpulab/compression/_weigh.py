@@ -1035,16 +1035,6 @@ class Support(Result):
     abilities: Mapping[str, tuple[bool, str]]
     evidence: Evidence
 
-    def __getitem__(self, name: str) -> tuple[bool, str]:
-        """Return whether the form of that name works, and the sentence about it.
-
-        Raises
-        ------
-        InputError
-            If there is none.
-        """
-        return self.abilities[_validate.word("Support", "name", name, self.abilities)]
-
     def __repr__(self) -> str:
         there = ", ".join(name for name, (works, _) in self.abilities.items() if works)
         return f"<{self.device}: {there}>"

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpulab import _validate
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_more_notes, note_rows
 from gpulab.timing.measurement import format_interval
@@ -220,14 +219,6 @@ class Weighing(Result):
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment
-
-    def __getitem__(self, label: str) -> WeighedModel:
-        """Return the model with that label."""
-        return self.models[
-            [each.label for each in self.models].index(
-                _validate.word("Weighing", "label", label, [m.label for m in self.models])
-            )
-        ]
 
     @property
     def sentences(self) -> tuple[str, ...]:
