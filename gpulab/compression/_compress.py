@@ -549,9 +549,7 @@ def quantize(
         return _with_torchao(done, found, scheme)
     if arithmetic == "integer":
         return _with_integers(done, found, scheme)
-    ranges: dict[str, Any] = {}
-    if activations == "static":
-        ranges = observe(done, found, calibration)
+    ranges = observe(done, found, calibration) if activations == "static" else {}
     for name, layer in found.items():
         low, high = ranges.get(name, (None, None))
         done = compressed_layers.replace(done, name, Quantized(layer, scheme, low, high).eval())
@@ -751,7 +749,8 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
 
 
 def _share(layer: Any, clusters: int) -> None:
-    kept = None
+    weight = layer.weight.detach()
+    kept = torch.ones_like(weight, dtype=torch.bool)
     if parametrize.is_parametrized(layer, "weight"):
         if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
             raise InputError(
@@ -760,8 +759,6 @@ def _share(layer: Any, clusters: int) -> None:
             )
         kept = layer.parametrizations.weight[0].mask != 0
         compressed_layers.plain(layer)
-    weight = layer.weight.detach()
-    kept = torch.ones_like(weight, dtype=torch.bool) if kept is None else kept
     # On the CPU: not every accelerator has the float64 in which the means are taken.
     codebook, nearest = (each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters))
     indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
