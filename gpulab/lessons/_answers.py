@@ -41,15 +41,10 @@ _OWN_MODULE = re.compile(r"gpulab(\.[A-Za-z_][A-Za-z0-9_]*)+")
 Kept = dict[str, Any]
 
 
-def _complex(kept: Any) -> complex:
-    # as text, or as two numbers, as earlier versions kept it
-    return complex(*map(decode, kept)) if isinstance(kept, list) else complex(kept)
-
-
 # Of a type whose values become text or plain numbers: what makes them, and what reads them.
 _TEXTS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     float: (repr, {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__),
-    complex: (repr, _complex),
+    complex: (repr, complex),
     range: (lambda value: [value.start, value.stop, value.step], lambda kept: range(*kept)),
     bytes: (
         lambda value: base64.b64encode(value).decode(),
@@ -226,14 +221,10 @@ def decode(kept: Any, depth: int = 0) -> Any:
 def _decode_array(kept: Kept, depth: int) -> Any:
     dtype, shape = np.dtype(kept["dtype"]), kept["shape"]
     sides = all(type(side) is int and side >= 0 for side in shape)
-    if dtype.kind not in _NUMPY or len(kept.get("v", ())) > _MOST_PARTS or not sides:
+    if dtype.kind not in _NUMPY or not sides:
         raise NotKeptError(f"the file is damaged here: an array of {dtype}")
-    if "data" in kept:
-        array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype)
-        array = array if kept["sealed"] is True else array.copy()
-    else:  # as earlier versions kept it
-        array = np.array([decode(item, depth) for item in kept["v"]], dtype=dtype)
-    array = array.reshape(shape)
+    array = np.frombuffer(base64.b64decode(kept["data"], validate=True), dtype).reshape(shape)
+    array = array if kept["sealed"] is True else array.copy()
     if kept["t"] == "tensor":
         import torch
 

@@ -217,17 +217,17 @@ class Grades(Result):
         """Return the exercises that fail most, with the most frequent reason, as found by the
         checks now.
         """
-        found = []
-        for id in self._ids:
-            of_all = [g for s in self.students for g in s.grades if g.id == id]
-            judged = [g for g in of_all if g.found in (PASSED, WRONG)]
-            reasons = Counter(g.message for g in judged if g.found == WRONG)
-            if reasons:
-                ((reason, count),) = reasons.most_common(1)
-                wrong = reasons.total()
-                row = (id, f"{wrong} of {len(judged)}", reason, str(count))
-                found.append((-wrong, id, row))
-        rows = tuple(row for *_, row in sorted(found))
+        every = [g for s in self.students for g in s.grades]
+        judged = Counter(g.id for g in every if g.found in (PASSED, WRONG))
+        wrong = Counter(g.id for g in every if g.found == WRONG)
+        reasons = {
+            id: Counter(g.message for g in every if g.found == WRONG and g.id == id) for id in wrong
+        }
+        rows = tuple(
+            (id, f"{count} of {judged[id]}", reason, str(times))
+            for id, count in wrong.most_common()
+            for reason, times in reasons[id].most_common(1)
+        )
         headers = ("", "wrong", "the most frequent reason", "how often")
         title = f"{plural(len(rows), 'exercise')} with wrong answers"
         return Listing(title, headers, rows, ("(none)", "", "", ""))

@@ -231,21 +231,16 @@ class Classroom(Result):
         """Return the common misconceptions shown by wrong predictions, the most common first, and
         how many students showed each.
         """
-        found = []
+        found: Counter[tuple[str, str]] = Counter()
+        given: Counter[str] = Counter()
         for id, entries in _by_id(self.students):
-            readings = content.question(id).readings
-            given = [p for p in entries if p.predicted is not None]
-            fitting = Counter(
-                _reading(readings, p) for p in given if _verdict(p) in ("off", "wrong")
-            )
-            found += [
-                (-count, id, len(given), sentence)
-                for sentence, count in fitting.items()
-                if sentence
-            ]
+            answers = [p for p in entries if p.predicted is not None]
+            given[id] = len(answers)
+            found.update((id, _reading(p)) for p in answers if _verdict(p) in ("off", "wrong"))
         rows = tuple(
-            (id, f"{-count} of {given}", sentence)
-            for count, id, given, sentence in sorted(found, key=lambda row: row[:2])
+            (id, f"{count} of {given[id]}", sentence)
+            for (id, sentence), count in found.most_common()
+            if sentence
         )
         headers = ("", "students", "misconception behind a wrong prediction")
         return Listing(plural(len(rows), "misconception"), headers, rows, ("(none)", "", ""))
@@ -254,19 +249,20 @@ class Classroom(Result):
         """Return the exercises, the one that fails most first, as reported by the students' own
         checks.
         """
-        found = []
-        for id, exercise in content.exercises().items():
-            checks = [
-                c for each in self.students for c in each.report.checks if c.id == id and c.attempts
-            ]
-            if checks:
-                failed = sum(c.state != "passed" for c in checks)
-                solutions = sum(c.solution_shown for c in checks)
-                attempts = f"{statistics.median(c.attempts for c in checks):g}"
-                of_all = f"{failed} of {len(checks)}"
-                row = (id, exercise.title, of_all, attempts, str(solutions or ""))
-                found.append((-failed, id, row))
-        rows = tuple(row for *_, row in sorted(found))
+        checks = [c for each in self.students for c in each.report.checks if c.attempts]
+        known = content.exercises()
+        tried = {id: [c for c in checks if c.id == id] for id in known}
+        failed = Counter({id: sum(c.state != "passed" for c in tried[id]) for id in known if tried[id]})
+        rows = tuple(
+            (
+                id,
+                known[id].title,
+                f"{count} of {len(tried[id])}",
+                f"{statistics.median(c.attempts for c in tried[id]):g}",
+                str(sum(c.solution_shown for c in tried[id]) or ""),
+            )
+            for id, count in failed.most_common()
+        )
         headers = (
             "",
             "exercise",
@@ -309,13 +305,11 @@ def _verdict(p: ReportedPrediction) -> str:
     return verdict_of(p.predicted, p.measured, _question(p.id))
 
 
-def _reading(readings: Sequence[content.Reading], p: ReportedPrediction) -> str:
-    if type(p.predicted) is not type(p.measured):
-        return ""
-    for reading in readings:
+def _reading(p: ReportedPrediction) -> str:
+    for reading in _question(p.id).readings:
         # a value that this reading was not made for, from a file that says anything
         with contextlib.suppress(Exception):
-            if reading.when(p.predicted, p.measured):
+            if type(p.predicted) is type(p.measured) and reading.when(p.predicted, p.measured):
                 return reading.sentence
     return ""
 

@@ -142,6 +142,8 @@ class Drawing:
     notes.
 
     ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``.
+    ``is_stale`` tells whether the controls have changed since the result was made; None leaves that
+    to the instrument, which compares them.
     The rows of notes that a result's own table has are left out: notes have their own place, below.
     There the two most important stand first, and equal codes side by side.
     """
@@ -152,13 +154,20 @@ class Drawing:
     evidence: Sequence[Evidence] = ()
     notes: Sequence[Note] = ()
     message: str = ""
+    is_stale: bool | None = None
 
     @classmethod
-    def of(cls, result: Any, figure: LabFigure | None = None, message: str = "") -> Drawing:
+    def of(
+        cls,
+        result: Any,
+        figure: LabFigure | None = None,
+        message: str = "",
+        is_stale: bool | None = None,
+    ) -> Drawing:
         """Return the table of a result, its evidence and its notes, beside a figure of it."""
         headers, rows = result.table()
         notes = getattr(result, "notes", ())
-        return cls(figure, headers, rows, [result.evidence], notes, message)
+        return cls(figure, headers, rows, [result.evidence], notes, message, is_stale)
 
     def __post_init__(self) -> None:
         """Leave out the rows of notes, and bring the notes into order."""
@@ -725,7 +734,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 ended=self._panel.ended + 1,
             )
 
-    def _stale(self, action: str) -> bool:
+    def is_stale(self, action: str) -> bool:
         """Return whether a control that decides the action's result was moved since it was made."""
         made = self._made.get(action, {})
         return any(
@@ -740,7 +749,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         message = drawing.message
         # a control of this name says which action's result is shown
         shown = self.values.get("view", self.latest)
-        if self._stale(shown):
+        if self.is_stale(shown) if drawing.is_stale is None else drawing.is_stale:
             button = next(a.label for a in self.actions if a.name == shown)
             message = (
                 f"The controls have changed since this result was made: press {button} to update "

@@ -654,7 +654,10 @@ class TransferExplorer(Instrument):
             )
         figure = figures.break_even(b) if b.rows else None
         evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]
-        return Drawing(figure, *b.table(), evidence, b.notes, b.sentence)
+        made = self._made["break_even"]
+        moved = any(made[name] != values[name] for name in ("link", *_NUMBERS))
+        is_stale = self.is_stale("break_even") or (made["against"] == "model" and moved)
+        return Drawing(figure, *b.table(), evidence, b.notes, b.sentence, is_stale)
 
     def _draw_sweep(self, values: Values) -> Drawing:
         sweeps, link, name = self._sweeps(), self.link, values["recorded"]
@@ -728,18 +731,8 @@ class TransferExplorer(Instrument):
             evidence,
             o.notes,
             f"{message} {words}".strip(),
+            is_stale=False if values["way"] == "model" else None,
         )
-
-    def _stale(self, action: str) -> bool:
-        """The modelled timeline follows the controls; only what was measured can be older than they
-        are.
-        """
-        if action == "overlap" and self.values["way"] == "model":
-            return False
-        made = self._made.get(action, {})
-        moved = any(made.get(name) != self.values[name] for name in ("link", *_NUMBERS))
-        modelled = action == "break_even" and made.get("against") == "model"
-        return (modelled and moved) or super()._stale(action)
 
     # The code.
 

@@ -312,10 +312,6 @@ class MemoryInspector(FollowingInstrument):
         """Return whether the view "predict" has no prediction of the step yet."""
         return self.values["view"] == "predict" and self.wanted() not in self._predictions
 
-    def _stale(self, action: str) -> bool:
-        """A prediction on the screen belongs to the controls, or another one is under way."""
-        return action != "predict" and super()._stale(action)
-
     # The work.
 
     def work(
@@ -389,7 +385,7 @@ class MemoryInspector(FollowingInstrument):
             (s, found) for s, found in reversed(self._predictions.items()) if s.model == step.model
         ][:_BARS]
         if not several:
-            return Drawing(message=_BEFORE["predict"])
+            return Drawing(message=_BEFORE["predict"], is_stale=False)
         shown, newest = several[0]
         free, kind, fits = _room(newest, values["capacity"])
         figure = (
@@ -404,7 +400,10 @@ class MemoryInspector(FollowingInstrument):
         missing = (
             f"Not predicted yet: {step.words}; press Predict if the prediction does not start."
         )
-        return Drawing.of(newest, figure, verdict if known else f"{missing} {verdict}")
+        # it belongs to the controls, or another one is under way
+        return Drawing.of(
+            newest, figure, verdict if known else f"{missing} {verdict}", is_stale=False
+        )
 
     def _draw_trace(self, t: MemoryTrace) -> Drawing:
         message = (
@@ -720,12 +719,6 @@ class ShardingExplorer(Instrument):
         asked = {name: _Asked.of(self.values, name) for name in parallel.STATE_STRATEGIES}
         return {strategy: self._found[one] for strategy, one in asked.items() if one in self._found}
 
-    def _stale(self, action: str) -> bool:
-        """What is on the screen always belongs to the controls: what is not predicted for them is
-        shown as states only.
-        """
-        return False
-
     def draw(self, values: Values) -> Drawing:
         """Return the bars with the GPU's capacity as figure and table, and the verdict as a
         sentence.
@@ -742,6 +735,7 @@ class ShardingExplorer(Instrument):
             list({one.evidence.sentence: one.evidence for one in results}.values()),
             self._possible(values)[1],
             _sentence(results, capacity, gpu),
+            is_stale=False,  # what is not predicted for the controls is shown as states only
         )
 
     def code_for(self, values: Values) -> str:

@@ -371,10 +371,6 @@ class LossScaling(Instrument):
             return None
         return precision.gradient_window(source, v["format"], v["scale"], which=v["which"])
 
-    def _stale(self, action: str) -> bool:
-        """Gradients of your own were made elsewhere: no control has moved since."""
-        return self.values["task"] != _OWN and super()._stale(action)
-
     def draw(self, values: Values) -> Drawing:
         """Return the histogram in the window, and the share of each fate."""
         window = self.window
@@ -383,7 +379,9 @@ class LossScaling(Instrument):
                 message="Press Compute gradients: the model takes its training steps, then one "
                 "backward pass in float32 shows every gradient."
             )
-        return Drawing.of(window, figures.gradient_window(window), window.explanation)
+        # gradients of your own were made elsewhere: no control has moved since
+        is_stale = False if values["task"] == _OWN else None
+        return Drawing.of(window, figures.gradient_window(window), window.explanation, is_stale)
 
     def code_for(self, values: Values) -> str:
         """Return the lines that train, take the gradients and lay the window over them."""

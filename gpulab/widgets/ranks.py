@@ -245,14 +245,11 @@ class PipelineSchedule(OnRanks):
                 ranks, **_measured(values), steps=_MEASURED_STEPS, progress=progress, stop=stop
             )
 
-    def _stale(self, action: str) -> bool:
-        """The timetable is never old; a run that no longer fits it is not shown."""
-        return False
-
     @property
     def _fresh(self) -> ScheduleRun | None:
+        """The measured run, as long as it fits the controls."""
         run: ScheduleRun | None = self.results.get("measure")
-        return None if run is None or super()._stale("measure") else run
+        return None if self.is_stale("measure") else run
 
     def draw(self, values: Values) -> Drawing:
         """Return the timetable, the matching run below it if there is one, and where the time
@@ -261,7 +258,8 @@ class PipelineSchedule(OnRanks):
         try:
             timetable = self.timetable
         except InputError as error:
-            return Drawing(message=str(error).removeprefix("pipeline_schedule: "))
+            message = str(error).removeprefix("pipeline_schedule: ")
+            return Drawing(message=message, is_stale=False)
         run = self._fresh
         if run is None:
             (stage, waits, *others), rows = timetable.table()
@@ -271,6 +269,7 @@ class PipelineSchedule(OnRanks):
                 rows,
                 [timetable.evidence],
                 message=_timetable_words(timetable, "measure" in self.results),
+                is_stale=False,
             )
         in_seconds = models.pipeline_schedule(**_modelled(values, _MS))
         headers, rows = run.table(in_seconds)

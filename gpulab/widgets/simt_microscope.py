@@ -679,10 +679,6 @@ class SimtMicroscope(FollowingInstrument):
         """Return the kernel and the block to run."""
         return self.launch, self.values["block_number"], self._again
 
-    def _stale(self, action: str) -> bool:
-        """What is on the screen belongs to the controls, or a run is under way."""
-        return False
-
     # The work.
 
     def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Walk:
@@ -758,7 +754,10 @@ class SimtMicroscope(FollowingInstrument):
         self._place = int(steps[step - 1]) if len(steps) else None
         self._microscope.write(position=self._walk.show(warp, step))
         rows = table_of(s, self._walk.outputs)
-        return Drawing(None, ("", "count", "meaning"), rows, [s.evidence], (), verdict(s))
+        # it belongs to the controls, or a run is under way
+        return Drawing(
+            None, ("", "count", "meaning"), rows, [s.evidence], (), verdict(s), is_stale=False
+        )
 
     def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Leave out a step that the browser sent before it heard of a shorter walk: the slider has

@@ -192,19 +192,20 @@ class PipelineTimeline(Instrument):
             milliseconds = 1e3 * p.loading_seconds / p.batch_size
             self.turn(action, loading_ms=min(1000.0, max(0.01, float(f"{milliseconds:.3g}"))))
 
-    def _stale(self, action: str) -> bool:
-        """The modelled timeline is never old."""
-        return self.values["way"] == "here" and super()._stale(action)
-
     def draw(self, values: Values) -> Drawing:
         """Return the timeline, its table and where the time goes."""
-        p = self.modelled if values["way"] == "model" else self.results.get("run")
+        is_modelled = values["way"] == "model"
+        p = self.modelled if is_modelled else self.results.get("run")
         if p is None:
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
         evidence = {one.sentence: one for one in (p.evidence, p.accelerator_evidence)}
-        headers, rows = p.table()
         return Drawing(
-            figures.pipeline(p), headers, rows, list(evidence.values()), p.notes, p.sentence
+            figures.pipeline(p),
+            *p.table(),
+            list(evidence.values()),
+            p.notes,
+            p.sentence,
+            is_stale=False if is_modelled else None,
         )
 
     def code_for(self, values: Values) -> str:
@@ -715,10 +716,6 @@ class InferencePlanner(Instrument):
         self._here = self._here or models.roofline()
         return self._here
 
-    def _stale(self, action: str) -> bool:
-        """The plan is never old; a measurement that no longer fits it is not shown."""
-        return False
-
     def _plan(self, values: Values, roofs: models.Roofline, batch: int) -> InferencePlan:
         return models.inference(
             self._models[values["model"]],
@@ -780,7 +777,7 @@ class InferencePlanner(Instrument):
         price = [("a million tokens cost at least", format_number(cost))] if cost else []
         steps = _recorded_steps(chosen, values["device"])
         m: Measurement | None = self.results.get("measure")
-        fits = self._measured == chosen.model and not super()._stale("measure")
+        fits = self._measured == chosen.model and not self.is_stale("measure")
         if m is not None and fits and values["device"] == _HERE:
             seconds = m.median_seconds * chosen.model.layers
             what = "products of all layers in a step, measured"
@@ -797,6 +794,7 @@ class InferencePlanner(Instrument):
             list(evidence.values()),
             notes,
             message=chosen.explanation,
+            is_stale=False,  # a measurement that no longer fits the plan is not shown
         )
 
     def code_for(self, values: Values) -> str:
