@@ -62,16 +62,15 @@ def backend(name: str) -> Backend:
         If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the
         message states how to install it.
     """
-    made = _made.get(name) if isinstance(name, str) else None
-    if made is not None:
-        return made
-    if isinstance(name, str) and name in _broken:
-        raise MissingLibraryError(_broken[name])
     if not isinstance(name, str) or name not in _CLASSES:
         raise InputError(
             f"library {shown(name)} is not one that gpulab knows; expected one of "
             f"{', '.join(_CLASSES)}. Pass one of these."
         )
+    if name in _made:
+        return _made[name]
+    if name in _broken:
+        raise MissingLibraryError(_broken[name])
     try:
         return _made.setdefault(name, _CLASSES[name]())
     except Exception as error:
@@ -150,7 +149,7 @@ def share(x: Any, library: str) -> Any:
             "gl.to_device or gl.to_host",
         )
         raise _copy_required(x, library, *obstacle) from error
-    if target.may_copy and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
+    if target.immutable and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
         raise _copy_required(
             x, library, f"{library} made a copy of it", f"gl.to_device(x, library={library!r})"
         )

@@ -29,11 +29,9 @@ class Backend(abc.ABC):
     # What ``to_host`` and ``device_of`` expect, and the call that gives numbers that numpy has.
     expected, as_float32 = "", ""
     # Whether arrays of this library never change: then none may lie over memory that somebody else
-    # writes to unasked.
+    # writes to unasked. Its ``from_dlpack`` may give a copy and not say so, so the address of every
+    # view is looked at.
     immutable = False
-    # Whether ``from_dlpack`` may give a copy and not say so; then the address of every view is
-    # looked at.
-    may_copy = False
     # What the process's environment says when the library is imported, unless somebody has said
     # otherwise.
     settings: Mapping[str, str] = MappingProxyType({})
@@ -58,7 +56,7 @@ class Backend(abc.ABC):
         """Return whether ``x`` holds numbers now, and is not a symbolic value of a graph or a
         traced function.
         """
-        return True
+        return not self.immutable or self.no_data(x) is None
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no plain block of numbers; None where it is one."""

@@ -56,7 +56,6 @@ class _UnchangingBackend(Backend):
 
     how_to_get = install_extra("rosetta")
     immutable = True
-    may_copy = True
     title = ""
 
     @abc.abstractmethod
@@ -107,13 +106,6 @@ class JaxBackend(_UnchangingBackend):
 
     def owns(self, x: object) -> bool:
         return isinstance(x, self.module.Array)
-
-    def has_data(self, x: Any) -> bool:
-        return (
-            not isinstance(x, self.module.core.Tracer)
-            and not x.is_deleted()
-            and isinstance(x.dtype, np.dtype)
-        )
 
     def device_of(self, x: Any) -> str:
         self.require_data("device_of", x)
@@ -301,9 +293,6 @@ class TensorFlowBackend(_UnchangingBackend):
 
     def owns(self, x: object) -> bool:
         return isinstance(x, (self.module.Tensor, self.module.Variable))
-
-    def has_data(self, x: Any) -> bool:
-        return self.no_data(x) is None
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is

@@ -40,9 +40,9 @@ from gpulab.hierarchy.curves import (
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import Timing, reported_accelerator, require_recordings
 from gpulab.timing import Measurement
-from gpulab.timing.sampling import Clock, Progress, Stop
+from gpulab.timing.sampling import Clock
 from gpulab.timing.series import Series
-from gpulab.units import format_bytes, plural
+from gpulab.units import format_bytes
 from gpulab.workloads import MARGIN, free_bytes
 
 # -------------------------------------------------------------------------------------------------
@@ -518,8 +518,6 @@ def latency(
     method: str | None = None,
     chases: int = 3,
     deadline: float = 10.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
     clock: Clock | None = None,
 ) -> Latency:
     """Measure how long a load takes whose address the load before it gives, for working sets from
@@ -540,10 +538,6 @@ def latency(
         How many cycles of each size; each is newly made, and they are measured at different times.
     deadline : float
         Seconds for the whole; making large cycles of Python objects may take a little longer.
-    progress : callable, optional
-        Gets a fraction 0-1 and a short text.
-    stop : callable, optional
-        Called between points; True ends the work with the note "stopped".
     clock : callable, optional
         Returns seconds, for tests.
 
@@ -560,8 +554,6 @@ def latency(
         If a requested size does not fit.
     MissingLibraryError
         If the method's library is not installed, or CuPy cannot compile for the device.
-    StoppedError
-        If it was stopped before the first point.
 
     Notes
     -----
@@ -579,29 +571,21 @@ def latency(
     how = _method("latency", method, where)
     wanted = _sizes("latency", sizes, where, how)
     rounds = _validate.whole("latency", "chases", chases, 1, 100)
-    run = Series("latency", rounds * len(wanted) + 1, deadline, progress, stop, clock)
-    taken: dict[int, list[Measurement]] = {}
-    floor: float | None = None
+    run = Series("latency", rounds * len(wanted) + 1, deadline, None, None, clock)
+    taken: dict[int, list[Measurement]] = {nbytes: [] for nbytes in wanted}
 
     def chase(nbytes: int, seed: int) -> Measurement:
-        return run.measured(
-            _timed_chase(where, how, nbytes, seed, run.share, stop=run.stop, clock=run.clock)
-        )
+        return run.measured(_timed_chase(where, how, nbytes, seed, run.share, clock=run.clock))
 
-    with run:
-        if not run.must_stop():
-            floor = chase(LINE_BYTES, 0).median_seconds / HOPS_PER_CALL
-        # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not
-        # one size
-        for seed in range(rounds):
-            for nbytes in wanted:
-                # the first chase of each size is always made
-                if run.must_stop() or (seed and run.left <= 0):
-                    break
-                run.report(f"chase {seed + 1} of {rounds}, {format_bytes(nbytes)}")
-                one = chase(nbytes, seed)
-                taken.setdefault(nbytes, []).append(one)
-    points = tuple(_latency_point(nbytes, each) for nbytes, each in sorted(taken.items()))
+    floor = chase(LINE_BYTES, 0).median_seconds / HOPS_PER_CALL
+    # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not one
+    # size
+    for seed in range(rounds):
+        for nbytes, each in taken.items():
+            # the first chase of each size is always made
+            if not seed or run.left > 0:
+                each.append(chase(nbytes, seed))
+    points = tuple(_latency_point(nbytes, each) for nbytes, each in taken.items())
     notes, evidence, environment = run.finished(where, f"chase by {METHOD_WORDS[how]}", points)
     return Latency(
         where.name, how, points, floor, _reported_caches(where), notes, evidence, environment
@@ -671,8 +655,6 @@ def parallel(
     *,
     method: str | None = None,
     deadline: float = 6.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
     clock: Clock | None = None,
 ) -> ParallelChains:
     """Measure how many hops per second one core makes along one chain, and along several
@@ -689,7 +671,7 @@ def parallel(
         "numba" or "python"; by default the first that is installed.
     deadline : float
         Seconds in all, not counting the time to make the cycles.
-    progress, stop, clock : callable, optional
+    clock : callable, optional
         As for ``latency``.
 
     Returns
@@ -704,8 +686,6 @@ def parallel(
         If the set does not fit.
     MissingLibraryError
         If the method's library is not installed.
-    StoppedError
-        If it was stopped before one chain was measured.
 
     Examples
     --------
@@ -725,19 +705,15 @@ def parallel(
     size = _sizes("parallel", None if nbytes is None else [nbytes], where, how)[-1]
     size = size // 2 if nbytes is None else size
     wanted = sorted({1, *counts})
-    run = Series("parallel", len(wanted), deadline, progress, stop, clock)
+    run = Series("parallel", len(wanted), deadline, None, None, clock)
     points = []
     with (
-        run,
         devices.guard(f"parallel: a chain of {format_bytes(size)}"),
         closing(new_chain(how, where, size)) as chain,
     ):
         for count in wanted:
-            if run.must_stop():
-                break
-            run.report(plural(count, "chain"))
             chain.start(count)
-            m = run.measured(_walked(chain, where, size, run.share, stop=run.stop, clock=run.clock))
+            m = run.measured(_walked(chain, where, size, run.share, clock=run.clock))
             points.append(
                 ParallelPoint(
                     count,
@@ -766,8 +742,6 @@ def bandwidth(
     *,
     operation: str = "read",
     deadline: float = 6.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
     clock: Clock | None = None,
 ) -> Bandwidth:
     """Measure how many bytes per second one core moves in order, for working sets from the first
@@ -785,7 +759,7 @@ def bandwidth(
         only reads.
     deadline : float
         Seconds for the whole.
-    progress, stop, clock : callable, optional
+    clock : callable, optional
         As for ``latency``.
 
     Returns
@@ -801,8 +775,6 @@ def bandwidth(
         If a requested size does not fit.
     MissingLibraryError
         If the device is a CUDA one and CuPy is not installed, or cannot compile there.
-    StoppedError
-        If it was stopped before the first point.
 
     Examples
     --------
@@ -811,27 +783,14 @@ def bandwidth(
     [16384, 1048576]
     """
     where = _device("bandwidth", device)
-    what = _validate.word("bandwidth", "operation", operation, OPERATIONS)
+    what = _validate.word("bandwidth", "operation", operation, _operations(where))
     how = "numpy" if where.is_cpu else "cupy"
-    if not where.is_cpu and what != "read":
-        raise InputError(
-            f"bandwidth: {where.name} has no {what} stream here; expected 'read'. Leave operation "
-            "out."
-        )
     wanted = _sizes("bandwidth", sizes, where, how)
-    run = Series("bandwidth", len(wanted), deadline, progress, stop, clock)
+    run = Series("bandwidth", len(wanted), deadline, None, None, clock)
     points = []
-    with run:
-        for nbytes in wanted:
-            if run.must_stop():
-                break
-            run.report(f"{what} {format_bytes(nbytes)}")
-            m = run.measured(
-                _timed_stream(where, what, nbytes, run.share, stop=run.stop, clock=run.clock)
-            )
-            points.append(
-                BandwidthPoint(nbytes, *_rates(m, m.nbytes or 0.0), len(m.samples_seconds))
-            )
+    for nbytes in wanted:
+        m = run.measured(_timed_stream(where, what, nbytes, run.share, clock=run.clock))
+        points.append(BandwidthPoint(nbytes, *_rates(m, m.nbytes or 0.0), len(m.samples_seconds)))
     notes, evidence, environment = run.finished(where, f"{what} by {_WHO[how]}", points)
     return Bandwidth(
         where.name,
@@ -843,6 +802,10 @@ def bandwidth(
         evidence,
         environment,
     )
+
+
+def _operations(device: Device) -> tuple[str, ...]:
+    return OPERATIONS if device.is_cpu else ("read",)
 
 
 def _timed_stream(
@@ -952,11 +915,7 @@ def measure_stream(
         If the set does not fit.
     """
     where = _device("measure_stream", device)
-    if operation not in (OPERATIONS if where.is_cpu else ("read",)):
-        raise InputError(
-            f"measure_stream: {where.name} has no stream {operation!r}; expected 'read'. Leave "
-            "operation out."
-        )
+    _validate.word("measure_stream", "operation", operation, _operations(where))
     size = _sizes("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
     return _timed_stream(where, operation, size, _validate.deadline("measure_stream", deadline))
 
@@ -977,23 +936,21 @@ def recorded_latency(recording: Recording) -> Latency | None:
     entries = _recorded_timings("recorded_latency", recording, "latency")
     if not entries:
         return None
-    points = []
-    for nbytes, recorded, params in entries:
-        hops = int(params["hops"])
-        points.append(
-            LatencyPoint(
-                nbytes,
-                recorded.median_seconds / hops,
-                _per_hop(recorded.interval_seconds, hops),
-                float(min(recorded.samples_seconds)) / hops,
-                recorded.sample_count,
-                1,
-            )
+    points = tuple(
+        LatencyPoint(
+            nbytes,
+            recorded.median_seconds / params["hops"],
+            _per_hop(recorded.interval_seconds, params["hops"]),
+            float(min(recorded.samples_seconds)) / params["hops"],
+            recorded.sample_count,
+            1,
         )
+        for nbytes, recorded, params in entries
+    )
     return Latency(
         recording.environment.device,
         str(entries[0][2]["method"]),
-        tuple(points),
+        points,
         None,
         _recorded_caches(recording),
         (),

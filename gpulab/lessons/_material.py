@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -722,36 +723,27 @@ def hang(letter: str) -> parallel.RankTimeline:
 
 def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[parallel.RankSpan], float]:
     """Let every rank work until all are done, or until all that are left wait for each other."""
-    at, now = [0] * len(programs), [0.0] * len(programs)
+    left, now = [deque(program) for program in programs], [0.0] * len(programs)
     spans: list[parallel.RankSpan] = []
     while True:
-        for rank, program in enumerate(programs):
-            while at[rank] < len(program) and program[at[rank]][0] == "compute":
-                _, name, seconds = program[at[rank]]
-                spans.append(
-                    parallel.RankSpan(rank, "compute", name, now[rank], now[rank] + seconds)
-                )
-                now[rank] += seconds
-                at[rank] += 1
-        waiting = [
-            program[at[rank]] if at[rank] < len(program) else None
-            for rank, program in enumerate(programs)
-        ]
-        if all(item is None for item in waiting):
-            return spans, max(now)
+        for rank, items in enumerate(left):
+            while items and items[0][0] == "compute":
+                _, name, seconds = items.popleft()
+                begin, now[rank] = now[rank], now[rank] + seconds
+                spans.append(parallel.RankSpan(rank, "compute", name, begin, now[rank]))
         begin = max(now)
-        together = len({item[1] if item else "" for item in waiting}) == 1
+        if not any(left):
+            return spans, begin
+        together = len({items[0][1] if items else "" for items in left}) == 1
         until = begin if together else begin + TIMEOUT_SECONDS
-        for rank, item in enumerate(waiting):
-            if item is not None and until > now[rank]:
-                spans.append(parallel.RankSpan(rank, "idle", item[1], now[rank], until))
-            if item is not None and together:
-                spans.append(
-                    parallel.RankSpan(
-                        rank, "communication", item[1], begin, begin + item[2], _BYTES
-                    )
-                )
-                now[rank] = begin + item[2]
-                at[rank] += 1
+        for rank, items in enumerate(left):
+            if items and until > now[rank]:
+                spans.append(parallel.RankSpan(rank, "idle", items[0][1], now[rank], until))
         if not together:
             return spans, until
+        for rank, items in enumerate(left):
+            _, name, seconds = items.popleft()
+            now[rank] = begin + seconds
+            spans.append(
+                parallel.RankSpan(rank, "communication", name, begin, now[rank], _BYTES)
+            )

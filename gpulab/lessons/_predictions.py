@@ -50,9 +50,16 @@ _SENTENCES = {
     "right": "You were right.",
     "close": "You were close.",
 }
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
-_RATES = {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
+_SCALES: Mapping[str, Mapping[str, float]] = {
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    "storage": {
+        **{"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
+        **{"kB": 1e3, "MB": 1e6, "GB": 1e9},
+    },
+    "bandwidth": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+    "ratio": {"x": 1.0, "times": 1.0},
+    "percent": {"%": 1.0},
+}
 # What people write for a speed-up and a share; "%" is kept as a percentage, 0 to 100.
 _WORDS = {"ratio": ("x", "×", "times"), "percent": ("%", "percent")}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
@@ -70,6 +77,15 @@ _THOUSAND = 999.5  # of a percentage three digits are shown
 _NUMBER = re.compile(
     r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*",
     re.DOTALL,
+)
+# What follows the digits that were read, and what is expected in its place.
+_TYPING = (
+    (
+        r",\d",
+        "a decimal point, such as 1.5 (a comma separates thousands: 1,500)",
+        "Write it with a point.",
+    ),
+    (r"\d", "one number, such as 1500", "Write the number without spaces."),
 )
 # How like a choice an answer must be to count as its misspelling, and each of its words one of the
 # choice's: "then" is "than", and "before" is not "after".
@@ -98,8 +114,8 @@ class KeptAnswer(NamedTuple):
 class Prediction:
     """A question whose answer is kept before the measurement is shown.
 
-    The fields are constant; the learner's answers are read from the progress file by ``answer``,
-    ``later`` and ``revealed``, so that all views of the same id agree.
+    The fields are constant; the learner's answers are read from the progress file by ``answer``
+    and ``revealed``, so that all views of the same id agree.
 
     Attributes
     ----------
@@ -124,12 +140,6 @@ class Prediction:
     def answer(self) -> KeptAnswer | None:
         """The first answer given before the measurement was shown, or None."""
         return _kept(self._entry.get("first"))
-
-    @property
-    def later(self) -> tuple[KeptAnswer, ...]:
-        """Answers that came after the first or after the measurement; they are not counted."""
-        kept = (_kept(item) for item in self._entry.get("later", []))
-        return tuple(item for item in kept if item is not None)
 
     @property
     def revealed(self) -> str | None:
@@ -439,12 +449,9 @@ class Unit:
             raise _refused(unreadable, expected, "Answer with a number.") from error
         if word in ("", self.name) or (self.kind == "count" and word == _singular(self.name)):
             return number * self.scale
-        if re.match(r",\d", word):
-            expected = "a decimal point, such as 1.5 (a comma separates thousands: 1,500)"
-            raise _refused(unreadable, expected, "Write it with a point.")
-        if word[0].isdecimal():
-            expected = "one number, such as 1500"
-            raise _refused(unreadable, expected, "Write the number without spaces.")
+        for pattern, expected, advice in _TYPING:
+            if re.match(pattern, word):
+                raise _refused(unreadable, expected, advice)
         if word.lower() in _WORDS.get(self.kind, ()):
             return number
         try:
@@ -488,12 +495,8 @@ def _unit_of(name: str) -> Unit:
     """Return the unit of that name; an unknown word is taken as a noun that is counted
     ("elements").
     """
-    for kind, table in (("time", _SECONDS), ("storage", _BYTES), ("bandwidth", _RATES)):
-        if name in table:
-            return Unit(name, kind, table[name])
-    if name in ("x", "times"):
-        return Unit("x", "ratio", 1.0)
-    return Unit(name, "percent" if name == "%" else "count", 1.0)
+    kind = next((kind for kind, scales in _SCALES.items() if name in scales), "count")
+    return Unit("x" if kind == "ratio" else name, kind, _SCALES.get(kind, {}).get(name, 1.0))
 
 
 def _refused(what: str, expected: str, advice: str) -> InputError:

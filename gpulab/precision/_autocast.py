@@ -243,11 +243,12 @@ def autocast_policy(
         names = tuple(name for name in names if name in seen)
     elif operators is None:
         names = tuple(name for listed in _lists(kind).values() for name in listed)
-    rows = []
-    for name in names:
-        policy, first, second, note = seen.get(name, unseen)
-        rows.append(AutocastRow(name, policy, documented(kind, name), first, second, note))
-    return AutocastPolicy(kind, chosen, tuple(rows), evidence)
+    rows = tuple(
+        AutocastRow(name, policy, documented(kind, name), *rest)
+        for name in names
+        for policy, *rest in (seen.get(name, unseen),)
+    )
+    return AutocastPolicy(kind, chosen, rows, evidence)
 
 
 def _on_device(names: Sequence[str], where: devices.Device, dtype: str) -> dict[str, Seen]:

@@ -622,6 +622,8 @@ def running_sum(values: list[float], one: Format, draws: list[float] | None = No
     to the next number as its chance.
     """
     lowest, kept, largest = one.emin, one.mantissa_bits, one.largest
+    # what a sum beyond the largest number becomes
+    beyond = {"infinity": math.inf, "nan": math.nan, "saturate": largest}[one.overflow]
     nearest: float
     total = 0.0
     for place, value in enumerate(values):
@@ -641,21 +643,8 @@ def running_sum(values: list[float], one: Format, draws: list[float] | None = No
             nearest = math.copysign(down + (draws[place] < abs(steps) - down), steps)
         total = nearest * unit
         if abs(total) > largest:
-            total = in_range(total, one)
+            total = math.copysign(beyond, total)
     return total
-
-
-def in_range(value: float, one: Format) -> float:
-    """Return a number of a float format's grid, as it would be without an end, as the format's own
-    rule has it: what ``finished`` does.
-    """
-    if math.isnan(value):
-        return one.nan_becomes
-    if abs(value) <= one.largest:
-        return value
-    return math.copysign(
-        {"infinity": math.inf, "nan": math.nan, "saturate": one.largest}[one.overflow], value
-    )
 
 
 _EVIDENCE = Evidence.modelled(

@@ -528,16 +528,12 @@ def gradient_window(
             "int8 has a scale of its own."
         )
     factor = _validate.positive("gradient_window", "scale", scale, "Pass for example 1024.")
-    if isinstance(tolerance, bool) or not _validate.is_finite(tolerance) or not 0 <= tolerance <= 1:
-        raise InputError(
-            f"gradient_window: tolerance={shown(tolerance)}; expected a share from 0 to 1. Pass "
-            "for example 0.01."
-        )
+    room = _validate.within("gradient_window", "tolerance", tolerance, 0, 1)
     sizes, evidence, label = magnitudes_of("gradient_window", gradients, which)
     kept = sizes.sorted_magnitudes
     exponents, counts = histogram(kept)
     vanishing, subnormal, overflowing = shares(kept, one, factor)
-    low, high = safe_scales(kept, one, float(tolerance))
+    low, high = safe_scales(kept, one, room)
     return GradientWindow(
         label=label,
         which=sizes.kind,
@@ -554,7 +550,7 @@ def gradient_window(
         largest=sizes.largest or 0.0,
         lowest_scale=low,
         highest_scale=high,
-        tolerance=float(tolerance),
+        tolerance=room,
         evidence=evidence or _GIVEN,
     )
 

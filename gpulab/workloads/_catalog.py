@@ -64,10 +64,6 @@ def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> 
     return _registry.relative_difference(_registry.reference_copy(result[:1, :, at]), reference)
 
 
-def _solve(a: Any, b: Any) -> Any:
-    return _torch().linalg.solve(a, b)
-
-
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Refine the result in float64 until it has converged: the distance that it moved is its error.
 
@@ -158,7 +154,7 @@ register(
         summary="the solution of one linear system",
         size_meaning="equations",
         sizes=(16, 64, 256, 1024, 2048, 4096, 6144),
-        function=_solve,
+        function=lambda a, b: _torch().linalg.solve(a, b),
         flops=lambda w: 2 / 3 * w.n**3 + 2 * w.n**2,
         nbytes=lambda w: (w.n**2 + 2 * w.n) * w.itemsize,
         make_inputs=lambda w, g: (draw.well_conditioned(g, w.n), draw.normal(g, w.n)),
@@ -477,11 +473,16 @@ def _convolution_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
     )
 
 
-def _register_convolution(name: str, summary: str, params: dict[str, int]) -> None:
+_CONVOLUTIONS: tuple[tuple[str, str, dict[str, int]], ...] = (
+    ("conv2d", "a 3x3 convolution, every output channel from every input channel", {}),
+    ("grouped_conv2d", "a 3x3 convolution within groups of channels", {"groups": 8}),
+    ("depthwise_conv2d", "a 3x3 convolution of each channel separately", {}),
+)
+for _name, _summary, _own_params in _CONVOLUTIONS:
     register(
         WorkloadSpec(
-            name=name,
-            summary=summary,
+            name=_name,
+            summary=_summary,
             size_meaning="images in the batch",
             sizes=(1, 2, 4, 16, 64, 256),
             function=lambda x, weight: _functional().conv2d(
@@ -490,7 +491,7 @@ def _register_convolution(name: str, summary: str, params: dict[str, int]) -> No
             flops=lambda w: 2 * w.n * w.params["side"] ** 2 * _weights(w),
             nbytes=lambda w: (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize,
             make_inputs=_convolution_inputs,
-            params=params,
+            params={"channels": 128, "side": 32, **_own_params},
             counts="2 n s^2 c^2/g 9 FLOPs for images of side s, c channels in and out, g groups; "
             "images and filters read, images written",
             # PyTorch's float64 convolutions on a CPU are slow, depthwise ones above all: three
@@ -506,23 +507,6 @@ def _register_convolution(name: str, summary: str, params: dict[str, int]) -> No
             ),
         )
     )
-
-
-_register_convolution(
-    "conv2d",
-    "a 3x3 convolution, every output channel from every input channel",
-    {"channels": 128, "side": 32},
-)
-_register_convolution(
-    "grouped_conv2d",
-    "a 3x3 convolution within groups of channels",
-    {"channels": 128, "side": 32, "groups": 8},
-)
-_register_convolution(
-    "depthwise_conv2d",
-    "a 3x3 convolution of each channel separately",
-    {"channels": 128, "side": 32},
-)
 
 
 # -------------------------------------------------------------------------------------------------
