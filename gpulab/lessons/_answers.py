@@ -253,16 +253,8 @@ _READERS: dict[str, Callable[[Kept, int], Any]] = {
 }
 
 
-def keep_result(result: Result) -> Kept | None:
-    """Return a result as JSON values, or None where it is larger than what is kept; never
-    raises.
-    """
-    kept = keep(result)
-    return kept["value"] if kept["kind"] == "value" else None
-
-
 def restore_result(kept: Any) -> Any:
-    """Return the result that ``keep_result`` kept.
+    """Return the result whose value ``keep`` kept.
 
     Raises
     ------

@@ -343,7 +343,7 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
             saw = _answers.restore_result(job.get("seen"))
             if not isinstance(saw, exercise.seen.kind):
                 raise _answers.NotKeptError("the file is damaged here")
-            exercise.seen.put(saw)
+            content.KEPT[exercise.seen.name] = saw
         if exercise.answer_is_file and job["kept"].get("kind") != "file":
             raise _answers.NotKeptError("the report has the name of a file, but not its text")
         if by == CODE and FORKS:

@@ -744,6 +744,4 @@ def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[parallel.RankSpan], 
         for rank, items in enumerate(left):
             _, name, seconds = items.popleft()
             now[rank] = begin + seconds
-            spans.append(
-                parallel.RankSpan(rank, "communication", name, begin, now[rank], _BYTES)
-            )
+            spans.append(parallel.RankSpan(rank, "communication", name, begin, now[rank], _BYTES))

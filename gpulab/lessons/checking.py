@@ -84,24 +84,16 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
 
     context = contextvars.copy_context()  # so that prints of the learner's code reach this cell
     thread = threading.Thread(target=lambda: context.run(target), name="gpulab-check", daemon=True)
+    goes_on = "could not be ended and continues in the background: restart the kernel."
     try:
         thread.start()
         in_time = _wait(thread, done, limit_seconds)
     except KeyboardInterrupt:
-        if not _end(thread, done):
-            text = (
-                "The check was interrupted, but your code could not be ended and continues in the "
-                "background: restart the kernel."
-            )
-            raise NotAttempted(text) from None
-        raise
+        if _end(thread, done):
+            raise
+        raise NotAttempted(f"The check was interrupted, but your code {goes_on}") from None
     if not in_time:
-        ended = _end(thread, done)
-        rest = (
-            ""
-            if ended
-            else " It could not be ended and continues in the background: restart the kernel."
-        )
+        rest = "" if _end(thread, done) else f" It {goes_on}"
         raise Refused(
             f"Your code did not finish within {limit_seconds:g} s. Does it contain an endless "
             f"loop?{rest}"
@@ -410,11 +402,11 @@ def _has_stub_body(function: Any, exercise: Exercise) -> bool:
 
 def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
     kept = _answers.keep(answer, exercise.answer_is_file)
-    saw = exercise.seen.get() if exercise.seen is not None else None
-    seen = None if saw is None else _answers.keep_result(saw)
+    saw = content.KEPT.get(exercise.seen.name) if exercise.seen is not None else None
+    seen = None if saw is None else _answers.keep(saw).get("value")
 
-    def edit(content: dict[str, Any]) -> None:
-        entry = content["exercises"].setdefault(result.id, {})
+    def edit(progress: dict[str, Any]) -> None:
+        entry = progress["exercises"].setdefault(result.id, {})
         entry["attempts"] = entry.get("attempts", 0) + 1
         entry["last"] = {"state": result.state, "date": _progress.now()}
         # passed once stays passed, with the answer that passed

@@ -252,7 +252,9 @@ class Classroom(Result):
         checks = [c for each in self.students for c in each.report.checks if c.attempts]
         known = content.exercises()
         tried = {id: [c for c in checks if c.id == id] for id in known}
-        failed = Counter({id: sum(c.state != "passed" for c in tried[id]) for id in known if tried[id]})
+        failed = Counter(
+            {id: sum(c.state != "passed" for c in tried[id]) for id in known if tried[id]}
+        )
         rows = tuple(
             (
                 id,

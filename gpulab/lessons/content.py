@@ -108,14 +108,6 @@ class Seen:
     name: str
     kind: type[Result]
 
-    def get(self) -> Any:
-        """Return the result that the learner saw, or None if there is none yet."""
-        return KEPT.get(self.name)
-
-    def put(self, result: Any) -> None:
-        """Set the result, to check an answer again on another machine."""
-        KEPT[self.name] = result
-
 
 @dataclass(frozen=True)
 class Exercise:

@@ -89,17 +89,7 @@ class SumError(Result):
         InputError
             If it was not tried.
         """
-        wanted = (values, accumulator or values, order)
-        found = [row for row in self.rows if (row.values, row.accumulator, row.order) == wanted]
-        if not found:
-            tried = "; ".join(
-                f"{row.values} in {row.accumulator}, {row.order}" for row in self.rows
-            )
-            raise InputError(
-                f"row: no sum of {shown(wanted)}; expected one of: {tried}. Pass formats= to "
-                "sum_error."
-            )
-        return found[0]
+        return _tried("sum", self.rows, (values, accumulator or values, order))
 
     def __repr__(self) -> str:
         return (
@@ -117,6 +107,18 @@ class SumError(Result):
             *rows,
             ("exact", "", "", f"{self.exact:.8g}", ""),
         ]
+
+
+def _tried(what: str, rows: Iterable[Any], wanted: tuple[Any, ...]) -> Any:
+    """Return the row that begins with these words."""
+    known = [row[: len(wanted)] for row in rows]
+    if wanted not in known:
+        ways = "; ".join(f"{values} in {', '.join(rest)}" for values, *rest in known)
+        raise InputError(
+            f"row: no {what} of {shown(wanted)}; expected one of: {ways}. Pass formats= to "
+            "have it among them."
+        )
+    return list(rows)[known.index(wanted)]
 
 
 def percent(ratio: float) -> str:
@@ -272,16 +274,7 @@ class ProductError(Result):
         InputError
             If it was not tried.
         """
-        found = [
-            row for row in self.rows if (row.operands, row.accumulator) == (operands, accumulator)
-        ]
-        if not found:
-            tried = "; ".join(f"{row.operands} in {row.accumulator}" for row in self.rows)
-            raise InputError(
-                f"row: no product of {shown(operands)} in {shown(accumulator)}; expected one of: "
-                f"{tried}."
-            )
-        return found[0]
+        return _tried("product", self.rows, (operands, accumulator))
 
     def __repr__(self) -> str:
         m, k, n = self.shape

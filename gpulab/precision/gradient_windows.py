@@ -288,8 +288,6 @@ def magnitudes_of(
         return (source.all if name == "all" else source.kind(name)), source.evidence, source.label
     if isinstance(source, Magnitudes):
         return source, None, source.kind
-    if isinstance(source, dict):
-        source = list(source.values())
     arrays = (
         source
         if isinstance(source, (list, tuple)) and any(np.ndim(each) for each in source)
@@ -304,12 +302,8 @@ def magnitudes_of(
     return found, None, "given"
 
 
-def exponent_of(value: float) -> int:
-    """Return the power of two that a positive number begins with."""
-    return math.frexp(value)[1] - 1
-
-
-_POWERS = range(-126, 128)  # scales that are powers of two, as float32 holds them
+# powers of two, as float32 holds them
+_SCALES = [math.ldexp(1.0, power) for power in range(-126, 128)]
 _GIVEN = Evidence.modelled(
     "the numbers that were given, in full",
     "the format's own rounding, exactly",
@@ -561,7 +555,7 @@ def histogram(kept: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """
     if not kept.size:
         return (), ()
-    low, high = exponent_of(float(kept[0])), exponent_of(float(kept[-1]))
+    low, high = (math.frexp(end)[1] - 1 for end in (kept[0], kept[-1]))
     edges = np.searchsorted(kept, np.ldexp(1.0, np.arange(low, high + 2)), side="left")
     edges[-1] = kept.size  # 2**(high + 1) may be infinite
     return tuple(range(low, high + 1)), tuple(np.diff(edges).tolist())
@@ -580,12 +574,7 @@ def shares(kept: np.ndarray, one: Format, scale: float) -> tuple[float, float, f
     small = int(
         np.searchsorted(scaled, one.smallest_normal - one.smallest_subnormal / 2, side="left")
     )
-    threshold = (
-        one.overflow_threshold
-        if one.overflows_at_threshold
-        else math.nextafter(one.overflow_threshold, math.inf)
-    )
-    beyond = kept.size - int(np.searchsorted(scaled, threshold, side="left"))
+    beyond = kept.size - int(np.searchsorted(scaled, _overflows_from(one), side="left"))
     return gone / kept.size, max(0, small - gone) / kept.size, beyond / kept.size
 
 
@@ -596,27 +585,17 @@ def safe_scales(
     which nothing overflows.
     """
     if not kept.size:
-        return math.ldexp(1.0, _POWERS[0]), math.ldexp(1.0, _POWERS[-1])
-    half, top = one.smallest_subnormal / 2, kept[-1:]
-    low: float | None = math.ldexp(1.0, _POWERS[0])
-    if tolerance < 1:  # the smallest gradient that must stay decides
-        pivot = float(kept[math.floor(tolerance * kept.size)])
-        low = next((s for s in _around(half / pivot) if pivot * s > half), None)
-    high = next(
-        (
-            s
-            for s in reversed(_around(one.overflow_threshold / float(top[0])))
-            if shares(top, one, s)[2] == 0
-        ),
-        None,
-    )
+        return _SCALES[0], _SCALES[-1]
+    # the smallest gradient that must stay decides, and the largest
+    first = math.floor(tolerance * kept.size)
+    least, top = float(kept[first]) if first < kept.size else math.inf, float(kept[-1])
+    half, end = one.smallest_subnormal / 2, _overflows_from(one)
+    low = next((scale for scale in _SCALES if least * scale > half), None)
+    high = next((scale for scale in reversed(_SCALES) if top * scale < end), None)
     return low, high
 
 
-def _around(ratio: float) -> list[float]:
-    """Return the powers of two next to a ratio, ascending; the ends of what float32 holds where it
-    lies beyond them.
-    """
-    at = exponent_of(ratio) if 0 < ratio < math.inf else _POWERS[-1] if ratio else _POWERS[0]
-    middle = min(max(at, _POWERS[0] + 1), _POWERS[-1] - 1)
-    return [math.ldexp(1.0, power) for power in (middle - 1, middle, middle + 1)]
+def _overflows_from(one: Format) -> float:
+    """Return the smallest number that goes beyond the format's largest."""
+    middle = one.overflow_threshold
+    return middle if one.overflows_at_threshold else math.nextafter(middle, math.inf)

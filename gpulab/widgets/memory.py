@@ -36,7 +36,6 @@ from gpulab.widgets._instrument import (
 
 _GIB = 2**30
 _BARS = 4  # predictions side by side: the newest, and those before it
-_KEPT = 300  # predictions remembered, so that a slider that moves back answers at once
 _CLASSES = 10
 _BEFORE = {
     "snapshot": "Press Snapshot to account for the device's bytes; the largest tensors are named.",
@@ -436,11 +435,9 @@ class MemoryInspector(FollowingInstrument):
 
 
 def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
-    """Put a prediction at the end, among the newest, and forget the oldest of too many."""
+    """Put a prediction at the end, among the newest; a slider that moves back answers at once."""
     predictions.pop(asked, None)
     predictions[asked] = found
-    if len(predictions) > _KEPT:
-        predictions.pop(next(iter(predictions)))
 
 
 def _room(p: Prediction, capacity: str) -> tuple[float | None, str, str]:

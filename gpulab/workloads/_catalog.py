@@ -64,6 +64,10 @@ def _attention_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> 
     return _registry.relative_difference(_registry.reference_copy(result[:1, :, at]), reference)
 
 
+def _solve(a: Any, b: Any) -> Any:
+    return _torch().linalg.solve(a, b)
+
+
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Refine the result in float64 until it has converged: the distance that it moved is its error.
 
@@ -154,7 +158,7 @@ register(
         summary="the solution of one linear system",
         size_meaning="equations",
         sizes=(16, 64, 256, 1024, 2048, 4096, 6144),
-        function=lambda a, b: _torch().linalg.solve(a, b),
+        function=_solve,
         flops=lambda w: 2 / 3 * w.n**3 + 2 * w.n**2,
         nbytes=lambda w: (w.n**2 + 2 * w.n) * w.itemsize,
         make_inputs=lambda w, g: (draw.well_conditioned(g, w.n), draw.normal(g, w.n)),

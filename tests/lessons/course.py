@@ -71,7 +71,7 @@ def know_this_machine() -> None:
     """Give the checks a machine of round numbers in place of the learner's."""
     seen = {"00.7": contest(), "01.9": CURVE, "03.3": ROOF, "03.6": ROOF}
     for id, result in seen.items():
-        content.exercise(id).seen.put(result)
+        content.KEPT[content.exercise(id).seen.name] = result
 
 
 def answer_of(exercise: Exercise, source: str) -> Any:

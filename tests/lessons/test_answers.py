@@ -292,7 +292,7 @@ def test_ends_of_levels_on_other_curves(approved: Any) -> None:
     """01.9 compares with the curve that the learner saw."""
     text = ""
     for rises, answer in RISES:
-        content.exercise("01.9").seen.put(risen(rises))
+        content.KEPT["latency curve"] = risen(rises)
         text += f"{rises}: {[round(one) for one in answer]}\n    {checked('01.9', answer)}"
     assert text == approved
 
@@ -300,7 +300,7 @@ def test_ends_of_levels_on_other_curves(approved: Any) -> None:
 def test_a_contest_that_is_not_won_for_good(approved: Any) -> None:
     """00.7: ahead at 1, even at 2 and behind at 4; a CPU that wins everywhere."""
     rows = ((1, 1.0, 0.2, 0.5), (2, 1.0, 1.0, 1.0), (4, 1.0, 0.5, 2.0))
-    content.exercise("00.7").seen.put(contest(rows))
+    content.KEPT["contest matmul"] = contest(rows)
     assert "".join(checked("00.7", answer) for answer in ("never", 1, 2, 4, 3)) == approved
 
 
