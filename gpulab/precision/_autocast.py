@@ -252,11 +252,10 @@ def autocast_policy(
 
 
 def _on_device(names: Sequence[str], where: devices.Device, dtype: str) -> dict[str, Seen]:
-    low, generator = getattr(torch, dtype), torch.Generator().manual_seed(0)
+    low = getattr(torch, dtype)
 
-    def make(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Any]) -> list[Any]:
-        drawn = [torch.rand(shape, generator=generator).mul_(0.5).add_(0.25) for shape in shapes]
-        return [x.to(str(where)).to(dtype) for x, dtype in zip(drawn, dtypes, strict=True)]
+    def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.rand(shape).to(str(where), dtype)
 
     kept = torch.random.fork_rng(devices=[where.index or 0] if where.torch_type == "cuda" else [])
     with (
@@ -608,18 +607,20 @@ def documented(kind: str, operator: str) -> str:
     )
 
 
-Maker = Callable[[Sequence[tuple[int, ...]], Sequence[torch.dtype]], list[torch.Tensor]]
 Kernel = tuple[str, list[str], list[str]]  # name, types given, types it gave
 # Which kernel this takes depends on the GPU at hand.
 _NEEDS_A_GPU = {"scaled_dot_product_attention": "which kernel it takes depends on the GPU"}
 
 
+Maker = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+
+
 def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
-    """Return the policy of one operator; autocast is on already."""
+    """Return the policy of one operator, with inputs of a maker's; autocast is on already."""
     function, shapes = CASES[name]
 
     def run(*dtypes: torch.dtype) -> list[Kernel]:
-        inputs = make(shapes, dtypes)
+        inputs = list(map(make, shapes, dtypes))
         seen = KernelTypes()
         with seen:
             function(*inputs)
@@ -663,13 +664,8 @@ def _fake(low: torch.dtype) -> dict[str, Seen]:
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", low)
 
-    def make(
-        shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype]
-    ) -> list[torch.Tensor]:
-        return [
-            torch.empty(shape, dtype=dtype, device="cuda")
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        ]
+    def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
 
     # Without gradients: with them, a build without CUDA aborts the process.
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
