@@ -399,21 +399,22 @@ def progress(notebook: str = "") -> Progress:
         If there is no such notebook.
     """
     lessons, kept = content.chosen(notebook, "progress"), read()
-    rows: list[ProgressRow] = []
-    for lesson in lessons:
-        for id in lesson.ids:
-            if id in lesson.questions:
-                rows.append(_prediction_row(id, kept["predictions"].get(id) or {}))
-            else:
-                entry = kept["exercises"].get(id) or {}
-                attempts, state = int(entry.get("attempts") or 0), entry.get("state")
-                detail = plural(attempts, "attempt") if attempts else ""
-                title = lesson.exercises[id].title
-                rows.append(
-                    ProgressRow(id, "exercise", title, str(state or "not attempted"), detail)
-                )
+    rows = [
+        _prediction_row(id, kept["predictions"].get(id) or {})
+        if id in lesson.questions
+        else _exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {})
+        for lesson in lessons
+        for id in lesson.ids
+    ]
     totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
     return Progress(tuple(rows), *totals, named(), fault() or "")
+
+
+def _exercise_row(id: str, title: str, entry: Mapping[str, Any]) -> ProgressRow:
+    attempts, state = int(entry.get("attempts") or 0), str(entry.get("state") or "not attempted")
+    return ProgressRow(
+        id, "exercise", title, state, plural(attempts, "attempt") if attempts else ""
+    )
 
 
 def _prediction_row(id: str, entry: Mapping[str, Any]) -> ProgressRow:

@@ -34,8 +34,6 @@ class Launch:
     arguments : tuple
         Arrays and numbers.
     dynamic_shared_bytes : int
-    words : tuple of str
-        How the arguments are written in code; determined from the caller's variables if not given.
 
     Raises
     ------
@@ -48,7 +46,6 @@ class Launch:
     block: Any
     arguments: tuple[Any, ...]
     dynamic_shared_bytes: int = 0
-    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, extent in (("grid", self.grid), ("block", self.block)):
@@ -96,20 +93,17 @@ class Launch:
         """Return the source of the call's arguments: the variables that hold the arrays, else the
         parameters; numbers as literals.
         """
-        words = self.words or self._words()
-        return ", ".join([self.name, str(self.grid), str(self.block), *words])
-
-    def _words(self) -> list[str]:
         # in one go: a cell may define names while the work's thread looks
         there = list(getattr(_function(self.kernel), "__globals__", {}).items())
         variables = {id(value): name for name, value in there if not name.startswith("_")}
         parameters = dict(enumerate(self.parameters))
-        return [
+        words = (
             variables.get(id(argument), parameters.get(k, f"argument{k}"))
             if np.ndim(argument)
             else repr(argument)
             for k, argument in enumerate(self.arguments)
-        ]
+        )
+        return ", ".join([self.name, str(self.grid), str(self.block), *words])
 
     def copies(self) -> list[Any]:
         """Return the arguments with copies of the arrays: strides stay, and memory that several of
@@ -201,6 +195,5 @@ def example_launch(name: str) -> Launch:
     # As IPython does for its cells: without a time of change, the text is found again by inspect
     # and never thrown away.
     linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
-    words = tuple(inspect.signature(names[name]).parameters)
-    arguments = tuple(names[word] for word in words)
-    return Launch(names[name], *EXAMPLES[name][1:], arguments, words=words)
+    arguments = tuple(names[word] for word in inspect.signature(names[name]).parameters)
+    return Launch(names[name], *EXAMPLES[name][1:], arguments)

@@ -365,6 +365,36 @@ class TransferExplorer(Instrument):
 
     def make_controls(self) -> list[Control]:
         """Return the view, then the controls of each view; the modelled link serves all three."""
+        here = [
+            (str(d), f"{d.name}{': host copy' if d.is_cpu else ''}")
+            for d in reversed(devices.available())
+        ]
+        machines = [(_NONE, "none"), *recordings.readable()]
+        seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
+        # of each sweep that is shown; the live one comes first
+        series = [
+            (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
+            for where, s, name in self._sweeps()
+            for one in s.series
+        ]
+        against = [
+            (str(d), f"{d.name} (this machine)") for d in devices.available() if not d.is_cpu
+        ]
+        against += [
+            (f"recording {name}", f"{recording.environment.device} (recorded)")
+            for name, recording in recordings.of_accelerators().items()
+        ]
+        sizes = [(n, rounded(format_bytes(n))) for n in (_MIB * 2**k for k in range(9))]
+        default = transfer.link("pcie4-x16")
+        # what decides the result of a view's action, and what only shows it
+        own: dict[str, dict[str, Any]] = {
+            view: {"views": (view,), "for_actions": (view,)}
+            for view in ("sweep", "break_even", "overlap")
+        }
+        shown: dict[str, dict[str, Any]] = {
+            view: {"views": (view,), "shows_only": True} for view in ("sweep", "overlap")
+        }
+        modelled: dict[str, Any] = {"shows_only": True, "when": _uses_link}
         return [
             Choice(
                 name="view",
@@ -378,34 +408,12 @@ class TransferExplorer(Instrument):
                 shows_only=True,
                 help="Each view has its own button.",
             ),
-            *self._sweep_controls(),
-            *self._break_even_controls(),
-            *self._overlap_controls(),
-            *self._link_controls(),
-        ]
-
-    def _sweep_controls(self) -> list[Control]:
-        here = [
-            (str(d), f"{d.name}{': host copy' if d.is_cpu else ''}")
-            for d in reversed(devices.available())
-        ]
-        machines = [(_NONE, "none"), *recordings.readable()]
-        seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
-        # of each sweep that is shown; the live one comes first
-        series = [
-            (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
-            for where, s, name in self._sweeps()
-            for one in s.series
-        ]
-        ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
-        shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
-        return [
             Choice(
                 name="device",
                 label="Measure",
                 options=here,
                 help="Copies to and from a device, or within host memory.",
-                **ours,
+                **own["sweep"],
             ),
             Slider(
                 name="deadline",
@@ -413,14 +421,14 @@ class TransferExplorer(Instrument):
                 options=seconds,
                 default=5.0,
                 help="More time gives more precise points.",
-                **ours,
+                **own["sweep"],
             ),
             Choice(
                 name="recorded",
                 label="Recorded machine",
                 options=machines,
                 help="Measurements of a named machine, shown for comparison.",
-                **{**shown, "views": ("sweep", "overlap")},
+                **{**shown["sweep"], "views": ("sweep", "overlap")},
             ),
             Choice(
                 name="quantity",
@@ -428,7 +436,7 @@ class TransferExplorer(Instrument):
                 options=(("seconds", "time"), ("rate", "rate")),
                 radio=True,
                 help="Time over size shows the latency, rate over size shows the bandwidth.",
-                **shown,
+                **shown["sweep"],
             ),
             Choice(
                 name="series",
@@ -436,7 +444,7 @@ class TransferExplorer(Instrument):
                 options=series or ((_NONE, "none yet"),),
                 help="The series whose time is fitted as latency + size / bandwidth, with the 95 % "
                 "band for a new measurement.",
-                **shown,
+                **shown["sweep"],
             ),
             Number(
                 name="predict_mebibytes",
@@ -447,41 +455,29 @@ class TransferExplorer(Instrument):
                 maximum=2**20,
                 suggestions=tuple(float(2**k) for k in range(-10, 11)),
                 help="Its time is predicted by the fit, or by the modelled link.",
-                **shown,
+                **shown["sweep"],
             ),
             Switch(
                 name="link_shown",
                 label="Modelled link beside",
                 default=True,
                 help="Draw the modelled link as a dashed line.",
-                **shown,
+                **shown["sweep"],
             ),
-        ]
-
-    def _break_even_controls(self) -> list[Control]:
-        against = [
-            (str(d), f"{d.name} (this machine)") for d in devices.available() if not d.is_cpu
-        ]
-        against += [
-            (f"recording {name}", f"{recording.environment.device} (recorded)")
-            for name, recording in recordings.of_accelerators().items()
-        ]
-        ours: dict[str, Any] = {"views": ("break_even",), "for_actions": ("break_even",)}
-        return [
             Choice(
                 name="workload",
                 label="Workload",
                 options=workloads.names(),
                 default="matmul",
                 help="Computed at its usual sizes.",
-                **ours,
+                **own["break_even"],
             ),
             Choice(
                 name="against",
                 label="CPU against",
                 options=[*against, ("model", "H200 over the modelled link")],
                 help="The accelerator; the CPU is measured live.",
-                **ours,
+                **own["break_even"],
             ),
             Slider(
                 name="search_deadline",
@@ -489,15 +485,8 @@ class TransferExplorer(Instrument):
                 options=[(float(s), f"{s} s") for s in (5, 10, 20, 40)],
                 default=10.0,
                 help="Sizes whose calls would take longer are left out and listed.",
-                **ours,
+                **own["break_even"],
             ),
-        ]
-
-    def _overlap_controls(self) -> list[Control]:
-        ours: dict[str, Any] = {"views": ("overlap",), "for_actions": ("overlap",)}
-        shown: dict[str, Any] = {"views": ("overlap",), "shows_only": True}
-        sizes = [(n, rounded(format_bytes(n))) for n in (_MIB * 2**k for k in range(9))]
-        return [
             Choice(
                 name="way",
                 label="Timeline",
@@ -506,7 +495,7 @@ class TransferExplorer(Instrument):
                 radio=True,
                 help="The modelled timeline is updated with "
                 "each control; the measured one is made when you press its button.",
-                **shown,
+                **shown["overlap"],
             ),
             Slider(
                 name="nbytes",
@@ -514,7 +503,7 @@ class TransferExplorer(Instrument):
                 options=sizes,
                 default=64 * _MIB,
                 help="Copied once, then computed on.",
-                **ours,
+                **own["overlap"],
             ),
             Slider(
                 name="chunks",
@@ -523,7 +512,7 @@ class TransferExplorer(Instrument):
                 default=8,
                 help="More chunks hide more, until the latency of each copy costs more than it "
                 "hides.",
-                **ours,
+                **own["overlap"],
             ),
             Slider(
                 name="compute_ratio",
@@ -532,22 +521,15 @@ class TransferExplorer(Instrument):
                 default=1.0,
                 help="The time of the modelled compute relative to one copy of all bytes.",
                 when=_uses_link,
-                **shown,
+                **shown["overlap"],
             ),
-        ]
-
-    @staticmethod
-    def _link_controls() -> list[Control]:
-        default = transfer.link("pcie4-x16")
-        shown: dict[str, Any] = {"shows_only": True, "when": _uses_link}
-        return [
             Choice(
                 name="link",
                 label="Modelled link",
                 options=transfer.link_names(),
                 default=default.name,
                 help="Sets latency and bandwidth to those published for such a link.",
-                **shown,
+                **modelled,
             ),
             Slider(
                 name="latency_seconds",
@@ -558,7 +540,7 @@ class TransferExplorer(Instrument):
                 ],
                 default=default.latency_seconds,
                 help="The time of a copy of zero bytes.",
-                **shown,
+                **modelled,
             ),
             Slider(
                 name="bandwidth_bytes_per_second",
@@ -571,7 +553,7 @@ class TransferExplorer(Instrument):
                 ],
                 default=default.bandwidth_bytes_per_second,
                 help="The rate that large copies approach.",
-                **shown,
+                **modelled,
             ),
         ]
 
