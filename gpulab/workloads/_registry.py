@@ -226,6 +226,13 @@ class Workload:
         return float(self.spec.nbytes(self))
 
     @property
+    def working_set_bytes(self) -> float:
+        """Bytes of distinct memory that one call touches at least: the cache level that holds it
+        bounds the rate.
+        """
+        return self.nbytes
+
+    @property
     def memory_bytes(self) -> float:
         """Bytes of device memory that inputs, result and intermediate storage take together,
         estimated.
