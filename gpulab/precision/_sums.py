@@ -89,7 +89,7 @@ class SumError(Result):
         InputError
             If it was not tried.
         """
-        return _tried("sum", self.rows, (values, accumulator or values, order))
+        return _tried("sum", "sum_error", self.rows, (values, accumulator or values, order))
 
     def __repr__(self) -> str:
         return (
@@ -109,16 +109,16 @@ class SumError(Result):
         ]
 
 
-def _tried(what: str, rows: Iterable[Any], wanted: tuple[Any, ...]) -> Any:
+def _tried(what: str, function: str, rows: Sequence[Any], wanted: tuple[Any, ...]) -> Any:
     """Return the row that begins with these words."""
     known = [row[: len(wanted)] for row in rows]
     if wanted not in known:
         ways = "; ".join(f"{values} in {', '.join(rest)}" for values, *rest in known)
         raise InputError(
             f"row: no {what} of {shown(wanted)}; expected one of: {ways}. Pass formats= to "
-            "have it among them."
+            f"{function}."
         )
-    return list(rows)[known.index(wanted)]
+    return rows[known.index(wanted)]
 
 
 def percent(ratio: float) -> str:
@@ -274,7 +274,7 @@ class ProductError(Result):
         InputError
             If it was not tried.
         """
-        return _tried("product", self.rows, (operands, accumulator))
+        return _tried("product", "matmul_error", self.rows, (operands, accumulator))
 
     def __repr__(self) -> str:
         m, k, n = self.shape
