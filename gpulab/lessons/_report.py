@@ -523,9 +523,9 @@ def _contents(made: StudentReport) -> list[str]:
             "It has no answer for these exercises, so they cannot be graded from it: "
             f"{', '.join(missing)}."
         )
-    for what, where in _traces(made):
-        lines.append(f"Check it before you send it: {what} appears in {where}.")
-    return lines
+    return lines + [
+        f"Check it before you send it: {what} appears in {where}." for what, where in _traces(made)
+    ]
 
 
 def _traces(made: StudentReport) -> list[tuple[str, str]]:

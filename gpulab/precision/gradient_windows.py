@@ -130,11 +130,11 @@ class Gradients(Result):
             for values, weight in zip(kept, weights, strict=True)
         ]
         joined = np.sort(np.concatenate(thinned)) if thinned else np.zeros(0)
-        count, zeros = (
-            sum(each.count for each in self.kinds),
-            sum(each.zeros for each in self.kinds),
+        numbers = (
+            sum(getattr(each, name) for each in self.kinds)
+            for name in ("count", "zeros", "not_finite")
         )
-        return Magnitudes("all", count, zeros, sum(each.not_finite for each in self.kinds), joined)
+        return Magnitudes("all", *numbers, joined)
 
     def __repr__(self) -> str:
         words = [

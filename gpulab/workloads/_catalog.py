@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -626,12 +627,12 @@ def _cnn_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
 
 def _cnn_layers(w: Workload) -> list[tuple[int, int, int]]:
     """Return (side, channels in, channels out) of each convolution of ``networks.cnn``."""
-    layers, source = [], _IMAGE_CHANNELS
-    for stage in range(_STAGES):
-        side, wide = w.params["side"] // 2**stage, w.params["width"] * 2**stage
-        layers += [(side, source, wide), (side, wide, wide)]
-        source = wide
-    return layers
+    widths = [_IMAGE_CHANNELS, *(w.params["width"] * 2**stage for stage in range(_STAGES))]
+    return [
+        (w.params["side"] // 2**stage, source, wide)
+        for stage, (before, wide) in enumerate(itertools.pairwise(widths))
+        for source in (before, wide)
+    ]
 
 
 def _cnn_flops(w: Workload) -> float:
