@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -109,7 +109,10 @@ class SumError(Result):
         ]
 
 
-def _tried(what: str, function: str, rows: Sequence[Any], wanted: tuple[Any, ...]) -> Any:
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+def _tried(what: str, function: str, rows: Sequence[Row], wanted: tuple[Any, ...]) -> Row:
     """Return the row that begins with these words."""
     known = [row[: len(wanted)] for row in rows]
     if wanted not in known:
