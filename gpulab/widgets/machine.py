@@ -374,7 +374,7 @@ class TransferExplorer(Instrument):
         # of each sweep that is shown; the live one comes first
         series = [
             (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
-            for where, s, name in self._sweeps()
+            for where, (s, name) in self._sweeps().items()
             for one in s.series
         ]
         against = [
@@ -583,28 +583,26 @@ class TransferExplorer(Instrument):
         """The modelled link that the controls describe."""
         return transfer.link(**_link_arguments(self.values))
 
-    def _sweeps(self) -> list[tuple[str, Sweep, str]]:
-        """Return (key, sweep, name) of what was measured here and of the recorded machine that is
+    def _sweeps(self) -> dict[str, tuple[Sweep, str]]:
+        """Return sweep and name of what was measured here and of the recorded machine that is
         chosen.
         """
-        both = [
-            ("live", self.results.get("sweep"), "here"),
-            ("recorded", _recorded_sweep(self.values), self.values.get("recorded", _NONE)),
-        ]
-        return [(key, s, name) for key, s, name in both if s is not None]
+        both = {
+            "live": (self.results.get("sweep"), "here"),
+            "recorded": (_recorded_sweep(self.values), self.values.get("recorded", _NONE)),
+        }
+        return {key: (s, name) for key, (s, name) in both.items() if s is not None}
 
     def _fit_or_why_not(self) -> AlphaBeta | str | None:
         """Return the chosen series' fit, the sentence why it has none (a sweep that was stopped
         early has too few sizes), or None where nothing was measured.
         """
         where, *series = self.values["series"].split(" ")
-        for key, s, _ in self._sweeps():
-            if key == where:
-                try:
-                    return s.fit(*series)
-                except InputError as error:
-                    return str(error)
-        return None
+        s, _ = self._sweeps().get(where, (None, ""))
+        try:
+            return None if s is None else s.fit(*series)
+        except InputError as error:
+            return str(error)
 
     def work(
         self, action: str, values: Values, progress: Progress, stop: Stop
@@ -647,7 +645,7 @@ class TransferExplorer(Instrument):
         found = self._fit_or_why_not()
         fit = found if isinstance(found, AlphaBeta) else None
         nbytes = float(values["predict_mebibytes"]) * _MIB
-        missing = name != _NONE and all(key != "recorded" for key, *_ in sweeps)
+        missing = name != _NONE and "recorded" not in sweeps
         words = [
             *([] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]),
             *([f"Transfers of {name}: not recorded yet."] if missing else []),
@@ -662,7 +660,7 @@ class TransferExplorer(Instrument):
         message = " ".join(words)
         if not sweeps and not links:
             return Drawing(message=message)
-        shown = [s for _, s, _ in sweeps]
+        shown = [s for s, _ in sweeps.values()]
         figure = figures.sweep(
             shown[0] if shown else None,
             fit,
@@ -671,7 +669,7 @@ class TransferExplorer(Instrument):
             links=links,
             at_bytes=nbytes if fit else None,
         )
-        table = _sweep_table([(s, name) for _, s, name in sweeps], links, values["quantity"])
+        table = _sweep_table(list(sweeps.values()), links, values["quantity"])
         evidence = [s.evidence for s in shown] + [link.evidence for link in links]
         notes = [note for s in shown for note in s.notes]
         return Drawing(figure, *table, evidence, notes, message)
