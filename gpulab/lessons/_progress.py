@@ -257,14 +257,13 @@ def policy() -> Policy:
             content = json.loads(read_regular(file))
             chosen = content.get("solutions", "show")
             message = str(content.get("message") or "")
+        if chosen in POLICIES:
+            return Policy(str(chosen), message)
+        fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
     except InputError as error:
         return Policy("withhold", f"{error} Ask your instructor.")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         fault = f'cannot be read ({error}); expected JSON such as {{"solutions": "show"}}'
-        return Policy("withhold", f"{where} {fault}. Ask your instructor.")
-    if chosen in POLICIES:
-        return Policy(str(chosen), message)
-    fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
     return Policy("withhold", f"{where} {fault}. Ask your instructor.")
 
 
@@ -455,29 +454,22 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
         )
     prefix = notebook.partition("_")[0] + "."
     before = read()
-    if not any(
-        key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]
-    ):
+    mine = {
+        part: [key for key in before[part] if key.startswith(prefix)]
+        for part in ("predictions", "exercises")
+    }
+    if not any(mine.values()):
         if len(notebook) == 1 and notebook.isdecimal():
             content.chosen(notebook, "start_again")
         say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
         return
-    moved = 0
 
     def edit(content: dict[str, Any]) -> None:
-        nonlocal moved
-        old = {
-            part: {
-                key: content[part].pop(key) for key in list(content[part]) if key.startswith(prefix)
-            }
-            for part in ("predictions", "exercises")
-        }
-        moved = sum(map(len, old.values()))
-        if moved:
-            content["history"].append({"date": now(), "notebook": notebook, **old})
+        old = {part: {key: content[part].pop(key, {}) for key in mine[part]} for part in mine}
+        content["history"].append({"date": now(), "notebook": notebook, **old})
 
     change(edit, say)
     say(
-        f"{plural(moved, 'answer')} of notebook {prefix[:-1]} moved into the history of "
+        f"{plural(sum(map(len, mine.values())), 'answer')} of notebook {prefix[:-1]} moved into the history of "
         f"{pathlib.Path(named()).name}; you can start again."
     )
