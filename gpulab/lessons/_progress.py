@@ -469,7 +469,8 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
         content["history"].append({"date": now(), "notebook": notebook, **old})
 
     change(edit, say)
+    count = plural(sum(map(len, mine.values())), "answer")
     say(
-        f"{plural(sum(map(len, mine.values())), 'answer')} of notebook {prefix[:-1]} moved into the history of "
+        f"{count} of notebook {prefix[:-1]} moved into the history of "
         f"{pathlib.Path(named()).name}; you can start again."
     )
