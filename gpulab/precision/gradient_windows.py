@@ -130,11 +130,11 @@ class Gradients(Result):
             for values, weight in zip(kept, weights, strict=True)
         ]
         joined = np.sort(np.concatenate(thinned)) if thinned else np.zeros(0)
-        numbers = (
+        count, zeros, not_finite = (
             sum(getattr(each, name) for each in self.kinds)
             for name in ("count", "zeros", "not_finite")
         )
-        return Magnitudes("all", *numbers, joined)
+        return Magnitudes("all", count, zeros, not_finite, joined)
 
     def __repr__(self) -> str:
         words = [

@@ -199,9 +199,11 @@ class PipelineTimeline(Instrument):
         if p is None:
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
         evidence = {one.sentence: one for one in (p.evidence, p.accelerator_evidence)}
+        headers, rows = p.table()
         return Drawing(
             figures.pipeline(p),
-            *p.table(),
+            headers,
+            rows,
             list(evidence.values()),
             p.notes,
             p.sentence,
