@@ -9,10 +9,12 @@ python benchmarks/scaling.py --only batch          the global batch alone
 from __future__ import annotations
 
 import argparse
-import time
+import functools
 from typing import Any
 
-from gpulab import parallel
+import torch
+
+from gpulab import parallel, training
 
 CASES: dict[str, dict[str, Any]] = {
     "strong": {}, "weak": {"mode": "weak"}, "strong, timed wait of 40 ms": {"wait_seconds": 0.04},
@@ -51,26 +53,32 @@ def steps(ranks: int, runs: int, model: str, deadline: float) -> None:
                     )
 
 
-def batch(seeds: int) -> None:
-    """Print what each global batch learned under each rule."""
-    begin = time.perf_counter()
-    found = parallel.global_batch(seeds=seeds)
-    print(
-        f"\n{found.task}, {found.epochs} epochs, {found.optimizer}, {seeds} seeds, "
-        f"{time.perf_counter() - begin:.0f} s"
-    )
-    print(
-        "| learning rate | "
-        + " | ".join(f"{row.global_batch}" for row in found.select(found.rules[0]))
-        + " |"
-    )
-    print("|---" * (1 + len(found.select(found.rules[0]))) + "|")
-    for rule in found.rules:
-        cells = [
-            f"{100 * row.accuracy.mean:.1f} % [{100 * row.accuracy.interval[0]:.1f}, "
-            f"{100 * row.accuracy.interval[1]:.1f}]"
-            for row in found.select(rule)
-        ]
+def sgd(rate: float, start: float, steps: int, parameters: Any) -> torch.optim.Optimizer:
+    """Return SGD whose learning rate rises from ``start`` to ``rate`` in equal parts over steps."""
+    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+    if steps:
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start / rate, total_iters=steps)
+        optimizer.register_step_post_hook(lambda *arguments: warm_up.step())
+    return optimizer
+
+
+def batch(seeds: int, each: int = 16, rate: float = 0.03) -> None:
+    """Print what the global batches of several ranks learned under each rule for the rate."""
+    torch.set_num_threads(1)
+    sizes = [each * ranks for ranks in (1, 4, 8, 16, 32)]
+    items = len(training.task("digits-mlp").train)
+    print(f"\n| {seeds} seeds, 5 epochs | " + " | ".join(map(str, sizes)) + " |")
+    print("|---" * (1 + len(sizes)) + "|")
+    for rule in ("unchanged", "linear", "linear with warm-up"):
+        cells = []
+        for size in sizes:
+            scaled = rate if rule == "unchanged" else rate * size / each
+            steps = items // size if "warm-up" in rule and size > each else 0
+            optimizer = functools.partial(sgd, scaled, rate, steps)
+            options = {"epochs": 5, "batch_size": size, "optimizer": optimizer, "device": "cpu"}
+            found = training.over_seeds("digits-mlp", seeds, **options).accuracy
+            low, high = found.interval
+            cells.append(f"{100 * found.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
         print(f"| {rule} | " + " | ".join(cells) + " |")
 
 

@@ -13,7 +13,7 @@ _NAMES = {
     "_observe": ("Observer", "observe", "unobserved"),
     "_rank_memory": ("largest_batch", "predict_ranks"),
     "_run_schedule": ("run_schedule",),
-    "_scaling": ("global_batch", "scaling", "sweep"),
+    "_scaling": ("scaling", "sweep"),
     "_strategies": ("strategies",),
     "_train": ("train",),
     "model_states": (
@@ -32,8 +32,6 @@ _NAMES = {
         "CollectiveCall",
         "CollectivePoint",
         "CollectiveSweep",
-        "GlobalBatchResult",
-        "GlobalBatchRow",
         "RankMemory",
         "RankReport",
         "RankSpan",

@@ -1,16 +1,10 @@
 """What more ranks bring: measure how a data-parallel step scales over the ranks of a cluster,
 beside what one rank and the link predict, or return what was recorded on a named machine; measure a
-collective over sizes, its time and the bytes that it puts on the wire; and train with the global
-batches of several numbers of ranks.
-
-More ranks mean larger batches and fewer updates, and the learning rate decides what is left. One
-process trains on the whole batch there: averaging the gradients of ranks with equal parts computes
-the same (``gpulab.parallel.train`` shows it), so accuracy needs no ranks.
+collective over sizes, its time and the bytes that it puts on the wire.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,13 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
-from gpulab import _validate, models, training
+from gpulab import _validate, models
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.tracker import one_thread
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
@@ -35,8 +27,6 @@ from gpulab.parallel.rank_results import (
     WAITED,
     CollectivePoint,
     CollectiveSweep,
-    GlobalBatchResult,
-    GlobalBatchRow,
     ScalingMeasurement,
     ScalingResult,
 )
@@ -490,121 +480,3 @@ def _sampled_calls(
         calls = max(FEWEST_SAMPLES - len(seconds), fitting, 1)
         calls = min(calls, _MOST_CALLS - len(seconds))
     return np.array(seconds)
-
-
-RULES = ("unchanged", "linear", "linear with warm-up")
-_MOST_RANKS, _HIGHEST_RATE = 4096, 1e6
-_SEEDS = 3
-# Of SGD; and the epochs over which "linear with warm-up" raises the learning rate.
-_MOMENTUM, _WARM_UP_EPOCHS = 0.9, 1.0
-
-
-def global_batch(
-    task: str | training.Task = "digits-mlp",
-    ranks: Iterable[int] = (1, 4, 8, 16, 32),
-    *,
-    batch: int = 16,
-    epochs: int = 5,
-    learning_rate: float = 0.03,
-    rules: Iterable[str] = RULES,
-    seeds: int | Iterable[int] = _SEEDS,
-) -> GlobalBatchResult:
-    """Train with the global batch of several numbers of ranks, for the same epochs, under rules for
-    the learning rate.
-
-    Parameters
-    ----------
-    task : str or Task
-        One of ``gpulab.training.tasks()``.
-    ranks : iterable of int
-        The global batch is ranks x batch; it must not be larger than the training data.
-    batch : int
-        Samples of each rank.
-    epochs : int
-    learning_rate : float
-        Of SGD with one rank; its momentum is 0.9.
-    rules : iterable of str
-        "unchanged"; "linear": times the ranks; "linear with warm-up": that, reached in equal steps
-        over the first epoch, beginning with the rate of one rank. With one rank all are the same,
-        and are trained once.
-    seeds : int or iterable of int
-        As in ``training.over_seeds``.
-
-    Returns
-    -------
-    GlobalBatchResult
-        Accuracies with 95 % intervals over seeds and test items; evidence MEASURED.
-
-    Raises
-    ------
-    InputError
-        If a number is invalid, or a global batch is larger than the data.
-
-    Notes
-    -----
-    The linear rule and the gradual warm-up are those of Goyal et al., "Accurate, Large Minibatch
-    SGD: Training ImageNet in 1 Hour" (2017), sections 2.1 and 2.2.
-    """
-    job = training.task(task)
-    several = sorted(
-        {
-            _validate.whole("global_batch", "ranks", each, 1, _MOST_RANKS)
-            for each in _validate.items("global_batch", "ranks", ranks)
-        }
-    )
-    wanted = [
-        _validate.word("global_batch", "rule", rule, RULES)
-        for rule in _validate.items("global_batch", "rules", rules)
-    ]
-    if not several or not wanted:
-        raise InputError(
-            "global_batch: ranks or rules is empty; expected at least one of each. Leave them out "
-            "for the defaults."
-        )
-    batch = _validate.whole("global_batch", "batch", batch, 1, 2**20)
-    epochs = _validate.whole("global_batch", "epochs", epochs, 1, 10_000)
-    rate = _validate.within("global_batch", "learning_rate", learning_rate, 1e-9, _HIGHEST_RATE)
-    if not _validate.is_whole(seeds):  # each training takes them anew
-        seeds = tuple(_validate.items("global_batch", "seeds", seeds))
-    if several[-1] * batch > len(job.train):
-        raise InputError(
-            f"global_batch: {plural(several[-1], 'rank')} x {plural(batch, 'sample')} are more "
-            f"than the {len(job.train)} that {job.name} trains on; expected a global batch within "
-            "them. Pass fewer ranks or a smaller batch."
-        )
-    rows: list[GlobalBatchRow] = []
-    with one_thread():
-        for p in several:
-            # with one rank all rules are the same
-            for rule in wanted if p > 1 else wanted[:1]:
-                size, an_epoch = p * batch, len(job.train) // (p * batch)
-                scaled = rate * (1 if rule == RULES[0] else p)
-                ramp = round(_WARM_UP_EPOCHS * an_epoch) if rule == RULES[2] else 0
-                runs = training.over_seeds(
-                    job,
-                    seeds,
-                    epochs=epochs,
-                    batch_size=size,
-                    optimizer=functools.partial(_warm_sgd, scaled, rate, ramp),
-                    device="cpu",
-                )
-                lost = sum(run.ended == "diverged" for run in runs.runs)
-                row = (p, size, scaled, epochs * an_epoch, runs.accuracy, lost)
-                rows += [GlobalBatchRow(name, *row) for name in (wanted if p == 1 else [rule])]
-    rows.sort(key=lambda row: (RULES.index(row.rule), row.ranks))
-    evidence = Evidence.measured(
-        rows[0].accuracy.evidence.device, samples=sum(len(row.accuracy.accuracies) for row in rows)
-    )
-    words = f"SGD with momentum {_MOMENTUM:g}"
-    return GlobalBatchResult(job.name, batch, epochs, words, rate, tuple(rows), evidence)
-
-
-def _warm_sgd(rate: float, start: float, steps: int, parameters: Any) -> torch.optim.Optimizer:
-    """Return SGD whose learning rate rises from ``start`` to ``rate`` in equal parts over so many
-    steps.
-    """
-    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=_MOMENTUM)
-    if steps:
-        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start / rate, total_iters=steps)
-        optimizer.register_step_post_hook(lambda *arguments: warm_up.step())
-    return optimizer

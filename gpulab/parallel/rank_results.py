@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from gpulab.memory.step_memory import LiveTensor, with_margin
 from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
 from gpulab.models.parallelism import PointsByRanks
 from gpulab.results import Result, note_rows
-from gpulab.training import SeedsAccuracy
 from gpulab.transfer import AlphaBeta, fit
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
@@ -998,97 +997,3 @@ class ScalingResult(PointsByRanks, Result):
 
 def _span(interval: tuple[float, float] | None, form: Callable[[float], str]) -> str:
     return "(no interval)" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"
-
-
-class GlobalBatchRow(NamedTuple):
-    """A training with one global batch under one rule for the learning rate.
-
-    Attributes
-    ----------
-    rule : str
-        "unchanged", "linear" or "linear with warm-up".
-    ranks : int
-    global_batch : int
-        ranks x batch of each.
-    learning_rate : float
-        After the warm-up.
-    steps : int
-        Updates; fewer as the batch grows, since the epochs stay.
-    accuracy : SeedsAccuracy
-        Over seeds and test items.
-    diverged : int
-        Number of seeds whose loss became infinite or nan.
-    """
-
-    rule: str
-    ranks: int
-    global_batch: int
-    learning_rate: float
-    steps: int
-    accuracy: SeedsAccuracy
-    diverged: int
-
-    @property
-    def accuracy_text(self) -> str:
-        """Mean and interval, and how many seeds diverged."""
-        low, high = self.accuracy.interval
-        lost = f", {self.diverged} of {len(self.accuracy.accuracies)} diverged"
-        return (
-            f"{100 * self.accuracy.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-            f"{lost if self.diverged else ''}"
-        )
-
-
-@dataclass(frozen=True)
-class GlobalBatchResult(Result):
-    """What the global batch does to learning when everything else stays the same; one process
-    computes what the ranks would.
-
-    Attributes
-    ----------
-    task : str
-    batch : int
-        Of each rank.
-    epochs : int
-    optimizer : str
-    learning_rate : float
-        With one rank.
-    rows : tuple of GlobalBatchRow
-    evidence : Evidence
-    """
-
-    task: str
-    batch: int
-    epochs: int
-    optimizer: str
-    learning_rate: float
-    rows: tuple[GlobalBatchRow, ...]
-    evidence: Evidence
-
-    rows_from: ClassVar[str] = "rows"
-    columns: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
-        "learning rate": lambda row: row.rule,
-        "ranks": lambda row: row.ranks,
-        "global batch": lambda row: row.global_batch,
-        "rate": lambda row: f"{row.learning_rate:.3g}",
-        "updates": lambda row: row.steps,
-        "accuracy (95 % over seeds and items)": lambda row: row.accuracy_text,
-    }
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rules that were tried, in order."""
-        return tuple(dict.fromkeys(row.rule for row in self.rows))
-
-    def select(self, rule: str) -> tuple[GlobalBatchRow, ...]:
-        """Return the rows of one rule, ascending in the global batch."""
-        return tuple(
-            sorted((row for row in self.rows if row.rule == rule), key=lambda row: row.global_batch)
-        )
-
-    def __repr__(self) -> str:
-        sizes = sorted({row.global_batch for row in self.rows})
-        return (
-            f"<{self.task}: global batches of {sizes[0]} to {sizes[-1]} over {self.epochs} epochs, "
-            f"{len(self.rules)} rules>"
-        )

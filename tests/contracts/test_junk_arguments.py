@@ -204,7 +204,6 @@ ELSEWHERE_TOO = {
     "networks.is_whole",
     "parallel.cannot_split",
     "parallel.cluster",
-    "parallel.global_batch",
     "parallel.observe",
     "parallel.run_schedule",
     "parallel.scaling",

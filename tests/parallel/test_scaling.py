@@ -1,4 +1,4 @@
-"""Collectives over sizes, steps over ranks, recorded scaling, the global batch, pipelines."""
+"""Collectives over sizes, steps over ranks, recorded scaling, pipelines."""
 
 import dataclasses
 import functools
@@ -7,9 +7,8 @@ from typing import Any
 
 import gpulab as gl
 import pytest
-import torch
 import torch.distributed as dist
-from gpulab import models, training
+from gpulab import models
 from gpulab.errors import InputError, StoppedError
 from gpulab.parallel import CollectiveSweep, Ranks
 from gpulab.recordings import Entry, Recording
@@ -145,26 +144,6 @@ def test_the_scaling_of_the_shipped_recordings(approved: Any) -> None:
                 lines += [" | ".join(row) for row in (found.table()[0], *found.table()[1])]
                 lines.append(found.caption())
     assert "\n".join(lines) + "\n" == approved
-
-
-@pytest.mark.slow
-def test_the_global_batch() -> None:
-    """1,297 digits: updates fall as the batch grows; rates by the rule; one rank once for all."""
-    options: dict[str, Any] = {"batch": 64, "epochs": 1, "learning_rate": 0.01, "seeds": 1}
-    found = gl.parallel.global_batch("digits-mlp", (4, 1), **options)
-    items = len(training.task("digits-mlp").train)
-    rows = [(r.rule, r.ranks, r.global_batch, r.learning_rate, r.steps) for r in found.rows]
-    assert rows == [
-        (rule, ranks, 64 * ranks, 0.01 * (1 if rule == "unchanged" else ranks),
-         items // (64 * ranks))
-        for rule in ("unchanged", "linear", "linear with warm-up") for ranks in (1, 4)
-    ]  # fmt: skip
-    assert len({row.accuracy.mean for row in found.rows if row.ranks == 1}) == 1
-    plain = training.fit(
-        "digits-mlp", epochs=1, batch_size=256, seed=0, device="cpu",
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.04, momentum=0.9),
-    )  # fmt: skip
-    assert found.select("linear")[1].accuracy.mean == pytest.approx(plain.accuracy.ratio)
 
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
