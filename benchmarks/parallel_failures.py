@@ -26,7 +26,7 @@ import gpulab as gl
 from gpulab import training
 from gpulab.errors import CollectiveTimeoutError, RankDiedError
 from gpulab.parallel import Ranks
-from gpulab.parallel._train import train_on_rank, training_job
+from gpulab.parallel._train import TrainingJob, train_on_rank
 
 NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
@@ -96,14 +96,15 @@ def call_for(work: str) -> tuple[Any, ...]:
     """
     if work in COLLECTIVES:
         return collective_for_ever, work
-    job = training_job(
+    task = training.task("prose-transformer")
+    job = TrainingJob(
         work,
-        training.task("prose-transformer").name,
+        task.name,
         steps=_STEPS,
-        batch_size=None,
+        batch_size=task.batch_size,
         dtype="float32",
         optimizer="adam",
-        learning_rate=None,
+        learning_rate=task.learning_rate,
         microbatches=4,
         bucket_bytes=2**16,
         seed=0,

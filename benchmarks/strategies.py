@@ -40,7 +40,6 @@ def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
     peak = max(report.peak_bytes for report in plain.reports)
     sent = max(range(ranks.n), key=lambda rank: plain.reports[rank].ring_bytes)
     report = plain.reports[sent]
-    wire = "not counted" if report.wire_bytes is None else format_bytes(report.wire_bytes)
     seconds = plain.seconds(sent)
     overlap = plain.timeline.overlap_seconds(sent) / len(plain.timeline.steps)
     cells = [
@@ -50,7 +49,7 @@ def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
         ", ".join(format_bytes(value) for value in most),
         format_bytes(peak),
         f"{sum(report.calls.values())}: {format_bytes(sum(report.payload_bytes.values()))}",
-        f"{format_bytes(report.ring_bytes)}, {wire}",
+        format_bytes(report.ring_bytes),
         ", ".join(format_seconds(seconds[kind]) for kind in gl.parallel.KINDS)
         + f"; {format_seconds(overlap)}",
     ]
@@ -65,8 +64,8 @@ def main() -> None:
     given = parser.parse_args()
     print(
         "| strategy, ranks | float64: losses, parameters differ by | float32 | parameters, "
-        "gradients, optimizer at most | peak | collectives a step: payload | sent as rings, on the "
-        "wire | compute, communication, idle; beside compute |"
+        "gradients, optimizer at most | peak | collectives a step: payload | sent as rings "
+        "| compute, communication, idle; beside compute |"
     )
     print("|---" * 8 + "|")
     for count in given.ranks:

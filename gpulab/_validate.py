@@ -7,18 +7,21 @@ must end the measurement, because its deadline would never come.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 # Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen
 # times in one tick at most, for a sample is made long against the tick before it is taken again and
 # again.
@@ -26,6 +29,58 @@ MOST_EQUAL_READINGS = 1_000
 _QUICK_SHARE = 0.2
 # Bytes, seconds and rates beyond are slips, and their products would leave the range of a float.
 LARGEST_NUMBER = 1e30
+
+
+# the default of an argument that ``hook`` replaces by a function that does nothing
+LEFT_OUT: Any = None
+
+
+def nothing(*_: Any) -> Any:
+    """Report nothing, and ask for no stop: what stands for a callback that was not given."""
+
+
+def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that checks a function's arguments before its body runs.
+
+    Parameters
+    ----------
+    **rules : callable
+        For an argument, one of the functions below, with ``functools.partial`` where it has limits.
+        It gets the function's name, the argument's and the value; the body gets what it returns.
+        An argument that was left out is not checked where its default is None, but by ``hook``.
+
+    Examples
+    --------
+    >>> @arguments(n=functools.partial(whole, low=1, high=8, advice="Pass n=2."))
+    ... def start(n=None):
+    ...     return n
+    >>> start(4), start()
+    (4, None)
+    >>> start(0)
+    Traceback (most recent call last):
+        ...
+    gpulab.errors.InputError: start: n is 0; expected a whole number from 1 to 8. Pass n=2.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:  # Python's own words for it name the function too
+                return function(*args, **kwargs)
+            bound.apply_defaults()
+            for name, rule in rules.items():
+                value, default = bound.arguments[name], signature.parameters[name].default
+                if value is not None or default is not None or rule is hook:
+                    bound.arguments[name] = rule(function.__name__, name, value)
+            return function(*bound.args, **bound.kwargs)
+
+        return cast("F", checked)
+
+    return decorate
 
 
 def is_finite(value: Any) -> bool:
@@ -121,7 +176,7 @@ def whole(
     return int(value)
 
 
-def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
+def deadline(function: str, name: str, seconds: Any, most: float = 86_400.0) -> float:
     """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks
     set it, a fifth of the requested time.
 
@@ -132,8 +187,8 @@ def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
     """
     if not is_finite(seconds) or not 0 < seconds <= most:
         raise InputError(
-            f"{function}: deadline={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for "
-            "example deadline=2."
+            f"{function}: {name}={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for "
+            f"example {name}=2."
         )
     return float(seconds) * (_QUICK_SHARE if os.environ.get("GPULAB_QUICK") == "1" else 1.0)
 
@@ -199,6 +254,11 @@ def callback(function: str, name: str, given: Callable[..., T] | None) -> Callab
             ) from error
 
     return called
+
+
+def hook(function: str, name: str, given: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a callable as ``callback`` does, and ``nothing`` for None."""
+    return callback(function, name, given) or nothing
 
 
 def clock(function: str, given: Callable[[], float] | None) -> Callable[[], float] | None:

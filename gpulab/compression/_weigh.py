@@ -37,7 +37,7 @@ from gpulab.errors import GpulabError, InputError, StoppedError, message_of, sho
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import check_seed
+from gpulab.training.data_tasks import SEED
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
 
 
@@ -845,7 +845,7 @@ def diet(
             f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
             "expected at least one. Pass for example [compression.Recipe(zeros=0.9)]."
         )
-    numbers = [check_seed("diet", seed) for seed in _validate.items("diet", "seeds", seeds)]
+    numbers = [SEED("diet", "seed", seed) for seed in _validate.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
     # one that is there twice is no second seed
@@ -917,7 +917,7 @@ def cook(
     StoppedError
         If ``stop`` returned True before the end.
     """
-    job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
+    job, seed, where = training.task(task), SEED("cook", "seed", seed), devices.find(device)
     report, asked = progress or (lambda fraction, text: None), stop or (lambda: False)
 
     def tune(model: Any, what: str) -> Any:

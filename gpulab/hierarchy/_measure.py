@@ -884,7 +884,9 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     where = _device("measure_chase", device)
     method = chase_method(where)
     size = _sizes("measure_chase", [nbytes], where, method)[0]
-    return _timed_chase(where, method, size, 0, _validate.deadline("measure_chase", deadline))
+    return _timed_chase(
+        where, method, size, 0, _validate.deadline("measure_chase", "deadline", deadline)
+    )
 
 
 def measure_stream(
@@ -917,7 +919,9 @@ def measure_stream(
     where = _device("measure_stream", device)
     _validate.word("measure_stream", "operation", operation, _operations(where))
     size = _sizes("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _timed_stream(where, operation, size, _validate.deadline("measure_stream", deadline))
+    return _timed_stream(
+        where, operation, size, _validate.deadline("measure_stream", "deadline", deadline)
+    )
 
 
 def recorded_latency(recording: Recording) -> Latency | None:

@@ -49,12 +49,20 @@ _CLOSE_SECONDS = 3.0
 # A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
 # forked on one Linux machine share most.
 RANK_BYTES = 350 * 2**20
-_TIMEOUTS = 1e-3, 86_400.0  # seconds
+_SECONDS = partial(_validate.within, low=1e-3, high=86_400.0)
 _MOST_THREADS, _MOST_RANKS = 4096, 10**6
 _TICK_SECONDS = 0.05
 _BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
+@_validate.arguments(
+    n=partial(_validate.whole, low=1, high=_MOST_RANKS),
+    timeout_seconds=_SECONDS,
+    threads=partial(_validate.whole, low=1, high=_MOST_THREADS),
+    backend=partial(_validate.word, known=_BACKENDS),
+    port=partial(_validate.whole, low=0, high=65_535),
+    progress=_validate.callback,
+)
 def cluster(
     n: int = 2,
     *,
@@ -107,19 +115,12 @@ def cluster(
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
                                                 rank order
     """
-    n = _validate.whole("cluster", "n", n, 1, _MOST_RANKS)
     if profile is not None and (not isinstance(profile, str) or not profile):
         raise InputError(
             f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
             "one, or leave it out."
         )
-    timeout_seconds = _validate.within("cluster", "timeout_seconds", timeout_seconds, *_TIMEOUTS)
-    threads = _validate.whole("cluster", "threads", threads, 1, _MOST_THREADS)
-    if backend is not None:
-        _validate.word("cluster", "backend", backend, _BACKENDS)
-    port = _validate.whole("cluster", "port", port, 0, 65_535)
-    progress = _validate.callback("cluster", "progress", progress) or _print
-    return Ranks(n, profile, timeout_seconds, threads, backend, port, progress)
+    return Ranks(n, profile, timeout_seconds, threads, backend, port, progress or _print)
 
 
 class Ranks:
@@ -226,6 +227,7 @@ class Ranks:
         if engines is not None:
             engines.stop()
 
+    @_validate.arguments(timeout_seconds=_validate.positive)
     def run(
         self,
         function: Callable[..., Any],
@@ -267,8 +269,6 @@ class Ranks:
         KeyboardInterrupt
             On an interrupt, after the ranks were interrupted too.
         """
-        if timeout_seconds is not None:
-            _validate.positive("run", "timeout_seconds", timeout_seconds)
         payload = pack(function, args, kwargs)
         if not self._busy.acquire(blocking=False):
             raise RankError(

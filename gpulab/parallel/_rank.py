@@ -22,7 +22,6 @@ import re
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -102,12 +101,6 @@ class Agent:
         for group in list(distributed_c10d._world.pg_map) if on_device else ():
             with contextlib.suppress(Exception):  # a communicator that is already gone
                 group._get_backend(torch.device("cuda")).abort()
-        for twin in self.group_sockets():
-            with contextlib.suppress(OSError):
-                twin.shutdown(socket.SHUT_RDWR)
-
-    def group_sockets(self) -> Iterator[socket.socket]:
-        """Yield the process group's connections, as sockets for a moment."""
         for connection in _connections():
             if connection.fd != -1 and (connection.laddr, connection.raddr) not in self.keep:
                 # the error: it was closed meanwhile
@@ -115,7 +108,7 @@ class Agent:
                     contextlib.suppress(OSError),
                     socket.socket(fileno=os.dup(connection.fd)) as twin,
                 ):
-                    yield twin
+                    twin.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
         """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
@@ -447,41 +440,3 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
         os.kill(os.getpid(), number)
     kernel: Any = IPythonKernel.instance()
     kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=message, ident=identity)
-
-
-# Where struct tcp_info keeps its counters, in bytes from the start. Source: Linux,
-# include/uapi/linux/tcp.h; the struct only grows at its end, and the last of these came with Linux
-# 4.19.
-_UNSENT, _SENT, _RETRANSMITTED = 144, 200, 208
-
-
-def sent_by_sockets() -> tuple[int, str | None]:
-    """Return the bytes that this process's group has really sent until now, as the kernel counts
-    them socket by socket, and the reason where they cannot be counted.
-
-    gloo moves everything through TCP sockets, and Linux keeps for each how many bytes it has sent
-    (``TCP_INFO``). The count holds what travels: the payload as the algorithm splits and repeats
-    it, and gloo's own headers; not the headers of TCP and IP. Bytes that were handed to the kernel
-    count once, even if TCP sent them several times. The count is exact as soon as the rank's own
-    calls have returned.
-    """
-    backend = str(dist.get_backend())
-    if backend != "gloo":
-        return 0, (
-            f"{backend} moves data without TCP sockets (shared memory, NVLink, RDMA), and only "
-            "gloo's sockets are counted"
-        )
-    if sys.platform != "linux":
-        return 0, f"the kernel's byte counts are read only on Linux, and this is {sys.platform}"
-    store: Any = dist.distributed_c10d._get_default_store()
-    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
-        store = store.underlying_store
-    total = 0
-    for twin in AGENT.group_sockets():
-        if store.port not in (twin.getsockname()[1], twin.getpeername()[1]):
-            info = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
-            if len(info) < _RETRANSMITTED + 8:
-                return 0, "this kernel does not count the bytes sent; Linux 4.19 and newer do"
-            sent, retransmitted = struct.unpack_from("=QQ", info, _SENT)
-            total += sent - retransmitted + struct.unpack_from("=I", info, _UNSENT)[0]
-    return total, None

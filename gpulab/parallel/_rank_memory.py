@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +76,16 @@ _WHOLE_BATCH = ("single", "tensor", "split", *_PIPELINES)
 _PEAK_TENSORS = 30
 
 
+@_validate.arguments(
+    strategy=partial(_validate.word, known=STRATEGIES),
+    ranks=partial(_validate.whole, low=1, high=MOST_RANKS, advice="Pass ranks=8."),
+    precision=partial(_validate.word, known=PRECISIONS),
+    checkpoint=_validate.flag,
+    microbatches=partial(_validate.whole, low=1, high=2**20),
+    bucket_bytes=partial(_validate.whole, low=1, high=2**50),
+    progress=_validate.hook,
+    stop=_validate.callback,
+)
 def predict_ranks(
     model: Any,
     inputs: Any,
@@ -90,7 +100,7 @@ def predict_ranks(
     loss: Callable[..., Any] | None = None,
     microbatches: int | None = None,
     bucket_bytes: int = 25 * 2**20,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
 ) -> RankMemory:
     """Return the memory that a training step takes on one rank, without running the step or
@@ -153,30 +163,24 @@ def predict_ranks(
     >>> p.ranks, p.peak_by_category["optimizer"] < 2 * 4 * p.parameter_count / 7
     (8, True)
     """
-    name = "predict_ranks"
-    report = _validate.callback(name, "progress", progress) or (lambda fraction, text: None)
-    stop = _validate.callback(name, "stop", stop)
-    strategy = _validate.word(name, "strategy", strategy, STRATEGIES)
-    ranks = _validate.whole(name, "ranks", ranks, 1, MOST_RANKS, "Pass ranks=8.")
-    rank = _validate.whole(name, "rank", rank, 0, ranks - 1)
-    precision = _validate.word(name, "precision", precision, PRECISIONS)
+    rank = _validate.whole("predict_ranks", "rank", rank, 0, ranks - 1)
     if microbatches is None:
         microbatches = ranks if strategy in _PIPELINES else 1
-    parts = _validate.whole(name, "microbatches", microbatches, 1, 2**20)
-    checkpoint = _validate.flag(name, "checkpoint", checkpoint)
-    if training_step.optimizer_factory(name, optimizer)[1] is None:
+    if training_step.optimizer_factory("predict_ranks", optimizer)[1] is None:
         raise InputError(
-            f"{name}: optimizer is None; expected a name or a factory, since the ranks divide the "
-            "optimizer's state. Pass 'adam'."
+            "predict_ranks: optimizer is None; expected a name or a factory, since the ranks "
+            "divide the optimizer's state. Pass 'adam'."
         )
     if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
         raise InputError(
             f"predict_ranks: inputs is {shown(inputs)}; expected a tensor with the rank's part of "
             "the batch first, such as torch.zeros(8, 784). Only its shape and dtype matter."
         )
-    report(0.0, "making fake tensors")
+    progress(0.0, "making fake tensors")
     with (
-        fake_rank(name, rank, ranks),  # with fake tensors; the caller's modes off, generators kept
+        fake_rank(
+            "predict_ranks", rank, ranks
+        ),  # with fake tensors; the caller's modes off, generators kept
         undisturbed("cpu"),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -185,7 +189,7 @@ def predict_ranks(
         fake = _fake_model(model)
         label, count = type(fake).__name__, sum(each.numel() for each in fake.parameters())
         sharing = 1 if strategy in _WHOLE_BATCH else ranks
-        asked = Asked(fake, ranks, len(inputs) * sharing, parts)
+        asked = Asked(fake, ranks, len(inputs) * sharing, microbatches)
         _refuse_unsplit(strategy, asked, sharing)
         given, inputs = inputs, torch.empty(inputs.shape, dtype=inputs.dtype)
         if targets is given:  # the same tensor stays that
@@ -199,15 +203,15 @@ def predict_ranks(
             precision=precision,
             optimizer=optimizer,
             checkpoint=checkpoint,
-            microbatches=parts,
-            bucket_bytes=_validate.whole(name, "bucket_bytes", bucket_bytes, 1, 2**50),
+            microbatches=microbatches,
+            bucket_bytes=bucket_bytes,
             loss=loss,
             tracker=RankTracker(
                 "cpu", replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
             ),
-            report=report,
+            report=progress,
         )
-    report(1.0, "done")
+    progress(1.0, "done")
     return RankMemory(
         label=label,
         strategy=strategy,
@@ -353,7 +357,7 @@ def follow(
     loss: Callable[..., Any] | None = None,
     steps: int = 2,
     tracker: RankTracker | None = None,
-    report: Callable[[float, str], None] = lambda fraction, text: None,
+    report: Callable[[float, str], None] = _validate.nothing,
 ) -> dict[str, Any]:
     """Take steps on this rank's part of a batch; return what its memory was, by the names of
     ``RankMemory``.
@@ -380,8 +384,8 @@ def follow(
         size=dist.get_world_size(),
         device=torch.device("cpu"),
         model=model,
-        loss=functools.partial(_loss, loss, mixed and not sharded),
-        make_optimizer=functools.partial(make_optimizer),
+        loss=partial(_loss, loss, mixed and not sharded),
+        make_optimizer=partial(make_optimizer),
         microbatches=microbatches,
         bucket_bytes=bucket_bytes,
     )
@@ -446,7 +450,7 @@ def follow_steps(
 
 # FSDP2's mixed precision, with which autocast is not used: parameters are gathered in bfloat16, and
 # gradients summed in float32.
-_MIXED_SHARD = functools.partial(
+_MIXED_SHARD = partial(
     fsdp.fully_shard,
     mp_policy=fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
 )

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,13 +31,22 @@ from gpulab.parallel.rank_results import ScheduleRun
 
 # A pass shorter than this is lost in what sleeping and sending take; a step longer than that
 # outlasts patience and timeouts.
-_SHORTEST_SECONDS, _LONGEST_STEP_SECONDS = 1e-3, 8.0
+_LONGEST_STEP_SECONDS = 8.0
+_SECONDS = partial(_validate.within, low=1e-3, high=_LONGEST_STEP_SECONDS)
 _MOST_STEPS = 50
 _WIDTH, _ROWS = 128, 32  # of the small network; of a microbatch
 # A pass that took this much longer than asked had no core for its arithmetic.
 _SLOW_RATIO = 1.25
 
 
+@_validate.arguments(
+    schedule=partial(_validate.word, known=PIPELINE_SCHEDULES),
+    forward_seconds=_SECONDS,
+    backward_seconds=_SECONDS,
+    steps=partial(_validate.whole, low=1, high=_MOST_STEPS),
+    progress=_validate.hook,
+    stop=_validate.hook,
+)
 def run_schedule(
     ranks: Ranks,
     schedule: str = "1f1b",
@@ -48,8 +56,8 @@ def run_schedule(
     backward_seconds: float = 0.04,
     chunks: int | None = None,
     steps: int = 3,
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
+    stop: Callable[[], bool] = _validate.LEFT_OUT,
 ) -> ScheduleRun:
     """Run a pipeline's schedule on real ranks and return its bubble, its passes and what each stage
     held.
@@ -86,24 +94,19 @@ def run_schedule(
     RankError
         If a rank failed.
     """
-    stop = _validate.callback("run_schedule", "stop", stop)
-    report = _validate.callback("run_schedule", "progress", progress) or (
-        lambda fraction, text: None
-    )
     if not isinstance(ranks, Ranks):
         raise InputError(
             f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
             "more. Use `with gl.parallel.cluster(n=4) as ranks:`."
         )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
-    steps = _validate.whole("run_schedule", "steps", steps, 1, _MOST_STEPS)
-    report(0.0, "each rank builds its stage")
+    progress(0.0, "each rank builds its stage")
     held = ranks.run(_set_up, plan)
     taken: list[tuple[StagePass, ...]] = []
     for number in range(steps):
-        if stop is not None and stop():
+        if stop():
             break
-        report((number + 1) / (steps + 1), f"step {number + 1} of {steps}")
+        progress((number + 1) / (steps + 1), f"step {number + 1} of {steps}")
         try:
             taken.append(_from_the_first(ranks.run(_step)))
         except StoppedError:
@@ -113,30 +116,30 @@ def run_schedule(
         raise StoppedError(
             "run_schedule: stopped before a step was measured; expected at least one. Run it again."
         )
-    report(1.0, "done")
+    progress(1.0, "done")
     return _result(ranks, plan, taken, tuple(int(nbytes) for nbytes in held), steps)
 
 
 def _plan(
-    stages: int, schedule: Any, microbatches: Any, forward: Any, backward: Any, chunks: Any
+    stages: int,
+    schedule: str,
+    microbatches: int,
+    forward: float,
+    backward: float,
+    chunks: int | None,
 ) -> StageSchedule:
     """Return the timetable of what was asked for; what cannot be run is refused here, before a rank
     hears of it.
     """
-    name = _validate.word("run_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
-    # sleeping and sending take time, too
-    span = (_SHORTEST_SECONDS, _LONGEST_STEP_SECONDS)
-    forward = _validate.within("run_schedule", "forward_seconds", forward, *span)
-    backward = _validate.within("run_schedule", "backward_seconds", backward, *span)
     if stages < 2:
         raise InputError(
             f"run_schedule: {stages} rank; expected at least two, since a single rank never waits. "
             "Start a cluster of two."
         )
     plan = pipeline_schedule(
-        stages, microbatches, name, forward=forward, backward=backward, chunks=chunks
+        stages, microbatches, schedule, forward=forward, backward=backward, chunks=chunks
     )
-    if name == "1f1b" and microbatches < stages:  # PyTorch's own condition
+    if schedule == "1f1b" and microbatches < stages:  # PyTorch's own condition
         raise InputError(
             f"run_schedule: {microbatches} microbatches over {stages} ranks; Schedule1F1B expects "
             f"at least as many as ranks. Pass microbatches={stages}."

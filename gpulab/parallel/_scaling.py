@@ -1,6 +1,6 @@
 """What more ranks bring: measure how a data-parallel step scales over the ranks of a cluster,
-beside what one rank and the link predict, or return what was recorded on a named machine; measure a
-collective over sizes, its time and the bytes that it puts on the wire.
+beside what one rank and the link predict, or return what was recorded on a named machine; and
+measure a collective over sizes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from gpulab import _validate, models
 from gpulab.errors import InputError, StoppedError, shown
@@ -20,8 +20,6 @@ from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
 from gpulab.parallel import scaling_steps
 from gpulab.parallel._cluster import Ranks, cluster
-from gpulab.parallel._observe import unobserved
-from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel.rank_results import (
     COMPUTED,
     WAITED,
@@ -42,6 +40,7 @@ from gpulab.units import format_bytes, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
+_DEADLINE = partial(_validate.deadline, most=3600.0)
 
 _MOST_MEASURED = 64  # ranks
 _TURN = 4  # samples of each number of ranks before the next one has its turn
@@ -59,6 +58,15 @@ _ALL_REDUCE_SECONDS = 1.0
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
 
 
+@_validate.arguments(
+    model=partial(_validate.word, known=MODELS),
+    mode=partial(_validate.word, known=MODES),
+    batch=partial(_validate.whole, low=1, high=2**20),
+    wait_seconds=partial(_validate.within, low=1e-6, high=10),
+    deadline=_DEADLINE,
+    progress=_validate.hook,
+    stop=_validate.hook,
+)
 def scaling(
     ranks: Ranks | int,
     model: str = "mlp",
@@ -67,8 +75,8 @@ def scaling(
     batch: int | None = None,
     wait_seconds: float | None = None,
     deadline: float = 4.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress = _validate.LEFT_OUT,
+    stop: Stop = _validate.LEFT_OUT,
 ) -> ScalingResult:
     """Measure a training step on the first 1, 2 ... ranks of a cluster, in turns, and predict it
     from one rank and the link.
@@ -117,13 +125,6 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    report = _validate.callback("scaling", "progress", progress) or (lambda fraction, text: None)
-    stop = _validate.callback("scaling", "stop", stop) or (lambda: False)
-    chosen = MODELS[_validate.word("scaling", "model", model, MODELS)]
-    _validate.word("scaling", "mode", mode, MODES)
-    deadline = _validate.deadline("scaling", deadline, 3600.0)
-    if wait_seconds is not None:
-        wait_seconds = _validate.within("scaling", "wait_seconds", wait_seconds, 1e-6, 10)
     advice = "Pass a started cluster, or ranks=2."
     started = ranks if isinstance(ranks, Ranks) else None
     n = (
@@ -132,20 +133,20 @@ def scaling(
         else _validate.whole("scaling", "ranks", ranks, 1, _MOST_MEASURED, advice)
     )
     counts = sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(n.bit_length())), n})
-    size = _validate.whole("scaling", "batch", chosen.batch if batch is None else batch, 1, 2**20)
+    size = MODELS[model].batch if batch is None else batch
     if mode == "strong" and any(size % count for count in counts):
         step = int(np.lcm.reduce(counts))
         raise InputError(
             f"scaling: a batch of {size} does not divide among {', '.join(map(str, counts))} "
             f"ranks; expected a multiple of {step}. Pass batch={-(-size // step) * step}."
         )
-    spec = StepSpec(chosen, size, mode == "weak", tuple(counts), wait_seconds)
+    spec = StepSpec(MODELS[model], size, mode == "weak", tuple(counts), wait_seconds)
     with ExitStack() as stack:
         group = started or stack.enter_context(
-            cluster(n, progress=lambda part, text: report(part / 2, text))
+            cluster(n, progress=lambda part, text: progress(part / 2, text))
         )
         try:
-            return _measured(group, spec, deadline, report, stop)
+            return _measured(group, spec, deadline, progress, stop)
         except StoppedError as error:
             raise StoppedError(
                 "scaling: stopped before any step was timed; there is nothing to report. Run it "
@@ -325,6 +326,7 @@ _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
 
 
+@_validate.arguments(operation=partial(_validate.word, known=OPERATIONS), deadline=_DEADLINE)
 def sweep(
     ranks: Ranks,
     operation: str = "all_reduce",
@@ -351,7 +353,7 @@ def sweep(
     Returns
     -------
     CollectiveSweep
-        Times and bytes sent are MEASURED; the algorithm's bytes and ``models()`` are MODELLED.
+        Times are MEASURED; the algorithm's bytes are MODELLED.
 
     Raises
     ------
@@ -372,8 +374,7 @@ def sweep(
             f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. Use "
             "`with gl.parallel.cluster(n=2) as ranks:`."
         )
-    _validate.word("sweep", "operation", operation, OPERATIONS)
-    end = time.monotonic() + _validate.deadline("sweep", deadline, 3600.0)
+    end = time.monotonic() + deadline
     several = _elements(sizes, ranks.n)
     facts = ranks.run(scaling_steps.facts)
     one_clock = len({each["clock"] for each in facts}) == 1
@@ -381,7 +382,6 @@ def sweep(
     # gloo's own; NCCL chooses by size and links
     algorithm = models.GLOO_ALGORITHMS[operation] if backend == "gloo" else None
     points, slow, notes = [], [], []
-    wire_reason: str | None = None
     for number, elements in enumerate(several):
         now = time.monotonic()
         until = now + max((end - now) / (len(several) - number), _LEAST_SECONDS)
@@ -391,16 +391,12 @@ def sweep(
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        counted = ranks.run(_sent_bytes, operation, elements)
-        wire_reason = wire_reason or next((reason for _, reason in counted if reason), None)
-        sent = tuple(each for each, _ in counted if each is not None)
         points.append(
             CollectivePoint(
                 nbytes,
                 float(np.median(seconds)),
                 interval,
                 len(seconds),
-                sent if len(sent) == ranks.n else None,
                 tuple(cost.sent_bytes(rank) for rank in range(ranks.n)),
             )
         )
@@ -418,7 +414,6 @@ def sweep(
         ranks=ranks.n,
         backend=backend,
         points=tuple(points),
-        wire_reason=wire_reason,
         notes=tuple(notes),
         evidence=Evidence.measured(where.device, sum(point.samples for point in points)),
         environment=where,
@@ -436,26 +431,6 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     step = _ELEMENT_BYTES * n
     several = {_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in given}
     return tuple(sorted({-(-size // step) * n for size in several}))
-
-
-def _sent_bytes(operation: str, elements: int) -> tuple[int | None, str | None]:
-    """Return what this rank's sockets send for one call, or None and why it cannot be counted.
-
-    A barrier after the call waits for the last answers to other ranks; its own bytes, counted alone
-    before, are taken off.
-    """
-    call, finish = scaling_steps.collective(operation, elements)
-    with unobserved():
-        for _ in range(2):  # the first may still be in flight on another rank
-            dist.barrier()
-        start, reason = sent_by_sockets()
-        dist.barrier()
-        alone, _ = sent_by_sockets()
-        call()
-        finish()
-        dist.barrier()
-    end, _ = sent_by_sockets()
-    return None if reason else (end - alone) - (alone - start), reason
 
 
 def _sampled_calls(

@@ -2,20 +2,20 @@
 
 The first half plans and compares; the second half runs inside each rank: the same batches as one
 process, and notes on each step. The steps fall into three parts. The first two are followed storage
-by storage, which slows them. The last ones are observed: their collectives, the bytes on the wire,
-and what the rank's thread did when. Those between only train.
+by storage, which slows them. The last ones are observed: their collectives, and what the rank's
+thread did when. Those between only train.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
-from gpulab.parallel._rank import sent_by_sockets
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
 from gpulab.parallel.rank_results import (
@@ -38,7 +37,7 @@ from gpulab.parallel.rank_results import (
 )
 from gpulab.parallel.scaling_steps import own_device
 from gpulab.training.backend_switches import switches
-from gpulab.training.data_tasks import Task, check_seed, order
+from gpulab.training.data_tasks import SEED, Task, order
 from gpulab.units import plural
 
 # What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
@@ -59,6 +58,15 @@ _FOLLOWED = 2  # steps at the beginning; the second one's memory counts
 _references: dict[TrainingJob, TrainingOutcome] = {}
 
 
+@_validate.arguments(
+    strategy=partial(_validate.word, known=STRATEGIES),
+    steps=partial(_validate.whole, low=_FOLLOWED + 1, high=_MOST_STEPS),
+    dtype=partial(_validate.word, known=TOLERANCES),
+    optimizer=partial(_validate.word, known=OPTIMIZERS),
+    learning_rate=partial(_validate.positive, advice="Pass learning_rate=1e-3."),
+    bucket_bytes=partial(_validate.whole, low=1, high=2**40),
+    seed=SEED,
+)
 def train(
     ranks: Ranks,
     strategy: str = "ddp",
@@ -124,18 +132,21 @@ def train(
     The single process is rank 0 alone. Where task and model are the course's, its run is kept for
     the next call with the same options.
     """
-    chosen = STRATEGIES[_validate.word("train", "strategy", strategy, STRATEGIES)]
-    job = training_job(
+    source = training.task(task)
+    items, names = len(source.train), training.tasks()
+    batch_size = source.batch_size if batch_size is None else batch_size
+    job = TrainingJob(
         strategy,
-        task,
-        steps=steps,
-        batch_size=batch_size,
-        dtype=dtype,
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        microbatches=microbatches,
-        bucket_bytes=bucket_bytes,
-        seed=seed,
+        # a task of the course by its name, unless the caller's own has one of these names
+        source.name if source.name in names and training.task(source.name) == source else source,
+        steps,
+        _validate.whole("train", "batch_size", batch_size, 1, items),
+        dtype,
+        optimizer,
+        source.learning_rate if learning_rate is None else learning_rate,
+        _validate.whole("train", "microbatches", microbatches, 1, items),
+        bucket_bytes,
+        seed,
     )
     if not isinstance(ranks, Ranks):
         raise InputError(
@@ -147,43 +158,11 @@ def train(
             f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
             "gl.networks.transformer()."
         )
-    source = training.task(task)
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
-    chosen.check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches))
+    STRATEGIES[strategy].check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches))
     single = _single_process(ranks, job, model)
     return _result(ranks, job, whole, single, ranks.run(train_on_rank, job, model))
-
-
-def training_job(strategy: str, task: Any, **options: Any) -> TrainingJob:
-    """Return what every rank has to do, checked.
-
-    Raises
-    ------
-    InputError
-        If one of the values cannot be used.
-    """
-    source = training.task(task)
-    _validate.word("train", "dtype", options["dtype"], TOLERANCES)
-    _validate.word("train", "optimizer", options["optimizer"], OPTIMIZERS)
-    options["seed"] = check_seed("train", options["seed"])
-    if options["batch_size"] is None:
-        options["batch_size"] = source.batch_size
-    for name, least, most in (
-        ("steps", _FOLLOWED + 1, _MOST_STEPS),
-        ("microbatches", 1, len(source.train)),
-        ("bucket_bytes", 1, 2**40),
-        ("batch_size", 1, len(source.train)),
-    ):
-        options[name] = _validate.whole("train", name, options[name], least, most)
-    if options["learning_rate"] is None:
-        options["learning_rate"] = source.learning_rate
-    advice = "Pass learning_rate=1e-3."
-    rate = _validate.positive("train", "learning_rate", options["learning_rate"], advice)
-    # else the ranks would load another of its name
-    ours = source.name in training.tasks() and training.task(source.name) == source
-    options |= {"learning_rate": rate, "task": source.name if ours else source}
-    return TrainingJob(strategy=strategy, **options)
 
 
 def _refuse_incomparable(model: Any) -> None:
@@ -264,10 +243,6 @@ def _result(
                 "contended",
                 "The ranks are on several machines; their clocks were aligned at a barrier.",
             )
-        )
-    if outcomes[0].wire_reason is not None:
-        notes.append(
-            Note("skipped", f"Bytes on the wire were not counted: {outcomes[0].wire_reason}.")
         )
     return dataclasses.replace(result, notes=tuple(notes))
 
@@ -359,8 +334,6 @@ class TrainingOutcome:
     report : RankReport
     notes : RankNotes
         Of the observed steps.
-    wire_reason : str or None
-        Why the bytes on the wire were not counted.
     """
 
     shares: list[float]
@@ -369,7 +342,6 @@ class TrainingOutcome:
     step_seconds: list[float] = field(default_factory=list)
     report: RankReport | None = None
     notes: RankNotes | None = None
-    wire_reason: str | None = None
 
 
 def train_single_process(job: TrainingJob, model: Any) -> TrainingOutcome | None:
@@ -404,7 +376,7 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
         setting = _setting(job, model, device, dist.get_rank(), dist.get_world_size())
         batches, tracker = _batches(job, device), RankTracker(device.type)
         first = list(itertools.islice(batches, _FOLLOWED))
-        build = functools.partial(STRATEGIES[job.strategy].build, setting)
+        build = partial(STRATEGIES[job.strategy].build, setting)
         # one batch at a time is held
         trainer, second = follow_steps(tracker, build, (first.pop(0) for _ in first[:]), step)
         observed = min(OBSERVED, job.steps - _FOLLOWED)
@@ -414,12 +386,10 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
         ready = list(batches)
         del setting.phases[:], setting.ends_in_wait[:], begins[:]
         dist.barrier()  # so that the observed steps do not begin with what the others took
-        before, reason = sent_by_sockets()
         with observe() as seen:
             for batch in ready:
                 step(trainer, batch)
             end = time.perf_counter()
-        sent = None if reason else sent_by_sockets()[0] - before
         # a completion is reported by another thread, a moment after the step went on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:
@@ -430,9 +400,8 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
             _on_host(trainer.state()),
             devices.environment(str(device)),
             seconds,
-            _report(tracker, second, seen.calls, sent, observed),
+            _report(tracker, second, seen.calls, observed),
             RankNotes(phases, seen.calls, seen.waits, ends_in_wait, tuple(begins), end, ahead),
-            reason,
         )
 
 
@@ -440,7 +409,6 @@ def _report(
     tracker: RankTracker,
     second: int,
     calls: Sequence[CollectiveCall],
-    sent_bytes: int | None,
     steps: int,
 ) -> RankReport:
     """Return this rank's memory in the second step, and its bytes in a step."""
@@ -457,7 +425,6 @@ def _report(
         calls={name: n // steps for name, n in Counter(call.name for call in calls).items()},
         payload_bytes={name: nbytes // steps for name, nbytes in payload.items()},
         ring_bytes=round(sum(_ring_bytes(rank, call) for call in calls) / steps),
-        wire_bytes=None if sent_bytes is None else round(sent_bytes / steps),
     )
 
 
@@ -484,7 +451,7 @@ def _setting(job: TrainingJob, model: Any, device: Any, rank: int, size: int) ->
         loss=task.loss,
         # One parameter after another: the foreach form refuses plain tensors and DTensors side by
         # side.
-        make_optimizer=functools.partial(kind, lr=job.learning_rate, foreach=False, **options),
+        make_optimizer=partial(kind, lr=job.learning_rate, foreach=False, **options),
         microbatches=job.microbatches,
         bucket_bytes=job.bucket_bytes,
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from gpulab import _validate, networks
@@ -164,6 +165,11 @@ class RankStates(Result):
         return f"<{where}: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
 
 
+@_validate.arguments(
+    strategy=partial(_validate.word, known=STATE_STRATEGIES),
+    ranks=partial(_validate.whole, low=1, high=MOST_RANKS, advice="Pass ranks=8."),
+    optimizer=partial(_validate.word, known=OPTIMIZER_BYTES),
+)
 def rank_states(
     model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam"
 ) -> RankStates:
@@ -197,9 +203,6 @@ def rank_states(
     97812
     """
     shape = model if isinstance(model, GptShape) else gpt_shape(model)
-    _validate.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
-    _validate.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
-    ranks = _validate.whole("rank_states", "ranks", ranks, 1, MOST_RANKS, "Pass ranks=8.")
     rank = _validate.whole("rank_states", "rank", rank, 0, ranks - 1)
     refused = cannot_split(shape, strategy, ranks)
     if refused:

@@ -292,9 +292,6 @@ class RankReport(NamedTuple):
     ring_bytes : int
         MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a
         tree), headers aside.
-    wire_bytes : int or None
-        MEASURED: what this rank's sockets really sent in a step, headers of the messages included;
-        None where it cannot be counted.
     """
 
     rank: int
@@ -304,7 +301,6 @@ class RankReport(NamedTuple):
     calls: Mapping[str, int]
     payload_bytes: Mapping[str, int]
     ring_bytes: int
-    wire_bytes: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,13 +423,6 @@ class StrategyResult(Result):
                 *(format_bytes(sum(one.payload_bytes.values())) for one in reports),
             ),
             ("sent as rings (modelled)", *(format_bytes(one.ring_bytes) for one in reports)),
-            (
-                "sent on the wire",
-                *(
-                    "not counted here" if one.wire_bytes is None else format_bytes(one.wire_bytes)
-                    for one in reports
-                ),
-            ),
             *(
                 (f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds))
                 for kind in KINDS
@@ -691,9 +680,6 @@ class CollectivePoint(NamedTuple):
     interval_seconds : (float, float) or None
         95 %, of the median; None where none can be given.
     samples : int
-    sent_bytes : tuple of int or None
-        MEASURED: what each rank's sockets sent for one call, headers of the messages included; None
-        where it cannot be counted.
     algorithm_bytes : tuple of float
         MODELLED: what each rank sends by the algorithm, headers aside.
     """
@@ -702,13 +688,12 @@ class CollectivePoint(NamedTuple):
     median_seconds: float
     interval_seconds: tuple[float, float] | None
     samples: int
-    sent_bytes: tuple[int, ...] | None
     algorithm_bytes: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class CollectiveSweep(Result):
-    """A collective's time and bytes over sizes, among ranks of a cluster.
+    """A collective's time over sizes, among ranks of a cluster.
 
     Attributes
     ----------
@@ -722,8 +707,6 @@ class CollectiveSweep(Result):
         which NCCL was measured.
     points : tuple of CollectivePoint
         Ascending in size.
-    wire_reason : str or None
-        Why bytes on the wire were not counted.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment or None
@@ -734,7 +717,6 @@ class CollectiveSweep(Result):
     ranks: int
     backend: str
     points: tuple[CollectivePoint, ...]
-    wire_reason: str | None
     notes: tuple[Note, ...]
     evidence: Evidence
     environment: Environment | None
@@ -791,29 +773,20 @@ class CollectiveSweep(Result):
             "time (median)",
             "95 %",
             "bus bandwidth",
-            "sent by the busiest rank",
-            f"by the formula ({self.algorithm})",
+            f"sent by the busiest rank, by formula ({self.algorithm})",
             "samples",
         )
         return headers, [*map(self._row, self.points), *note_rows(self.notes, len(headers))]
 
     def _row(self, p: CollectivePoint) -> tuple[str, ...]:
-        most = max(range(self.ranks), key=lambda rank: p.algorithm_bytes[rank])
         bus = self.bus_bytes_per_second(p)
         return (
             format_bytes(p.nbytes),
             format_seconds(p.median_seconds),
             " to ".join(format_seconds(v) for v in p.interval_seconds or ()),
             "" if math.isnan(bus) else format_bytes_per_second(bus),
-            "not counted" if p.sent_bytes is None else format_bytes(p.sent_bytes[most]),
-            format_bytes(p.algorithm_bytes[most]),
+            format_bytes(max(p.algorithm_bytes)),
             str(p.samples),
-        )
-
-    def caption(self) -> str:
-        """Return the badge, and why bytes were not counted where they were not."""
-        return super().caption() + (
-            f" · bytes on the wire: {self.wire_reason}" if self.wire_reason else ""
         )
 
 

@@ -413,6 +413,7 @@ def predict(
 _PREDICTED = ("latency_seconds", "bandwidth_bytes_per_second", "prediction", "overlapped")
 
 
+@_validate.arguments(mode=partial(_validate.word, known=MODES))
 def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResult | None:
     """Return a recorded machine's scaling of the first model that was recorded, or None where
     there is none.
@@ -436,7 +437,6 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
         If this is not a recording, or there is no such mode.
     """
     require_recordings("recorded_scaling", recording)
-    _validate.word("recorded_scaling", "mode", mode, MODES)
     wanted = recording.select(_EXPERIMENT, mode=mode)
     # a later version of gpulab may have recorded another
     there = [entry for entry in wanted if entry.params.get("model") in MODELS]

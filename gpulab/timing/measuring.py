@@ -221,7 +221,7 @@ def checked_limits(
     width = _validate.within(function, "relative_width", relative_width, _NARROWEST, 1.0)
     say = _validate.callback(function, "progress", progress)
     ask = _validate.callback(function, "stop", stop)
-    limits = Limits(width, _validate.deadline(function, deadline))
+    limits = Limits(width, _validate.deadline(function, "deadline", deadline))
     return limits._replace(say=say or limits.say, stop=ask or limits.stop)
 
 

@@ -51,7 +51,7 @@ class Series:
         self.stop: Stop | None = _validate.callback(function, "stop", stop)
         self.clock: Clock | None = _validate.clock(function, clock)
         self._now: Clock = self.clock or time.perf_counter
-        self._end = self._now() + _validate.deadline(function, deadline)
+        self._end = self._now() + _validate.deadline(function, "deadline", deadline)
         self.stopped = False
         self._notes: dict[str, list[str]] = {}  # the sentences by code
 

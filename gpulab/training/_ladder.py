@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,12 @@ _FEWEST_STEPS = 3
 _scripts: dict[Any, Answers] = {}
 
 
+@_validate.arguments(
+    samples=partial(_validate.whole, low=1, high=_MOST_SAMPLES),
+    seeds=partial(_validate.whole, low=0, high=1000),
+    turns=partial(_validate.whole, low=1, high=_MOST_TURNS),
+    deadline=_validate.deadline,
+)
 def ladder(
     task: str | Task = "digits-cnn",
     chosen: Iterable[str | Technique] | None = None,
@@ -130,12 +137,7 @@ def ladder(
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
     base = _script(start, wanted)
-    seeds = _validate.whole("ladder", "seeds", seeds, 0, 1000)
-    turns = _validate.whole("ladder", "turns", turns, 1, _MOST_TURNS)
-    length = job.epochs * len(job.train)
-    if samples is not None:
-        length = _validate.whole("ladder", "samples", samples, 1, _MOST_SAMPLES)
-    deadline = _validate.deadline("ladder", deadline)
+    length = job.epochs * len(job.train) if samples is None else samples
     climb = _Climb(job, where, base, _validate.clock("ladder", clock))
     try:
         with backend_switches.threads(1, where):

@@ -30,15 +30,14 @@ from gpulab.timing.statistics import median_interval
 from gpulab.training import backend_switches
 from gpulab.training._step import MOST_STEPS, SCALED, GraphedStep, Step, explain, settle
 from gpulab.training.data_tasks import (
+    SEED,
     Answers,
     Batch,
     Task,
     accuracy_of,
     answers_of,
-    check_seed,
     feed,
     find_task,
-    nothing,
     order,
 )
 from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, SeedsResult
@@ -624,14 +623,15 @@ _MOST_SEEDS = 1000
 _STRETCH = 10  # steps that an accelerator takes between two waits
 
 
+@_validate.arguments(progress=_validate.hook, stop=_validate.hook)
 def fit(
     task: str | Task,
     *,
     model: Any = None,
     device: Any = None,
     precision: str = "float32",
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
+    stop: Callable[[], bool] = _validate.LEFT_OUT,
     clock: Callable[[], float] | None = None,
     **options: Any,
 ) -> FitResult:
@@ -734,18 +734,16 @@ def fit(
     >>> result.ended, result.steps
     ('finished', 2)
     """
-    report = _validate.callback("fit", "progress", progress) or nothing
-    asked = _validate.callback("fit", "stop", stop) or nothing
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     # the test too: an interrupt in its midst would lose the run
     with contextlib.closing(run), _interrupts.deferred() as interrupt:
-        return _driven(run, report, asked, interrupt)
+        return _driven(run, progress, stop, interrupt)
 
 
 def _driven(
     run: Run,
     report: Callable[[float, str], None],
-    stop: Callable[[], bool | None],
+    stop: Callable[[], bool],
     interrupt: _interrupts.Interrupted,
 ) -> FitResult:
     """Drive a run to its end, or to where the learner ends it; return what was reached."""
@@ -776,12 +774,13 @@ def _driven(
     return dataclasses.replace(result, notes=(*result.notes, Note(ended, sentence)))
 
 
+@_validate.arguments(progress=_validate.hook, stop=_validate.hook)
 def over_seeds(
     task: str | Task,
     seeds: int | Iterable[int] = 5,
     *,
-    progress: Callable[[float, str], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
+    stop: Callable[[], bool] = _validate.LEFT_OUT,
     **options: Any,
 ) -> SeedsResult:
     """Train a task once for each seed, one after the other.
@@ -819,8 +818,6 @@ def over_seeds(
     ((0, 1), 2)
     """
     job, chosen = find_task(task), _seeds(seeds)
-    report = _validate.callback("over_seeds", "progress", progress) or nothing
-    asked = _validate.callback("over_seeds", "stop", stop) or nothing
     own = sorted({"model", "seed"} & set(options))
     if own:
         raise InputError(
@@ -834,12 +831,12 @@ def over_seeds(
 
         def step(fraction: float, text: str) -> None:
             done = (len(runs) + fraction) / len(chosen)
-            report(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
+            progress(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
 
         for seed in chosen:
             with contextlib.closing(Run(job, seed=seed, **options)) as run:
                 try:
-                    runs.append(_driven(run, step, asked, interrupt))
+                    runs.append(_driven(run, step, stop, interrupt))
                 except (StoppedError, KeyboardInterrupt):  # before this seed's first step
                     if runs:
                         break
@@ -873,7 +870,7 @@ def _seeds(seeds: Any) -> list[int]:
         raise InputError(
             f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5."
         )
-    chosen = [check_seed("over_seeds", seed) for seed in chosen]
+    chosen = [SEED("over_seeds", "seed", seed) for seed in chosen]
     if len(set(chosen)) < len(chosen):
         raise InputError(
             f"over_seeds: seeds {shown(chosen)} contain one twice; expected different ones, since "

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,6 +191,10 @@ def overlap(pieces: Iterable[tuple[float, float]], window: tuple[float, float]) 
     return sum(max(0.0, min(end, window[1]) - max(start, window[0])) for start, end in pieces)
 
 
+@_validate.arguments(
+    steps=partial(_validate.whole, low=1, high=100),
+    warmup=partial(_validate.whole, low=0, high=100),
+)
 def profile(
     step: Callable[..., Any],
     *args: Any,
@@ -230,16 +235,11 @@ def profile(
     >>> p.operators_per_step
     2.0
     """
-    name = "profile"
     if not callable(step):
         raise InputError(
             f"profile: {kind_of(step)} was given; expected a function that makes a step. Pass one, "
             "not its result."
         )
-    steps, warmup = (
-        _validate.whole(name, "steps", steps, 1, 100),
-        _validate.whole(name, "warmup", warmup, 0, 100),
-    )
     where = devices.find(device)
 
     def once() -> float:
@@ -447,6 +447,7 @@ class HiddenWaits(Result):
         return (f"{self.label}: where the host waits", "what it calls", "times"), rows
 
 
+@_validate.arguments(calls=partial(_validate.whole, low=1, high=1000), count_to_cpu=_validate.flag)
 def hidden_waits(
     fn: Callable[..., Any],
     *args: Any,
@@ -502,9 +503,8 @@ def hidden_waits(
         raise InputError(
             f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
         )
-    calls = _validate.whole("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
-    waits = _Waits(where.torch_type, _validate.flag("hidden_waits", "count_to_cpu", count_to_cpu))
+    waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
         _debug_mode(where) as caught,

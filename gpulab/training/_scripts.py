@@ -58,6 +58,9 @@ _READING = (
 )
 
 
+@_validate.arguments(
+    seeds=functools.partial(_validate.whole, low=1, high=1000), deadline=_validate.deadline
+)
 def compare_scripts(
     before: Script,
     after: Script,
@@ -112,8 +115,6 @@ def compare_scripts(
             )
     job, where = find_task(task), devices.find(device)
     items = _validate.whole("compare_scripts", "items", items, 1, len(job.train))
-    seeds = _validate.whole("compare_scripts", "seeds", seeds, 1, 1000)
-    deadline = _validate.deadline("compare_scripts", deadline)
     both = _pair(before, after, job, where)
     little = Data(*job.train[slice(0, items)])
     with backend_switches.threads(1, where):

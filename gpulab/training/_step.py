@@ -21,7 +21,7 @@ from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, mes
 from gpulab.evidence import Note
 from gpulab.memory.training_step import checkpointed, optimizer_factory
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import Task, check_seed
+from gpulab.training.data_tasks import SEED, Task
 from gpulab.training.run_results import Options
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
@@ -179,7 +179,7 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
         values["clip"] = _validate.positive("fit", "clip", values["clip"], "Pass clip=1.0.")
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
     _validate.word("fit", "loading", values["loading"], LOADINGS)
-    values["seed"] = check_seed("fit", values["seed"])
+    values["seed"] = SEED("fit", "seed", values["seed"])
     notes = _without_what_is_missing(values, where, job)
     values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
     return Settled(Options(**values), where, make, notes)

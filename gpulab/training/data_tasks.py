@@ -52,6 +52,8 @@ _HARD_COPIES = 2  # of each test digit
 CONTEXT = 64  # characters a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
 _TEST_SHARE = 0.1  # of the prose: its end
+# what a seed may be, for the arguments of functions
+SEED = functools.partial(_validate.whole, low=0, high=2**63 - 1)
 _PROSE = Path(__file__).parent / "data" / "prose.txt"
 
 
@@ -222,6 +224,7 @@ class Task:
         """The test data, on the host."""
         return self._load()[1]
 
+    @_validate.arguments(seed=SEED)
     def make_model(self, seed: int = 0) -> Any:
         """Return a new model on the CPU, in training mode, with weights that the seed decides;
         torch's generator stays as it was.
@@ -231,7 +234,6 @@ class Task:
         InputError
             If the seed is not a whole number from 0 to 2**63 - 1.
         """
-        seed = check_seed("make_model", seed)
         with backend_switches.exclusive(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build()
@@ -249,21 +251,6 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<task {self.name}: {self.summary}>"
-
-
-def check_seed(function: str, seed: Any) -> int:
-    """Return a seed.
-
-    Raises
-    ------
-    InputError
-        If it is not a whole number from 0 to 2**63 - 1.
-    """
-    return _validate.whole(function, "seed", seed, 0, 2**63 - 1)
-
-
-def nothing(*_: Any) -> None:
-    """Report nothing, and ask for no stop: what stands for a callback that was not given."""
 
 
 _TASKS = {

@@ -28,6 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +49,15 @@ from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import check_shared, nothing
+from gpulab.training.data_tasks import check_shared
 from gpulab.units import format_bytes, format_seconds, plural
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+# of a batch: any that a course can wait for
+_BATCH_SECONDS = partial(_validate.within, high=60.0)
+_PREFETCH = partial(_validate.whole, low=1, high=16)
+_STEPS = partial(_validate.whole, low=2, high=1000)
 
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
@@ -561,6 +569,17 @@ def schedule(
     return spans
 
 
+@_validate.arguments(
+    loading_seconds=_BATCH_SECONDS,
+    compute_seconds=_BATCH_SECONDS,
+    copy_seconds=_BATCH_SECONDS,
+    cores=partial(_validate.whole, low=1, high=4096),
+    workers=partial(_validate.whole, low=0, high=64),
+    prefetch=_PREFETCH,
+    steps=_STEPS,
+    pinned=_validate.flag,
+    read_loss=_validate.flag,
+)
 def model_pipeline(
     loading_seconds: float,
     compute_seconds: float,
@@ -617,36 +636,20 @@ def model_pipeline(
     >>> round(three.stall_ratio, 3)  # three batches in 60 milliseconds: just enough
     0.0
     """
-    name = "model_pipeline"
-    loading = _validate.within(name, "loading_seconds", loading_seconds, high=_MOST_SECONDS)
-    copying = _validate.within(name, "copy_seconds", copy_seconds, high=_MOST_SECONDS)
-    computing = _validate.within(name, "compute_seconds", compute_seconds, high=_MOST_SECONDS)
-    cores, workers = (
-        _validate.whole(name, "cores", cores, 1, 4096),
-        _validate.whole(name, "workers", workers, 0, 64),
-    )
-    prefetch, steps = (
-        _validate.whole(name, "prefetch", prefetch, 1, 16),
-        _validate.whole(name, "steps", steps, 2, 1000),
-    )
-    pinned, read_loss = (
-        _validate.flag(name, "pinned", pinned),
-        _validate.flag(name, "read_loss", read_loss),
-    )
-    shared = loading * max(1.0, workers / cores)
+    shared = loading_seconds * max(1.0, workers / cores)
     spans = schedule(
         [shared] * steps,
-        [copying] * steps,
-        [computing] * steps,
+        [copy_seconds] * steps,
+        [compute_seconds] * steps,
         workers=workers,
         prefetch=prefetch,
         pinned=pinned,
         read_loss=read_loss,
     )
     evidence = Evidence.modelled(
-        f"a worker loads a batch in {format_seconds(loading)} on a core of its own ({cores} "
-        f"cores), a copy takes {format_seconds(copying)}, a step {format_seconds(computing)}, "
-        "always the same",
+        f"a worker loads a batch in {format_seconds(loading_seconds)} on a core of its own "
+        f"({cores} cores), a copy takes {format_seconds(copy_seconds)}, a step "
+        f"{format_seconds(compute_seconds)}, always the same",
         _SOURCE,
         KNOWN_ERROR,
     )
@@ -666,6 +669,9 @@ def model_pipeline(
     )
 
 
+@_validate.arguments(
+    compute_seconds=_BATCH_SECONDS, pinned=_validate.flag, read_loss=_validate.flag
+)
 def replay(
     p: PipelineResult,
     *,
@@ -708,20 +714,15 @@ def replay(
         raise InputError(
             f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that."
         )
-    pinned = p.pinned if pinned is None else _validate.flag("replay", "pinned", pinned)
-    read_loss = (
-        p.read_loss if read_loss is None else _validate.flag("replay", "read_loss", read_loss)
-    )
+    pinned = p.pinned if pinned is None else pinned
+    read_loss = p.read_loss if read_loss is None else read_loss
     loading, copying, computing = (
         [span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute")
     )
     words = "its steps as long as they were"
     if compute_seconds is not None:
-        seconds = _validate.within("replay", "compute_seconds", compute_seconds, high=_MOST_SECONDS)
-        computing, words = (
-            [seconds] * len(computing),
-            f"each step computing for {format_seconds(seconds)}",
-        )
+        computing = [compute_seconds] * len(computing)
+        words = f"each step computing for {format_seconds(compute_seconds)}"
     spans = schedule(
         loading,
         copying,
@@ -748,12 +749,9 @@ def replay(
     )
 
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 # A step of a modelled accelerator where none was asked for: what a middling network takes for a
 # small batch on a fast GPU.
 STEP_SECONDS = 0.02
-_MOST_SECONDS = 60.0  # of a batch: any that a course can wait for
 _LINK = "pcie4-x16"
 _FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
 # A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a
@@ -886,6 +884,19 @@ class LiveAccelerator:
 Accelerator = ModelledAccelerator | LiveAccelerator
 
 
+@_validate.arguments(
+    batch_size=partial(_validate.whole, low=1, high=1024),
+    workers=partial(_validate.whole, low=0, high=32),
+    prefetch=_PREFETCH,
+    steps=_STEPS,
+    image_size=partial(_validate.whole, low=8, high=512),
+    pinned=_validate.flag,
+    read_loss=_validate.flag,
+    step_seconds=_BATCH_SECONDS,
+    seed=partial(_validate.whole, low=0, high=2**31),
+    progress=_validate.hook,
+    stop=_validate.hook,
+)
 def pipeline(
     *,
     batch_size: int = 32,
@@ -898,8 +909,8 @@ def pipeline(
     step_seconds: float | None = None,
     device: Any = None,
     seed: int = 0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress = _validate.LEFT_OUT,
+    stop: Stop = _validate.LEFT_OUT,
 ) -> PipelineResult:
     """Load real JPEG files with a ``DataLoader``, pass them to an accelerator, and return when each
     part worked and waited.
@@ -955,33 +966,9 @@ def pipeline(
     >>> p.steps, p.evidence.badge.value, p.accelerator_evidence.badge.value
     (3, 'MEASURED', 'MODELLED')
     """
-    name = "pipeline"
-    counts = (
-        ("batch_size", batch_size, 1, 1024),
-        ("workers", workers, 0, 32),
-        ("prefetch", prefetch, 1, 16),
-        ("steps", steps, 2, 1000),
-        ("image_size", image_size, 8, 512),
-        ("seed", seed, 0, 2**31),
-    )
-    batch_size, workers, prefetch, steps, image_size, seed = (
-        _validate.whole(name, *count) for count in counts
-    )
-    pinned, read_loss = (
-        _validate.flag(name, "pinned", pinned),
-        _validate.flag(name, "read_loss", read_loss),
-    )
-    report, asked = (
-        _validate.callback(name, "progress", progress) or nothing,
-        _validate.callback(name, "stop", stop) or nothing,
-    )
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"
-    seconds = (
-        STEP_SECONDS
-        if step_seconds is None
-        else _validate.within(name, "step_seconds", step_seconds, high=_MOST_SECONDS)
-    )
+    seconds = STEP_SECONDS if step_seconds is None else step_seconds
     nbytes = batch_size * 3 * image_size**2
     check_shared("pipeline", nbytes, workers, prefetch)
     data = BatchSet(jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
@@ -996,7 +983,7 @@ def pipeline(
         begin = time.perf_counter()
         with loader(data, workers, prefetch, pinned and live) as batches:
             loads = drive(
-                batches, accelerator, steps=steps, read_loss=read_loss, progress=report, stop=asked
+                batches, accelerator, steps=steps, read_loss=read_loss, progress=progress, stop=stop
             )
         spans = accelerator.spans(begin)
     spans += [
@@ -1082,8 +1069,8 @@ def drive(
     *,
     steps: int,
     read_loss: bool,
-    progress: Callable[[float, str], None] = nothing,
-    stop: Callable[[], bool | None] = nothing,
+    progress: Progress = _validate.nothing,
+    stop: Stop = _validate.nothing,
 ) -> list[tuple[int, float, float]]:
     """Run the training loop: take a batch, pass it on, wait where the loss is read.
 

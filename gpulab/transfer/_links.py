@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,10 @@ class Link(Result):
         size = _validate.within("seconds", "nbytes", nbytes)
         return self.latency_seconds + size / self.bandwidth_bytes_per_second
 
+    @_validate.arguments(
+        noise_ratio=partial(_validate.within, high=0.99),
+        seed=partial(_validate.whole, low=0, high=2**63),
+    )
     def sweep(
         self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0
     ) -> Sweep:
@@ -111,19 +116,18 @@ class Link(Result):
         InputError
             If a size is not a positive whole number, or the noise negative.
         """
-        noise = _validate.within("sweep", "noise_ratio", noise_ratio, high=0.99)
-        drawn = np.random.default_rng(_validate.whole("sweep", "seed", seed, 0, 2**63))
+        drawn = np.random.default_rng(seed)
         chosen = check_sizes("sweep", sizes)
-        scatter = np.exp(noise * drawn.standard_normal((2, len(chosen))))
+        scatter = np.exp(noise_ratio * drawn.standard_normal((2, len(chosen))))
         points = tuple(
             SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
             for n, factor in zip(chosen, row, strict=True)
         )
         evidence = self.evidence
-        if noise:
+        if noise_ratio:
             evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; generated noise of {noise:.0%} "
+                f"{evidence.assumptions or self.name}; generated noise of {noise_ratio:.0%} "
                 f"with seed {seed}",
                 evidence.source or "the fit of a measured sweep",
                 evidence.known_error,

@@ -50,6 +50,7 @@ _DISAGREE_SHARE = 0.5
 _FEWEST_TO_TRIM = 5
 
 
+@_validate.arguments(compute_seconds=_validate.within, progress=_validate.hook, stop=_validate.hook)
 def overlap(
     nbytes: int = 64 * 2**20,
     chunks: int = 8,
@@ -58,8 +59,8 @@ def overlap(
     *,
     link: Link | str | None = None,
     compute_seconds: float | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress = _validate.LEFT_OUT,
+    stop: Stop = _validate.LEFT_OUT,
 ) -> Overlap:
     """Copy an array in chunks, and compute on each chunk while the next one is being copied.
 
@@ -113,8 +114,6 @@ def overlap(
             "overlap: compute_seconds was given without a link; expected it only for a modelled "
             "one. Pass link='pcie4-x16' too."
         )
-    say = _validate.callback("overlap", "progress", progress) or (lambda fraction, text: None)
-    stop = _validate.callback("overlap", "stop", stop)
     if work is not None and not callable(work):
         raise InputError(
             f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the "
@@ -124,10 +123,11 @@ def overlap(
     with devices.guard(
         f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
     ):
-        turns = _turns(lanes, say, stop)
+        turns = _turns(lanes, progress, stop)
     return _result(where, size, count, turns)
 
 
+@_validate.arguments(deadline=_validate.deadline)
 def measure_overlap(
     nbytes: int, chunks: int, device: Any = None, deadline: float = 2.0
 ) -> tuple[Measurement, Measurement]:
@@ -153,7 +153,6 @@ def measure_overlap(
         If the buffers do not fit.
     """
     size, count = _checked("measure_overlap", nbytes, chunks)
-    share = _validate.deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
     label = f"overlap of {format_bytes(size)} in {plural(count, 'chunk')}"
@@ -161,14 +160,14 @@ def measure_overlap(
         timing.measure(
             lambda: (lanes.copy(), lanes.compute()),
             device=where,
-            deadline=share,
+            deadline=deadline / 2,
             nbytes=size,
             label=f"{label}: one after the other",
         ),
         timing.measure(
             lanes.chunked,
             device=where,
-            deadline=share,
+            deadline=deadline / 2,
             nbytes=size,
             label=f"{label}: at the same time",
         ),
@@ -196,6 +195,7 @@ def _lanes(
     return where, lanes
 
 
+@_validate.arguments(compute_seconds=_validate.within, launch_seconds=_validate.within)
 def pipeline_seconds(
     nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0
 ) -> float:
@@ -227,9 +227,8 @@ def pipeline_seconds(
     0.00129
     """
     size, count = _checked("pipeline_seconds", nbytes, chunks)
-    work = _validate.within("pipeline_seconds", "compute_seconds", compute_seconds)
-    start = _validate.within("pipeline_seconds", "launch_seconds", launch_seconds)
-    copy, compute = named_link(link).seconds(size / count), work / count + start
+    copy = named_link(link).seconds(size / count)
+    compute = compute_seconds / count + launch_seconds
     return copy + (count - 1) * max(copy, compute) + compute
 
 
@@ -243,9 +242,7 @@ def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
     """Return the pipeline that the formula gives, with its timeline."""
     copy_all = link.seconds(nbytes)
-    compute_all = copy_all
-    if compute_seconds is not None:
-        compute_all = _validate.within("overlap", "compute_seconds", compute_seconds)
+    compute_all = copy_all if compute_seconds is None else compute_seconds
     copy, compute = link.seconds(nbytes / chunks), compute_all / chunks
     timeline, free = [], 0.0
     for i in range(chunks):
@@ -290,7 +287,7 @@ class _Turn(NamedTuple):
     timeline: list[Span]
 
 
-def _turns(lanes: Lanes, say: Progress, stop: Stop | None) -> list[_Turn]:
+def _turns(lanes: Lanes, say: Progress, stop: Stop) -> list[_Turn]:
     """Run the arrangements; where that shows the default work to be far from the copy's length,
     give it that length and run them anew.
     """
@@ -315,11 +312,11 @@ def _turns(lanes: Lanes, say: Progress, stop: Stop | None) -> list[_Turn]:
     return turns
 
 
-def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> list[_Turn]:
+def _repeat(lanes: Lanes, progress: Progress, stop: Stop) -> list[_Turn]:
     """Run the three arrangements in turn, after one run that is thrown away."""
     lanes.copy(), lanes.compute(), lanes.chunked()
     turns: list[_Turn] = []
-    while len(turns) < _REPEATS and not (stop is not None and stop()):
+    while len(turns) < _REPEATS and not stop():
         progress(len(turns) / _REPEATS, f"run {len(turns) + 1} of {_REPEATS}")
         turns.append(_Turn(lanes.copy(), lanes.compute(), *lanes.chunked()))
     return turns

@@ -53,7 +53,7 @@ def test_a_fit_gives_one_messages_latency_and_bandwidth(swept: CollectiveSweep) 
     point = swept.points[0]
     points = tuple(
         point._replace(nbytes=n, median_seconds=14 * (50e-6 + n / 8 / 1e9),
-                            algorithm_bytes=(1.75 * n,) * 8, sent_bytes=None)
+                            algorithm_bytes=(1.75 * n,) * 8)
         for n in (2**12, 2**16, 2**20, 2**24)
     )  # fmt: skip
     made = dataclasses.replace(swept, points=points, ranks=8, algorithm="ring")
