@@ -3,8 +3,7 @@ hidden waits, where the host waits for the device.
 
 The profiler writes down when each operator began and ended on the host and, on an accelerator, each
 kernel on the device. Here that becomes spans with a depth, the time between them, and a table by
-operator. A step is also timed without the profiler, which slows every operator a little, so that
-its overhead is known.
+operator. The profiler slows every operator a little.
 
 On an accelerator a call that waits returns only when everything that was queued before is done, and
 meanwhile nothing new is queued. Such calls are counted by what the program does, so they show on a
@@ -15,11 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import math
-import os
 import re
 import sys
-import time
 import warnings
 from bisect import bisect_right
 from collections import Counter
@@ -32,7 +28,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -42,12 +37,11 @@ from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
-_MARK = "gpulab step "
+_MARK = "ProfilerStep"  # how PyTorch marks the steps that it was told
 # More spans than a picture shows; a step of a large network has some ten thousand operators.
 _MOST_SPANS = 20_000
 _ROWS = 12
-# The driver's own calls are on the host's lane as well; these do no work, and the one at the end of
-# each step is ours.
+# The driver's own calls are on the host's lane as well; these do no work.
 _WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
 
 
@@ -88,9 +82,6 @@ class Profile(Result):
     label, device : str
     steps : tuple of (float, float)
         When each step began and ended; the device had finished.
-    unprofiled_seconds : float
-        The mean time of a step without the profiler, over as many steps; nan if it was stopped
-        before one.
     spans : tuple of ProfileSpan
         In the order in which they began.
     operators : mapping of str to (float, float, float)
@@ -104,7 +95,6 @@ class Profile(Result):
     label: str
     device: str
     steps: tuple[tuple[float, float], ...]
-    unprofiled_seconds: float
     spans: tuple[ProfileSpan, ...]
     operators: Mapping[str, tuple[float, float, float]]
     notes: tuple[Note, ...]
@@ -141,14 +131,11 @@ class Profile(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the most expensive operators, the time between them, and the cost of the profiler
-        itself.
-        """
+        """Return the most expensive operators, and the time between them."""
         costs = list(self.operators.items())
         if rest := [cost for _, cost in costs[_ROWS:]]:
             calls, host, there = map(sum, zip(*rest, strict=True))
             costs[_ROWS:] = [(f"{len(rest)} more", (calls, host, there))]
-        plain = self.unprofiled_seconds
         rows = [
             *(
                 (name, f"{calls:g}", format_seconds(host), format_seconds(there))
@@ -161,12 +148,6 @@ class Profile(Result):
                 "",
             ),
             ("a step under the profiler", "", format_seconds(self.step_seconds), ""),
-            (
-                "a step without it",
-                "",
-                "not measured" if math.isnan(plain) else format_seconds(plain),
-                "",
-            ),
             *note_rows(self.notes, 4),
         ]
         headers = (f"{self.label}, a step", "calls", "host, self time", "its kernels on the device")
@@ -191,31 +172,20 @@ def overlap(pieces: Iterable[tuple[float, float]], window: tuple[float, float]) 
     return sum(max(0.0, min(end, window[1]) - max(start, window[0])) for start, end in pieces)
 
 
-@_validate.arguments(
-    steps=partial(_validate.whole, low=1, high=100),
-    warmup=partial(_validate.whole, low=0, high=100),
-)
-def profile(
-    step: Callable[..., Any],
-    *args: Any,
-    steps: int = 3,
-    warmup: int = 2,
-    device: Any = None,
-) -> Profile:
-    """Run a training step under PyTorch's profiler and return its operators and kernels with their
-    times.
+def profile(profiler: Any, *, label: str = "the training", device: Any = None) -> Profile:
+    """Return the operators and kernels that PyTorch's profiler saw, with their times.
 
     Parameters
     ----------
-    step : callable
-        Called with ``args``: forward, backward, optimizer, or whatever a step does. Parts that you
-        mark with ``torch.profiler.record_function("forward")`` appear as such.
-    *args
-        For the step.
-    steps, warmup : int
-        Steps under the profiler, 1 to 100, and before it, 0 to 100; then again as many without it.
+    profiler : torch.profiler.profile
+        After its block, with ``acc_events=True``. Where a schedule and ``profiler.step()`` told it
+        the steps, these are the steps here; else all is one. Parts that you mark with
+        ``torch.profiler.record_function("forward")`` appear as such. Let the device finish before
+        ``profiler.step()``, so that the kernels of a step lie in it.
+    label : str
+        What was run, for tables.
     device : Device or str, optional
-        The device to wait for at the end of each step; None takes the best there is.
+        The device that computed; None takes the best there is.
 
     Returns
     -------
@@ -225,89 +195,33 @@ def profile(
     Raises
     ------
     InputError
-        If the step is not a function or raises.
+        If it is not a profiler, has not ended, or saw nothing.
 
     Examples
     --------
     >>> import torch
     >>> x = torch.ones(64, 64)
-    >>> p = profile(lambda: (x @ x).relu(), steps=2, device="cpu")
-    >>> p.operators_per_step
+    >>> with torch.profiler.profile(acc_events=True) as profiler:
+    ...     y = (x @ x).relu()
+    >>> profile(profiler, device="cpu").operators_per_step
     2.0
     """
-    if not callable(step):
+    where, events = devices.find(device), []
+    if isinstance(profiler, torch.profiler.profile):
+        with contextlib.suppress(AssertionError):  # it has not begun
+            events = list(profiler.events() or ())
+    if not events:
         raise InputError(
-            f"profile: {kind_of(step)} was given; expected a function that makes a step. Pass one, "
-            "not its result."
+            f"profile: {kind_of(profiler)} was given; expected a profiler of PyTorch that has "
+            "ended and seen operators. Use `with torch.profiler.profile(acc_events=True) as "
+            "profiler:`, then pass it."
         )
-    where = devices.find(device)
-
-    def once() -> float:
-        """Make a step and wait for the device; return how long both took."""
-        begin = time.perf_counter()
-        with devices.guard("profile: the step", "it to run. Call it once by itself first."):
-            step(*args)
-            where.synchronize()
-        return time.perf_counter() - begin
-
-    for _ in range(warmup):
-        once()
-    with _profiling(where) as profiler:
-        for number in range(steps):
-            with record_function(f"{_MARK}{number}"):
-                once()
-    plain = [once() for _ in range(steps)]
-    label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
-    # A mean, as all figures of a step here: its rows in the table add up to it.
-    return _result(label, where, profiler.events(), steps, sum(plain) / steps)
-
-
-@contextlib.contextmanager
-def _profiling(device: devices.Device) -> Iterator[Any]:
-    """Run the block under PyTorch's profiler, of the host and of what the device has."""
-    # its library writes two lines of its own into the notebook otherwise
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    activities = [ProfilerActivity.CPU]
-    if device.torch_type in ("cuda", "xpu"):
-        activities.append(getattr(ProfilerActivity, device.torch_type.upper()))
-    profiler: Any = torch.profiler.profile(activities=activities, acc_events=True)
-    with _silent():
-        profiler.start()
-    try:
-        yield profiler
-    finally:
-        with _silent():
-            profiler.stop()
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what a C++ library writes to standard error out of the notebook: its log level is read
-    once, maybe long before this.
-    """
-    try:
-        kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    except OSError:  # a program without standard error
-        yield
-        return
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
-
-
-def _result(label: str, device: devices.Device, events: Any, count: int, plain: float) -> Profile:
-    marks = sorted(
-        (e for e in events if e.name.startswith(_MARK) and not _on_device(e)),
-        key=lambda e: e.time_range.start,
-    )
-    zero = marks[0].time_range.start
-    windows = tuple(
-        ((e.time_range.start - zero) * 1e-6, (e.time_range.end - zero) * 1e-6) for e in marks
-    )
+    steps = [e for e in events if e.name.startswith(_MARK) and not _on_device(e)]
+    times = sorted((e.time_range.start, e.time_range.end) for e in steps or events)
+    zero, count = times[0][0], max(len(steps), 1)
+    if not steps:
+        times = [(zero, max(end for _, end in times))]
+    windows = tuple(((start - zero) * 1e-6, (end - zero) * 1e-6) for start, end in times)
     spans = sorted(
         (span for e in events if (span := _span(e, zero, windows)) is not None),
         key=lambda s: (s.start_seconds, -s.end_seconds),
@@ -318,22 +232,28 @@ def _result(label: str, device: devices.Device, events: Any, count: int, plain: 
     kept = max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
     if kept < count:
         sentence = (
-            f"{len(spans):,} spans are too many to keep, so the figures are those of the first "
+            f"{len(spans):,} spans are too many to keep, so the timeline is that of the first "
             f"{plural(kept, 'step')} of {count}. Profile fewer steps."
         )
         notes.append(Note("skipped", sentence))
-        windows, end = windows[:kept], windows[kept - 1][1]
-        spans = [span for span in spans if span.start_seconds <= end]
-        events = [event for event in events if (event.time_range.start - zero) * 1e-6 <= end]
+        windows = windows[:kept]
+        spans = [span for span in spans if span.start_seconds <= windows[-1][1]]
+    totals = [e for e in profiler.key_averages() if not (_on_device(e) or e.is_user_annotation)]
     return Profile(
         label,
-        str(device),
+        str(where),
         windows,
-        plain,
         tuple(spans),
-        _costs(events, kept),
+        {
+            e.key: (
+                e.count / count,
+                e.self_cpu_time_total * 1e-6 / count,
+                e.self_device_time_total * 1e-6 / count,
+            )
+            for e in sorted(totals, key=lambda e: -e.self_cpu_time_total)
+        },
         tuple(notes),
-        Evidence.measured(device.name, kept),
+        Evidence.measured(where.name, kept),
     )
 
 
@@ -365,22 +285,6 @@ def _depth(event: Any, *, marks: bool) -> int:
             depth += 1
         parent = parent.cpu_parent
     return depth
-
-
-def _costs(events: Any, count: int) -> dict[str, tuple[float, float, float]]:
-    """Return what each operator took by itself, a step."""
-    found: dict[str, list[float]] = {}
-    for event in events:
-        if _on_device(event) or event.is_user_annotation or event.name.startswith(_MARK):
-            continue
-        cost = found.setdefault(event.name, [0.0, 0.0, 0.0])
-        cost[0] += 1
-        cost[1] += event.self_cpu_time_total * 1e-6
-        cost[2] += event.self_device_time_total * 1e-6
-    ordered = sorted(found.items(), key=lambda item: -item[1][1])
-    return {
-        name: (calls / count, host / count, there / count) for name, (calls, host, there) in ordered
-    }
 
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.

@@ -86,6 +86,17 @@ _FLAGS = (
     "read_loss",
     "autotune",
 )
+# What each may be, where that depends on nothing else.
+_RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
+    **dict.fromkeys(_FLAGS, _validate.flag),
+    "steps": functools.partial(_validate.whole, low=1, high=MOST_STEPS),
+    "learning_rate": functools.partial(_validate.positive, advice="Pass learning_rate=1e-3."),
+    "workers": functools.partial(_validate.whole, low=0, high=_MOST_WORKERS),
+    "prefetch": functools.partial(_validate.whole, low=0, high=1000),
+    "clip": functools.partial(_validate.positive, advice="Pass clip=1.0."),
+    "loading": functools.partial(_validate.word, known=LOADINGS),
+    "seed": SEED,
+}
 
 
 class Settled(NamedTuple):
@@ -144,9 +155,11 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     values: dict[str, Any] = {**DEFAULTS, **asked}
     _check_precision(values["precision"])
     where, items = devices.find(device), len(job.train)
-    for name in _FLAGS:
-        if name != "fused" or values[name] is not None:
-            values[name] = _validate.flag("fit", name, values[name])
+    values |= {
+        name: rule("fit", name, values[name])
+        for name, rule in _RULES.items()
+        if values[name] is not None or DEFAULTS[name] is not None
+    }
     epochs, learning_rate = values.pop("epochs"), values["learning_rate"]
     if epochs is not None and values["steps"] is not None:
         raise InputError(
@@ -161,25 +174,10 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
         most = MOST_STEPS // an_epoch
         wanted = job.epochs if epochs is None else _validate.whole("fit", "epochs", epochs, 1, most)
         values["steps"] = an_epoch * wanted
-    limits = {
-        "steps": (1, MOST_STEPS),
-        "accumulate": (1, size),
-        "workers": (0, _MOST_WORKERS),
-        "prefetch": (0, 1000),
-    }
-    values |= {
-        name: _validate.whole("fit", name, values[name], *ends) for name, ends in limits.items()
-    }
-    values["learning_rate"] = (
-        job.learning_rate
-        if learning_rate is None
-        else _validate.positive("fit", "learning_rate", learning_rate, "Pass learning_rate=1e-3.")
-    )
-    if values["clip"] is not None:
-        values["clip"] = _validate.positive("fit", "clip", values["clip"], "Pass clip=1.0.")
+    values["accumulate"] = _validate.whole("fit", "accumulate", values["accumulate"], 1, size)
+    if learning_rate is None:
+        values["learning_rate"] = job.learning_rate
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
-    _validate.word("fit", "loading", values["loading"], LOADINGS)
-    values["seed"] = SEED("fit", "seed", values["seed"])
     notes = _without_what_is_missing(values, where, job)
     values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
     return Settled(Options(**values), where, make, notes)

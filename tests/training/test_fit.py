@@ -343,8 +343,11 @@ def test_the_instruments_see_the_device() -> None:
     seen = torch.cuda.max_memory_allocated() - before
     assert result.peak_bytes == pytest.approx(seen, rel=0.1, abs=2**24)
     assert {"data", "copy", "forward", "backward", "optimizer"} <= set(result.phase_seconds)
-    profiled = training.profile(lambda: torch.ones(2048, 2048, device="cuda").exp(), steps=2)
-    assert any(span.lane == "device" and span.seconds > 0 for span in profiled.spans)
+    with torch.profiler.profile(acc_events=True) as profiler:
+        torch.ones(2048, 2048, device="cuda").exp()
+        torch.cuda.synchronize()
+    spans = training.profile(profiler).spans
+    assert any(span.lane == "device" and span.seconds > 0 for span in spans)
     steps = training.pipeline(batch_size=8, steps=5, image_size=32, pinned=True, read_loss=False)
     assert all(span.seconds > 0 for span in steps.lane("compute"))
     chosen = ("resident", "prefetch", "batch", "compile", "graph")
