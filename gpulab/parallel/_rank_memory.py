@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +49,7 @@ from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import undisturbed
 from gpulab.parallel import _strategies
-from gpulab.parallel._strategies import STRATEGIES, Asked, Setting
+from gpulab.parallel._strategies import STRATEGIES, Setting, refuse_unsplit
 from gpulab.parallel.model_states import MOST_RANKS
 from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 
@@ -188,9 +187,8 @@ def predict_ranks(
     ):
         fake = _fake_model(model)
         label, count = type(fake).__name__, sum(each.numel() for each in fake.parameters())
-        sharing = 1 if strategy in _WHOLE_BATCH else ranks
-        asked = Asked(fake, ranks, len(inputs) * sharing, microbatches)
-        _refuse_unsplit(strategy, asked, sharing)
+        batch_size = len(inputs) * (1 if strategy in _WHOLE_BATCH else ranks)
+        refuse_unsplit("predict_ranks", strategy, fake, ranks, batch_size, microbatches)
         given, inputs = inputs, torch.empty(inputs.shape, dtype=inputs.dtype)
         if targets is given:  # the same tensor stays that
             targets = inputs
@@ -287,19 +285,6 @@ def largest_batch(
         return found.needed_bytes(kind)
 
     return largest_that_fits("largest_batch", needed_bytes, free, most)
-
-
-def _refuse_unsplit(strategy: str, asked: Asked, sharing: int) -> None:
-    """Ask the strategy whether it can split this, and say its refusal in this function's name."""
-    try:
-        STRATEGIES[strategy].check(strategy, asked)
-    except InputError as error:
-        text = re.sub(
-            r"Pass batch_size=(\d+)",
-            lambda match: f"Pass inputs of {int(match[1]) // sharing} items",
-            str(error),
-        )
-        raise InputError(text.replace("train:", "predict_ranks:", 1)) from None
 
 
 @contextlib.contextmanager

@@ -54,25 +54,6 @@ from gpulab.networks import Block, BlockNet, SmallCNN, SmallMLP, SmallTransforme
 from gpulab.units import plural
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a caller wants trained; known before any rank works.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-        The whole model, on the host.
-    ranks, batch_size, microbatches : int
-        The batch is that of a whole step, over all ranks; microbatches are the parts that a rank
-        takes one after another, where a strategy has them.
-    """
-
-    model: Any
-    ranks: int
-    batch_size: int
-    microbatches: int
-
-
 @dataclass
 class Setting:
     """What a strategy finds inside a rank.
@@ -139,12 +120,13 @@ class Strategy(NamedTuple):
         the same time, returns the whole model's parameters by their names there, as plain tensors;
         {} on a rank that has none to return.
     check : callable
-        Takes the name and ``Asked``; raises ``InputError`` where this strategy cannot split what is
-        asked.
+        ``check(name, model, ranks, batch_size, microbatches)``, before any rank works, with the
+        whole model on the host and the batch of a whole step: returns why this strategy cannot
+        split that, as a sentence that goes on after the name; "" where it can.
     """
 
     build: Callable[[Setting], Trainer]
-    check: Callable[[str, Asked], None]
+    check: Callable[[str, Any, int, int, int], str]
 
 
 def strategies() -> tuple[str, ...]:
@@ -158,27 +140,34 @@ def strategies() -> tuple[str, ...]:
     return tuple(STRATEGIES)
 
 
-def divides(name: str, asked: Asked, parts: int, what: str) -> None:
-    """Refuse a batch that does not divide.
+def refuse_unsplit(
+    function: str, name: str, model: Any, ranks: int, batch_size: int, microbatches: int
+) -> None:
+    """Refuse what a strategy cannot split, in the name of a public function.
 
     Raises
     ------
     InputError
-        If the batch is not a multiple of ``parts``: the mean of unequal parts' means is not the
-        batch's mean.
+        With the strategy's own sentence.
     """
-    if asked.batch_size % parts:
-        below, above = asked.batch_size // parts * parts, (asked.batch_size // parts + 1) * parts
-        raise InputError(
-            f"train: a batch of {asked.batch_size} does not divide over {what} of {name}; expected "
-            f"a multiple of {parts}, since the mean of unequal parts is not the batch's mean. Pass "
-            f"batch_size={below or above}."
-        )
+    reason = STRATEGIES[name].check(name, model, ranks, batch_size, microbatches)
+    if reason:
+        raise InputError(f"{function}: {name} {reason}")
 
 
-def divides_over_ranks(name: str, asked: Asked) -> None:
-    """Refuse a batch that the ranks cannot share out equally."""
-    divides(name, asked, asked.ranks, f"the {asked.ranks} ranks")
+def _undivided(batch_size: int, parts: int, what: str) -> str:
+    """Return why a batch does not divide: the mean of unequal parts' means is not the batch's."""
+    if batch_size % parts == 0:
+        return ""
+    return (
+        f"cannot divide a batch of {batch_size} over the {parts} {what}; expected a multiple of "
+        f"{parts}, since the mean of unequal parts is not the batch's mean. Take a batch of "
+        f"{batch_size // parts * parts or parts}."
+    )
+
+
+def _over_ranks(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
+    return _undivided(batch_size, ranks, "ranks")
 
 
 class SingleProcess:
@@ -339,31 +328,26 @@ def blocks_of(model: Any) -> Iterator[Any]:
             yield from (part for part in child if any(True for _ in part.parameters()))
 
 
-def _check_sharding(name: str, asked: Asked) -> None:
-    """Refuse a batch that does not divide, and a weight that two groups would both shard.
-
-    Raises
-    ------
-    InputError
-        In these cases.
+def _check_sharding(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
+    """Return why not: a batch that does not divide, or a weight that two groups would both
+    shard.
     """
-    divides_over_ranks(name, asked)
-    blocks = list(blocks_of(asked.model))
+    blocks = list(blocks_of(model))
     inside = {id(module) for block in blocks for module in block.modules()}
     rest = {
         id(parameter)
-        for module in asked.model.modules()
+        for module in model.modules()
         if id(module) not in inside
         for parameter in module.parameters(recurse=False)
     }
     groups = [*({id(parameter) for parameter in block.parameters()} for block in blocks), rest]
     if sum(map(len, groups)) > len(set().union(*groups)):
-        raise InputError(
-            f"train: {name} gathers block by block, and two blocks of this "
-            f"{type(asked.model).__name__} share a weight, which would become two that drift "
-            "apart; expected each weight in one block. Build it without tied weights, or pass "
-            "strategy='ddp'."
+        return (
+            f"gathers block by block, and two blocks of this {type(model).__name__} share a "
+            "weight, which would become two that drift apart; expected each weight in one block. "
+            "Build it without tied weights, or pass strategy='ddp'."
         )
+    return _undivided(batch_size, ranks, "ranks")
 
 
 class SplitLayers(SingleProcess):
@@ -426,36 +410,30 @@ def _pairs(model: Any) -> tuple[list[int], list[int]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _check_layers(name: str, asked: Asked) -> None:
-    """Refuse what these layers cannot be split into.
-
-    Raises
-    ------
-    InputError
-        For another model, and for heads, features or positions that do not divide.
-    """
-    model, ranks = asked.model, asked.ranks
+def _check_layers(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
+    """Return why not: another model, or heads or features that do not divide."""
     blocks = _blocks(model)
     if not blocks and not isinstance(model, SmallMLP):
-        raise InputError(
-            f"train: {name} does not know how to split {kind_of(model)}; expected a model of "
+        return (
+            f"does not know how to split {kind_of(model)}; expected a model of "
             "networks.transformer or networks.mlp, whose pairs of linear layers it knows. Pass "
             "strategy='zero3', which can shard any model."
         )
     if blocks and blocks[0].heads % ranks:
         fitting = next(k for k in range(ranks, 0, -1) if blocks[0].heads % k == 0)
-        raise InputError(
-            f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a "
-            f"multiple of {ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, "
-            f"or a model with heads={ranks}."
+        return (
+            f"cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of "
+            f"{ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, or a model "
+            f"with heads={ranks}."
         )
     wide = [] if blocks else [model.layers[i].out_features for i in _pairs(model)[0]]
     odd = next((features for features in wide if features % ranks), None)
-    if odd is not None:
-        raise InputError(
-            f"train: {name} cannot split {odd} features over {ranks} ranks; expected a "
-            f"multiple of {ranks}. Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
-        )
+    return (
+        ""
+        if odd is None
+        else f"cannot split {odd} features over {ranks} ranks; expected a multiple of {ranks}. "
+        f"Pass networks.mlp(..., hidden={-(-odd // ranks) * ranks})."
+    )
 
 
 class Stages:
@@ -692,70 +670,62 @@ class _Embedding(nn.Module):
         )
 
 
-def _check_stages(name: str, asked: Asked) -> None:
-    """Refuse what cannot be cut into stages, or would not compute the same in microbatches.
-
-    Raises
-    ------
-    InputError
-        For a model that is no chain or has fewer layers than there are ranks, weights that two
-        stages share, batch norm in microbatches, and microbatches that do not fit the batch or the
-        schedule.
+def _check_stages(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
+    """Return why not: a model that is no chain, is too short, shares a weight, or has layers that
+    look at the whole batch; or a batch that does not divide.
     """
-    model, ranks = asked.model, asked.ranks
     layers = layers_of(model)
     if not layers:
-        raise InputError(
-            f"train: {name} does not know the layers of {kind_of(model)}; expected a model of "
-            "gpulab.networks or a torch.nn.Sequential, whose layers follow one another. Pass one "
-            "of these."
+        return (
+            f"does not know the layers of {kind_of(model)}; expected a model of gpulab.networks or "
+            "a torch.nn.Sequential, whose layers follow one another. Pass one of these."
         )
     if len(layers) < ranks:
-        raise InputError(
-            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; "
-            f"expected at least one layer for each rank. Take {plural(len(layers), 'rank')}, or a "
-            f"model with {ranks} layers."
+        return (
+            f"cannot cut {plural(len(layers), 'layer')} into {ranks} stages; expected at least one "
+            f"layer for each rank. Take {plural(len(layers), 'rank')}, or a model with {ranks} "
+            "layers."
         )
     owners = [
         {id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)
     ]
     if sum(map(len, owners)) > len(set().union(*owners)):
-        raise InputError(
-            f"train: {name} cannot cut {kind_of(model)}, because two stages would share a weight; "
-            "expected each weight in one stage. Build the model with tied=False."
+        return (
+            f"cannot cut {kind_of(model)}, because two stages would share a weight; expected each "
+            "weight in one stage. Build the model with tied=False."
         )
     if name == "split":
-        return
-    divides(name, asked, asked.microbatches, f"the {asked.microbatches} microbatches")
+        return ""
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        raise InputError(
-            f"train: {name} has microbatches and {type(model).__name__} has batch norm, which "
-            "would take each microbatch's own mean; expected layers that treat each item alone. "
-            "Pass strategy='split', or a transformer."
+        return (
+            f"has microbatches and {type(model).__name__} has batch norm, which would take each "
+            "microbatch's own mean; expected layers that treat each item alone. Pass "
+            "strategy='split', or a transformer."
         )
-    if name == "pipeline-1f1b" and asked.microbatches < ranks:  # PyTorch's own condition
-        raise InputError(
-            f"train: {name} with {asked.microbatches} microbatches on {ranks} ranks; Schedule1F1B "
-            f"expects at least as many as ranks. Pass microbatches={ranks}."
+    if name == "pipeline-1f1b" and microbatches < ranks:  # PyTorch's own condition
+        return (
+            f"has {microbatches} microbatches on {ranks} ranks; Schedule1F1B expects at least as "
+            f"many as ranks. Pass microbatches={ranks}."
         )
+    return _undivided(batch_size, microbatches, "microbatches")
 
 
 Trainer: TypeAlias = SingleProcess | Stages
 
 STRATEGIES: Mapping[str, Strategy] = {
     # every rank trains the whole model on the whole batch: nothing is sent, nothing is gained
-    "single": Strategy(SingleProcess, lambda name, asked: None),
+    "single": Strategy(SingleProcess, lambda *asked: ""),
     # by hand: after the backward pass each gradient is averaged, one after another
-    "data": Strategy(lambda setting: SingleProcess(setting, average_gradients), divides_over_ranks),
+    "data": Strategy(lambda setting: SingleProcess(setting, average_gradients), _over_ranks),
     # PyTorch's DDP: buckets of gradients are sent during the backward pass
-    "ddp": Strategy(Buckets, divides_over_ranks),
+    "ddp": Strategy(Buckets, _over_ranks),
     # the same buckets, sent when the backward pass is over
     "ddp-no-overlap": Strategy(
         lambda setting: SingleProcess(setting, partial(average_in_buckets, setting.bucket_bytes)),
-        divides_over_ranks,
+        _over_ranks,
     ),
     # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
-    "zero1": Strategy(SharedOptimizer, divides_over_ranks),
+    "zero1": Strategy(SharedOptimizer, _over_ranks),
     # FSDP2 that keeps gathered parameters until the backward pass is over: gradients and optimizer
     # state are sharded
     "zero2": Strategy(partial(Sharded, reshard=False), _check_sharding),

@@ -28,7 +28,7 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
-from gpulab.parallel._strategies import STRATEGIES, Asked, Setting, SingleProcess
+from gpulab.parallel._strategies import STRATEGIES, Setting, SingleProcess, refuse_unsplit
 from gpulab.parallel.rank_results import (
     RANK_CATEGORIES,
     CollectiveCall,
@@ -160,7 +160,7 @@ def train(
         )
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
-    STRATEGIES[strategy].check(strategy, Asked(whole, ranks.n, job.batch_size, job.microbatches))
+    refuse_unsplit("train", strategy, whole, ranks.n, job.batch_size, job.microbatches)
     single = _single_process(ranks, job, model)
     return _result(ranks, job, whole, single, ranks.run(train_on_rank, job, model))
 

@@ -14,11 +14,8 @@ from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, ta
 from gpulab.training.ladder_recordings import (
     START,
     RecordedLadder,
-    RecordedStep,
-    RecordedSteps,
     Technique,
     recorded_ladder,
-    recorded_steps,
     techniques,
 )
 from gpulab.training.pipelines import PipelineResult, StepSpan, model_pipeline, pipeline, replay
@@ -55,8 +52,6 @@ __all__ = [
     "Profile",
     "ProfileSpan",
     "RecordedLadder",
-    "RecordedStep",
-    "RecordedSteps",
     "Run",
     "Rung",
     "ScriptsResult",
@@ -76,7 +71,6 @@ __all__ = [
     "pipeline",
     "profile",
     "recorded_ladder",
-    "recorded_steps",
     "replay",
     "speedup_report",
     "task",

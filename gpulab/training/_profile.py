@@ -209,7 +209,7 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     where, events = devices.find(device), []
     if isinstance(profiler, torch.profiler.profile):
         with contextlib.suppress(AssertionError):  # it has not begun
-            events = list(profiler.events() or ())
+            events = list(profiler.events() or ())  # type: ignore[no-untyped-call]
     if not events:
         raise InputError(
             f"profile: {kind_of(profiler)} was given; expected a profiler of PyTorch that has "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulab import claims, networks, recordings
 from gpulab.devices import Device
@@ -20,7 +20,7 @@ from gpulab.recordings import Entry, Recording
 from gpulab.recordings.schema import require_recordings
 from gpulab.results import Result
 from gpulab.training.run_results import Gain
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio
 
 # What a beginner's script does: items loaded one by one and copied in the loop, a small batch,
 # every loss read, float32, nothing compiled.
@@ -171,132 +171,6 @@ _CLAIMS = {
 Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 
-class RecordedStep(NamedTuple):
-    """Two ways to train one recorded model.
-
-    Attributes
-    ----------
-    model : str
-        As the recorder names it: "cnn" or "transformer", larger than the tasks of this course.
-    first_seconds, second_seconds : float
-        Medians of a step.
-    speedup : float
-        Seconds of the first divided by those of the second.
-    speedup_interval : (float, float) or None
-        From the least favorable ends of both 95 % intervals; None where one is missing.
-    samples : int
-        The smaller number of samples of the two.
-    """
-
-    model: str
-    first_seconds: float
-    second_seconds: float
-    speedup: float
-    speedup_interval: tuple[float, float] | None
-    samples: int
-
-
-@dataclass(frozen=True, repr=False)
-class RecordedSteps(Result):
-    """Two ways to train on a recorded machine.
-
-    Attributes
-    ----------
-    recording : str
-        The machine's short name.
-    first, second : str
-        The ways in words, as "bfloat16, plain".
-    rows : tuple of RecordedStep
-        One a model; empty where the machine has not recorded both ways.
-    evidence : Evidence
-        Of the recording.
-    """
-
-    recording: str
-    first: str
-    second: str
-    rows: tuple[RecordedStep, ...]
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        found = (
-            "; ".join(f"{row.model} {format_ratio(row.speedup)}" for row in self.rows)
-            or "not recorded yet"
-        )
-        return f"<{self.second} over {self.first} on {self.recording}: {found}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a model."""
-        rows = [
-            (
-                row.model,
-                format_seconds(row.first_seconds),
-                format_seconds(row.second_seconds),
-                str(Gain(row.speedup, row.speedup_interval)).removesuffix(" (no interval)"),
-            )
-            for row in self.rows
-        ]
-        return (f"a step on {self.recording}", self.first, self.second, "speed-up"), rows or [
-            ("not recorded yet", "", "", "")
-        ]
-
-
-def recorded_steps(
-    recording: Recording, first: Mapping[str, str], second: Mapping[str, str]
-) -> RecordedSteps:
-    """Return how long a recorded machine's training steps took in two ways.
-
-    Parameters
-    ----------
-    recording : Recording
-    first, second : mapping
-        "precision" (by default "float32") and "means" (by default "plain"; such as "compile",
-        "graph", "fused", "channels_last").
-
-    Raises
-    ------
-    InputError
-        If it is not a recording, or a mapping has another key.
-
-    Examples
-    --------
-    >>> from gpulab import recordings
-    >>> recorded_steps(recordings.load("amd-epyc-2-cores"), {}, {"precision": "float8"})
-    <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
-    """
-    require_recordings("recorded_steps", recording)
-    ways: list[dict[str, str]] = []
-    for name, way in (("first", first), ("second", second)):
-        wrong = [key for key in way if key not in _USUAL] if isinstance(way, Mapping) else [way]
-        if wrong:
-            raise InputError(
-                f"recorded_steps: {name} has {shown(wrong[0])}; expected a mapping with "
-                f"{' and '.join(map(repr, _USUAL))}."
-            )
-        ways.append({**_USUAL, **way})
-    one, other = ways
-    rows = []
-    for entry in recording.select(_EXPERIMENT, **one):
-        there = recording.find(_EXPERIMENT, **{**entry.params, **other})
-        if there is None or there.key == entry.key or not (entry.timing and there.timing):
-            continue
-        steps = float(entry.params.get("steps", 1))
-        speedup, ends = entry.timing.over(there.timing)
-        rows.append(
-            RecordedStep(
-                str(entry.params["model"]),
-                entry.timing.median_seconds / steps,
-                there.timing.median_seconds / steps,
-                speedup,
-                ends,
-                min(entry.timing.sample_count, there.timing.sample_count),
-            )
-        )
-    words = [f"{way['precision']}, {way['means']}" for way in ways]
-    evidence = recording.evidence(experiment=_EXPERIMENT)
-    return RecordedSteps(recording.name, words[0], words[1], tuple(rows), evidence)
-
-
 def recorded_gains(name: str) -> list[Found]:
     """Return what recorded accelerators say of a technique, a row a machine and case; empty where
     nothing is recorded yet.
@@ -321,8 +195,18 @@ def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
             (", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval))
             for one in found
         ]
-    rows = recorded_steps(recording, *_STEPS[name]).rows if name in _STEPS else ()
-    return [(f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval)) for row in rows]
+    if name not in _STEPS:
+        return []
+    first, second = ({**_USUAL, **way} for way in _STEPS[name])
+    pairs = [
+        (entry, recording.find(_EXPERIMENT, **{**entry.params, **second}))
+        for entry in recording.select(_EXPERIMENT, **first)
+    ]
+    return [
+        (f"a step of the {one.params['model']}", Gain(*one.timing.over(other.timing)))
+        for one, other in pairs
+        if other is not None and one.timing and other.timing
+    ]
 
 
 @dataclass(frozen=True, repr=False)

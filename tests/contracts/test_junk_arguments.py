@@ -155,7 +155,6 @@ CALLS: dict[str, Any] = {
     "training.model_pipeline": of(0.01, 0.01),
     "training.over_seeds": of("digits-mlp", -1),
     "training.recorded_ladder": of(H200),
-    "training.recorded_steps": of(H200, FIRST, SECOND),
     "training.replay": of(TIMELINE),
     "training.task": of("digits-mlp"),
     "training.techniques": of("compile"),

@@ -131,24 +131,6 @@ def test_each_technique_is_what_its_title_says(approved: Any) -> None:
     assert text == approved
 
 
-WAYS = (
-    {"precision": "bfloat16"},
-    {"means": "compile"},
-    {"precision": "bfloat16", "means": "compile"},
-    {"precision": "float8"},
-)
-
-
-def test_recorded_steps(approved: Any) -> None:
-    """Ratios of two ways of an H200; what was not recorded is said."""
-    recording = recordings.load("nvidia-h200")
-    found = [training.recorded_steps(recording, {}, way) for way in WAYS]
-    lines = (
-        f"{one!r}\n{one.table()}\n{one.evidence.badge} {one.evidence.device}\n" for one in found
-    )
-    assert "".join(lines) == approved
-
-
 # A call of ten steps of each form, in seconds: 320 samples in 1 s; a batch of 256 in 2 s is 4x,
 # fused alone in 0.5 s 2x, both in 1.6 s 5x where the product promises 8x; all but the batch 2x.
 CLIMBED = [
@@ -231,8 +213,7 @@ EDGES = [
     (training.evaluate_models, ([], "digits-mlp"), {}), (training.evaluate, (5, "digits-mlp"), {}),
     (training.evaluate, (networks.mlp(3, 8), "digits-mlp"), {}), (training.techniques, ("x",), {}),
     (training.Technique, ("", "b"), {}), (training.Technique, ("a", "b"), {"model": 5}),
-    (training.recorded_steps, (3, {}, {}), {}), (training.recorded_ladder, (3,), {}),
-    (training.recorded_steps, (recordings.load("nvidia-h200"), {}, {"batch": "8"}), {}),
+    (training.recorded_ladder, (3,), {}),
     (training.speedup_report, ("a.txt", SCRIPTS), {}), (training.speedup_report, ("a.md",), {}),
 ]  # fmt: skip
 
