@@ -21,7 +21,13 @@ def plain(seconds: float) -> None:
         with gl.parallel.cluster(n, timeout_seconds=60) as ranks:
             swept = gl.parallel.sweep(ranks, "all_reduce", deadline=seconds)
         fitted = swept.fit()
-        latency, bandwidth = swept.message()
+        latency, bandwidth = gl.models.collective_message(
+            "all_reduce",
+            n,
+            "ring",
+            latency_seconds=fitted.latency_seconds,
+            bandwidth_bytes_per_second=fitted.bandwidth_bytes_per_second,
+        )
         print(
             f"{swept!r}; fit {fitted!r}; a message {1e6 * latency:.0f} us, {bandwidth / 1e6:.0f} "
             "MB/s"

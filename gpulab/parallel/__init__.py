@@ -30,8 +30,6 @@ _NAMES = {
         "KINDS",
         "RANK_CATEGORIES",
         "CollectiveCall",
-        "CollectivePoint",
-        "CollectiveSweep",
         "RankMemory",
         "RankReport",
         "RankSpan",

@@ -23,9 +23,6 @@ from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel.rank_results import (
     COMPUTED,
     WAITED,
-    CollectivePoint,
-    CollectiveSweep,
-    ScalingMeasurement,
     ScalingResult,
 )
 from gpulab.parallel.scaling_steps import MODELS, StepSpec, Turns, predict
@@ -35,7 +32,7 @@ from gpulab.timing.statistics import (
     median_interval,
     paired_ratio,
 )
-from gpulab.transfer import AlphaBeta
+from gpulab.transfer import AlphaBeta, Sweep, SweepPoint
 from gpulab.units import format_bytes, plural
 
 Progress = Callable[[float, str], None]
@@ -265,31 +262,21 @@ def _result(
         stage=COMPUTED if computed else WAITED,
         parameter_bytes=parameter_bytes,
         processors=processors,
-        points=tuple(_point(spec, count, samples) for count in samples),
+        points=tuple(
+            scaling_steps.measurement(
+                spec,
+                count,
+                mine,
+                float(np.median(mine)),
+                median_interval(mine)[0],
+                None if 1 not in samples else paired_ratio(samples[1], mine),
+            )
+            for count, mine in samples.items()
+        ),
         **predicted,
         notes=(*notes, *_notes(spec, processors, samples)),
         evidence=Evidence.measured(where.device, sum(map(len, samples.values()))),
         environment=where,
-    )
-
-
-def _point(spec: StepSpec, count: int, samples: dict[int, np.ndarray]) -> ScalingMeasurement:
-    mine, one = samples[count], samples.get(1)
-    speedup: float | None = None
-    span = None
-    if one is not None:
-        work = count * spec.batch_of(count) / spec.batch_of(1)
-        ratio, ratios = paired_ratio(one, mine)
-        speedup = work * ratio
-        span = None if ratios is None else (work * ratios[0], work * ratios[1])
-    return ScalingMeasurement(
-        count,
-        spec.batch_of(count),
-        mine,
-        float(np.median(mine)),
-        median_interval(mine)[0],
-        speedup,
-        span,
     )
 
 
@@ -333,7 +320,7 @@ def sweep(
     sizes: Iterable[int] | None = None,
     *,
     deadline: float = 10.0,
-) -> CollectiveSweep:
+) -> Sweep:
     """Measure a collective over sizes.
 
     Parameters
@@ -352,8 +339,9 @@ def sweep(
 
     Returns
     -------
-    CollectiveSweep
-        Times are MEASURED; the algorithm's bytes are MODELLED.
+    Sweep
+        As of ``gpulab.transfer.sweep``, with the operation for its direction: MEASURED.
+        ``models.collective_message`` has what its fit says of one message between two ranks.
 
     Raises
     ------
@@ -377,10 +365,8 @@ def sweep(
     end = time.monotonic() + deadline
     several = _elements(sizes, ranks.n)
     facts = ranks.run(scaling_steps.facts)
-    one_clock = len({each["clock"] for each in facts}) == 1
-    backend, where = facts[0]["backend"], facts[0]["environment"]
-    # gloo's own; NCCL chooses by size and links
-    algorithm = models.GLOO_ALGORITHMS[operation] if backend == "gloo" else None
+    one_clock, where = len({each["clock"] for each in facts}) == 1, facts[0]["environment"]
+    among = f"among {ranks.n} ranks ({facts[0]['backend']})"
     points, slow, notes = [], [], []
     for number, elements in enumerate(several):
         now = time.monotonic()
@@ -390,16 +376,8 @@ def sweep(
         interval, why = median_interval(seconds)
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
-        cost = models.collective_cost(operation, nbytes, ranks.n, algorithm)
-        points.append(
-            CollectivePoint(
-                nbytes,
-                float(np.median(seconds)),
-                interval,
-                len(seconds),
-                tuple(cost.sent_bytes(rank) for rank in range(ranks.n)),
-            )
-        )
+        median = float(np.median(seconds))
+        points.append(SweepPoint(operation, among, nbytes, median, interval, len(seconds)))
     if slow:
         notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; {slow[0]}"))
     if not one_clock:
@@ -408,15 +386,9 @@ def sweep(
             "inside, including its waiting."
         )
         notes.append(Note("skipped", words))
-    return CollectiveSweep(
-        operation=operation,
-        algorithm=cost.algorithm,
-        ranks=ranks.n,
-        backend=backend,
-        points=tuple(points),
-        notes=tuple(notes),
-        evidence=Evidence.measured(where.device, sum(point.samples for point in points)),
-        environment=where,
+    evidence = Evidence.measured(where.device, sum(point.samples for point in points))
+    return Sweep(
+        where.device, "torch.distributed", tuple(points), None, tuple(notes), evidence, where
     )
 
 

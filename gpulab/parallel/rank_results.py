@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpulab import models
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import LiveTensor, with_margin
 from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
 from gpulab.models.parallelism import PointsByRanks
 from gpulab.results import Result, note_rows
-from gpulab.transfer import AlphaBeta, fit
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 
@@ -666,128 +663,6 @@ class RankMemory(Result):
         rows = [(name, format_bytes(nbytes)) for name, nbytes in sizes]
         headers = (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes")
         return headers, rows
-
-
-class CollectivePoint(NamedTuple):
-    """One size of a sweep.
-
-    Attributes
-    ----------
-    nbytes : int
-        The payload: the whole tensor (an all-gather's result, a reduce-scatter's input).
-    median_seconds : float
-        Of one call, from when the last rank had entered it until the last one had its result.
-    interval_seconds : (float, float) or None
-        95 %, of the median; None where none can be given.
-    samples : int
-    algorithm_bytes : tuple of float
-        MODELLED: what each rank sends by the algorithm, headers aside.
-    """
-
-    nbytes: int
-    median_seconds: float
-    interval_seconds: tuple[float, float] | None
-    samples: int
-    algorithm_bytes: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class CollectiveSweep(Result):
-    """A collective's time over sizes, among ranks of a cluster.
-
-    Attributes
-    ----------
-    operation : str
-    algorithm : str
-        The algorithm by which bytes are counted, as ``models.collective_cost`` takes it: gloo's
-        own; with NCCL, which chooses by size and links, a ring where there is one.
-    ranks : int
-    backend : str
-        As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of
-        which NCCL was measured.
-    points : tuple of CollectivePoint
-        Ascending in size.
-    notes : tuple of Note
-    evidence : Evidence
-    environment : Environment or None
-    """
-
-    operation: str
-    algorithm: str
-    ranks: int
-    backend: str
-    points: tuple[CollectivePoint, ...]
-    notes: tuple[Note, ...]
-    evidence: Evidence
-    environment: Environment | None
-
-    @property
-    def label(self) -> str:
-        """The operation and the ranks."""
-        return f"{self.operation} among {self.ranks} ranks"
-
-    def fit(self) -> AlphaBeta:
-        """Return the alpha-beta fit: time over payload.
-
-        Raises
-        ------
-        InputError
-            If there are fewer than three sizes.
-        """
-        return fit(
-            [p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence
-        )
-
-    def message(self) -> tuple[float, float]:
-        """Return (latency in seconds, bytes a second) of one message between two ranks, as
-        ``models.collective_message`` computes it from the fit.
-        """
-        line = self.fit()
-        return models.collective_message(
-            self.operation,
-            self.ranks,
-            self.algorithm,
-            latency_seconds=line.latency_seconds,
-            bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
-        )
-
-    def bus_bytes_per_second(self, point: CollectivePoint) -> float:
-        """Return the rate at which a ring's links would run, to compare operations and numbers of
-        ranks (``models.bus_bandwidth``).
-        """
-        return models.bus_bandwidth(self.operation, point.nbytes, self.ranks, point.median_seconds)
-
-    def __repr__(self) -> str:
-        if not self.points:
-            return f"<{self.label}: no point>"
-        last = self.points[-1]
-        return (
-            f"<{self.label}: {format_bytes(last.nbytes)} in {format_seconds(last.median_seconds)}, "
-            f"{plural(len(self.points), 'size')}>"
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a size."""
-        headers = (
-            "payload",
-            "time (median)",
-            "95 %",
-            "bus bandwidth",
-            f"sent by the busiest rank, by formula ({self.algorithm})",
-            "samples",
-        )
-        return headers, [*map(self._row, self.points), *note_rows(self.notes, len(headers))]
-
-    def _row(self, p: CollectivePoint) -> tuple[str, ...]:
-        bus = self.bus_bytes_per_second(p)
-        return (
-            format_bytes(p.nbytes),
-            format_seconds(p.median_seconds),
-            " to ".join(format_seconds(v) for v in p.interval_seconds or ()),
-            "" if math.isnan(bus) else format_bytes_per_second(bus),
-            format_bytes(max(p.algorithm_bytes)),
-            str(p.samples),
-        )
 
 
 COMPUTED, WAITED = "computed", "a timed wait"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -465,7 +466,18 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
         stage=COMPUTED,
         parameter_bytes=parameter_bytes,
         processors=recording.environment.cores if cpu else counts[-1],
-        points=tuple(_recorded_point(spec, count, timings) for count in timings),
+        points=tuple(
+            measurement(
+                spec,
+                count,
+                mine.samples_seconds,
+                mine.median_seconds,
+                mine.interval_seconds,
+                # recorded steps did not take turns: the interval joins those of both times
+                None if 1 not in timings else _over(timings[1], mine),
+            )
+            for count, mine in timings.items()
+        ),
         **predicted,
         notes=tuple(note for timing in timings.values() for note in timing.notes),
         evidence=recording.evidence(entries[max(entries)]),
@@ -473,41 +485,49 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
     )
 
 
-def _recorded_point(spec: StepSpec, count: int, timings: dict[int, Timing]) -> ScalingMeasurement:
-    """Return a point; recorded steps did not take turns, so the ratio's interval joins those of
-    both times.
+def measurement(
+    spec: StepSpec,
+    count: int,
+    samples: np.ndarray,
+    median: float,
+    interval: tuple[float, float] | None,
+    over_one: tuple[float, tuple[float, float] | None] | None,
+) -> ScalingMeasurement:
+    """Return a point; ``over_one`` is the ratio of one rank's seconds to these, with its interval,
+    where there is one.
     """
-    mine, one = timings[count], timings.get(1)
     work = count * spec.batch_of(count) / spec.batch_of(1)
-    speedup = None if one is None else work * one.median_seconds / mine.median_seconds
-    span = None if one is None else _joined(one, mine, work)
+    ratio, ends = over_one or (None, None)
     return ScalingMeasurement(
         count,
         spec.batch_of(count),
-        mine.samples_seconds,
-        mine.median_seconds,
-        mine.interval_seconds,
-        speedup,
-        (1.0, 1.0) if span is not None and count == 1 else span,
+        samples,
+        median,
+        interval,
+        None if ratio is None else work * ratio,
+        None if ends is None else (work * ends[0], work * ends[1]),
     )
 
 
-def _joined(one: Timing, mine: Timing, work: float) -> tuple[float, float] | None:
-    """Return the interval of the ratio of two medians by the method of variance estimates recovery,
-    on logs.
+def _over(one: Timing, mine: Timing) -> tuple[float, tuple[float, float] | None]:
+    """Return the ratio of two medians, and its interval by the method of variance estimates
+    recovery, on logs.
 
     Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693; as
     ``gpulab.timing.statistics.ratio_interval`` does from samples.
     """
     first, second = one.interval_seconds, mine.interval_seconds
+    ratio = one.median_seconds / mine.median_seconds
+    if mine is one:
+        return ratio, (1.0, 1.0)
     if first is None or second is None or first[0] <= 0 or second[0] <= 0:
-        return None
+        return ratio, None
     a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
     down, up = (
         math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
         math.hypot(math.log(first[1]) - a, b - math.log(second[0])),
     )
-    return work * math.exp(a - b - down), work * math.exp(a - b + up)
+    return ratio, (math.exp(a - b - down), math.exp(a - b + up))
 
 
 def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:

@@ -14,7 +14,7 @@ True
 from gpulab.transfer._break_even import break_even
 from gpulab.transfer._fit import AlphaBeta, fit
 from gpulab.transfer._links import Link, ProcessorModel, link_names, processor
-from gpulab.transfer._overlap import measure_overlap, overlap, pipeline_seconds
+from gpulab.transfer._overlap import measure_overlap, overlap
 from gpulab.transfer._sweep import (
     link,
     measure_copy,
@@ -42,7 +42,6 @@ __all__ = [
     "measure_overlap",
     "memory_bandwidth_bytes_per_second",
     "overlap",
-    "pipeline_seconds",
     "processor",
     "recorded_sweep",
     "sweep",

@@ -33,9 +33,8 @@ _MOST_PASSES = 2000
 # Turns of copy and pass before the passes are counted, the least of each taken: the first pays for
 # its pages, any one may be stopped.
 _TURNS = 3
-# Whole passes leave copy and compute within a factor of 1.5, unless one pass alone is longer than
-# the copy.
-_APART = 2.0
+# The second trial corrects what disturbed the first.
+_TRIALS = 2
 # A factor that keeps values near 1 over any number of passes.
 _FACTOR = 1.0000001
 # Runs of each arrangement; the one with the median time is reported.
@@ -124,6 +123,11 @@ def overlap(
         f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
     ):
         turns = _turns(lanes, progress, stop)
+    if not turns:
+        raise StoppedError(
+            "overlap: stopped before the first run; expected at least one. Run it again."
+        )
+    progress(1.0, "done")
     return _result(where, size, count, turns)
 
 
@@ -190,46 +194,10 @@ def _lanes(
             else gpu_lanes(nbytes, chunks, work, where)
         )
         if isinstance(lanes.work, Passes):  # the default work, made about as long as the copy
-            times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
-            lanes.work.count = lanes.work.wanted(*map(min, zip(*times, strict=True)))
+            for _ in range(_TRIALS):
+                times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
+                lanes.work.count = lanes.work.wanted(*map(min, zip(*times, strict=True)))
     return where, lanes
-
-
-@_validate.arguments(compute_seconds=_validate.within, launch_seconds=_validate.within)
-def pipeline_seconds(
-    nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0
-) -> float:
-    """Return how long copy and compute take in overlapping chunks, by formula.
-
-    With ``c = link.seconds(nbytes / chunks)`` and ``w = compute_seconds / chunks + launch_seconds``
-    it is ``c + (chunks - 1) max(c, w) + w``: the first copy, then the slower lane, then the last
-    compute.
-
-    Parameters
-    ----------
-    nbytes, chunks : int
-    link : Link or str
-    compute_seconds : float
-        Of all bytes together.
-    launch_seconds : float
-        The additional cost of each chunk's compute.
-
-    Raises
-    ------
-    InputError
-        If a size, a number of chunks or a time is not valid.
-
-    Examples
-    --------
-    >>> from gpulab.transfer import link
-    >>> pcie = link("pcie4", latency_seconds=1e-5, bandwidth_bytes_per_second=1e9)
-    >>> round(pipeline_seconds(1_000_000, 4, pcie, compute_seconds=1e-3), 6)
-    0.00129
-    """
-    size, count = _checked("pipeline_seconds", nbytes, chunks)
-    copy = named_link(link).seconds(size / count)
-    compute = compute_seconds / count + launch_seconds
-    return copy + (count - 1) * max(copy, compute) + compute
 
 
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
@@ -287,32 +255,7 @@ class _Turn(NamedTuple):
     timeline: list[Span]
 
 
-def _turns(lanes: Lanes, say: Progress, stop: Stop) -> list[_Turn]:
-    """Run the arrangements; where that shows the default work to be far from the copy's length,
-    give it that length and run them anew.
-    """
-    turns = _repeat(lanes, say, stop)
-    if not turns:
-        raise StoppedError(
-            "overlap: stopped before the first run; expected at least one. Run it again."
-        )
-    work = lanes.work
-    if isinstance(work, Passes) and len(turns) == _REPEATS:
-        copy, compute = (statistics.median(lane) for lane in list(zip(*turns, strict=True))[:2])
-        wanted = work.wanted(copy, compute)
-        if max(copy, compute) > _APART * min(copy, compute) and wanted != work.count:
-            work.count, reached = wanted, (_REPEATS - 1) / _REPEATS
-            again = _repeat(
-                lanes,
-                lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"),
-                stop,
-            )
-            turns = again or turns
-    say(1.0, "done")
-    return turns
-
-
-def _repeat(lanes: Lanes, progress: Progress, stop: Stop) -> list[_Turn]:
+def _turns(lanes: Lanes, progress: Progress, stop: Stop) -> list[_Turn]:
     """Run the three arrangements in turn, after one run that is thrown away."""
     lanes.copy(), lanes.compute(), lanes.chunked()
     turns: list[_Turn] = []

@@ -21,9 +21,9 @@ class SweepPoint(NamedTuple):
     Attributes
     ----------
     direction : str
-        "to_device", "to_host", or "host" for a copy within host memory.
+        "to_device", "to_host", or "host" for a copy within host memory; of a collective its name.
     memory : str
-        "pageable" or "pinned": the kind of the host's buffer.
+        "pageable" or "pinned": the kind of the host's buffer; of a collective its ranks.
     nbytes : int
     median_seconds : float
     interval_seconds : (float, float) or None
@@ -54,7 +54,8 @@ class Sweep(Result):
     device : str
         The name of the device at the link's other end; of the CPU for a host copy.
     library : str
-        Whose copy was measured: "torch", or "numpy" within host memory; "" for a modelled sweep.
+        Whose copy was measured: "torch", or "numpy" within host memory; "torch.distributed" for a
+        collective; "" for a modelled sweep.
     points : tuple of SweepPoint
     memory_bandwidth_bytes_per_second : float or None
         For a host copy: the rate of the memory when all cores copy at once, reads and writes
@@ -75,13 +76,18 @@ class Sweep(Result):
     rows_from = "points"
     columns: ClassVar = {
         "direction": lambda p: SERIES_WORDS.get(p.direction, p.direction),
-        "host memory": lambda p: p.memory,
+        "{0.kind}": lambda p: p.memory,
         "size": lambda p: format_bytes(p.nbytes),
         "time (median)": lambda p: format_seconds(p.median_seconds),
         "95 %": lambda p: " to ".join(format_seconds(v) for v in p.interval_seconds or ()),
         "rate": lambda p: format_bytes_per_second(p.bytes_per_second),
         "samples": lambda p: p.samples or "modelled",
     }
+
+    @property
+    def kind(self) -> str:
+        """What the series differ by besides their direction, as the table's heading."""
+        return "ranks" if self.library == "torch.distributed" else "host memory"
 
     @property
     def series(self) -> tuple[tuple[str, str], ...]:

@@ -26,7 +26,6 @@ _FITTING: dict[str, dict[str, Any]] = {
         "interval_seconds": (1.0, 2.0),
     },
     "models.CollectiveCost": {"operation": "all_reduce", "algorithm": "ring"},
-    "parallel.CollectiveSweep": {"operation": "all_reduce", "algorithm": "ring", "ranks": 2},
     "models.StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "parallel.ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "models.StagePass": {"stage": 0, "end": 90.0},

@@ -47,7 +47,6 @@ SCHEDULE = gl.models.pipeline_schedule(2, 4)
 OCCUPANCY = gl.models.occupancy(256, 32)
 ADD = gl.workloads.get("add")
 TIMELINE = gl.training.model_pipeline(0.01, 0.01)
-FIRST, SECOND = {"precision": "float32"}, {"precision": "bfloat16"}
 SOURCE = 'extern "C" __global__ void f(float* x) { x[0] = 1; }'
 
 
@@ -164,7 +163,6 @@ CALLS: dict[str, Any] = {
     "transfer.measure_copy": of(64, "host", deadline=1e-3),
     "transfer.measure_overlap": of(64, 2, "cpu", 1e-3),
     "transfer.overlap": of(2**16, 2, link="pcie4"),
-    "transfer.pipeline_seconds": of(1024, 4, "pcie4", 1e-3),
     "transfer.processor": of("nvidia-h200"),
     "transfer.recorded_sweep": of(H200),
     "transfer.sweep": of("cpu", sizes=[64], link="pcie4"),
