@@ -12,10 +12,8 @@ _NAMES = {
     "_cluster": ("Ranks", "cluster"),
     "_observe": ("Observer", "observe", "unobserved"),
     "_rank_memory": ("largest_batch", "predict_ranks"),
-    "_run_schedule": ("run_schedule",),
-    "_scaling": ("scaling", "sweep"),
     "_strategies": ("strategies",),
-    "_train": ("train",),
+    "_train": ("run_schedule", "train"),
     "model_states": (
         "STATE_STRATEGIES",
         "GptShape",
@@ -25,7 +23,7 @@ _NAMES = {
         "gpt_shapes",
         "rank_states",
     ),
-    "scaling_steps": ("recorded_scaling",),
+    "scaling_steps": ("recorded_scaling", "scaling", "sweep"),
     "rank_results": (
         "KINDS",
         "RANK_CATEGORIES",

@@ -21,7 +21,7 @@ from gpulab.errors import GpulabError, InputError, OutOfMemoryError, advice, mes
 from gpulab.evidence import Note
 from gpulab.memory.training_step import checkpointed, optimizer_factory
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import SEED, Task
+from gpulab.training.data_tasks import SEED, Batch, Task
 from gpulab.training.run_results import Options
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
@@ -298,7 +298,6 @@ def _optimizer(
     return optimizer.lower(), functools.partial(make, **arguments)
 
 
-Batch = tuple[Any, Any]
 # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
 # have their state
 _EAGER_STEPS = 3

@@ -26,7 +26,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,13 +47,12 @@ from gpulab.errors import (
 )
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
+from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import check_shared
 from gpulab.units import format_bytes, format_seconds, plural
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 # of a batch: any that a course can wait for
 _BATCH_SECONDS = partial(_validate.within, high=60.0)
 _PREFETCH = partial(_validate.whole, low=1, high=16)

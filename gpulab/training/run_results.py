@@ -13,13 +13,13 @@ import numpy as np
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
 from gpulab.results import Result, note_rows
+from gpulab.timing.statistics import Interval
 from gpulab.units import format_bytes, format_ratio, format_seconds, format_speedup, plural
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
 # replayed; "other" is what is left: the loop itself.
 PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
-Interval = tuple[float, float]
 # A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
 # asked for, 2 of 44 pairs of identical options were "faster".
 LEAST_EFFECT = 0.02

@@ -13,15 +13,18 @@ True
 
 from gpulab.transfer._break_even import break_even
 from gpulab.transfer._fit import AlphaBeta, fit
-from gpulab.transfer._links import Link, ProcessorModel, link_names, processor
-from gpulab.transfer._overlap import measure_overlap, overlap
-from gpulab.transfer._sweep import (
+from gpulab.transfer._links import (
+    Link,
+    ProcessorModel,
     link,
+    link_names,
     measure_copy,
     memory_bandwidth_bytes_per_second,
+    processor,
     recorded_sweep,
     sweep,
 )
+from gpulab.transfer._overlap import measure_overlap, overlap
 from gpulab.transfer.copies import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
 
 __all__ = [

@@ -22,6 +22,7 @@ import numpy as np
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
+from gpulab.timing.statistics import t_quantile
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 # A line has two unknowns, and its noise is a third.
@@ -113,7 +114,7 @@ class AlphaBeta(Result):
             (self._curve.scale * expected) ** 2
             + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
-        reach = _student(self._curve.freedom) * spread
+        reach = t_quantile(self._curve.freedom) * spread
         found = expected - reach, expected, expected + reach
         return found if np.ndim(nbytes) else tuple(float(each[0]) for each in found)
 
@@ -201,7 +202,7 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
         beyond = latency - bend * curve.knee + step
         pieces = [(0.0, curve.knee, latency, slope), (curve.knee, math.inf, beyond, last)]
     about_latency, about_slope = (
-        _student(curve.freedom) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
+        t_quantile(curve.freedom) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
         for row in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0, 0.0]))
     )
     steepest = last - about_slope
@@ -278,17 +279,6 @@ class _Curve(NamedTuple):
     freedom: int
     held_out_error: float = math.nan
     outliers: np.ndarray | None = None
-
-
-@functools.cache
-def _student(freedom: int) -> float:
-    """Return how many standard deviations from zero Student's t stays with 95 % probability.
-
-    With t = sqrt(freedom) tan(angle) the density of the angle is cos(angle)^(freedom - 1).
-    """
-    angles = np.linspace(0, math.pi / 2, 50_001)[:-1]
-    within = np.cumsum(np.cos(angles) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(float(np.interp(0.95, within / within[-1], angles)))
 
 
 def _columns(x: np.ndarray, knees: Any) -> np.ndarray:

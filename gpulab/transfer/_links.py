@@ -1,26 +1,41 @@
-"""Links and processors as formulas: what a machine without a GPU uses, badged MODELLED.
+"""Links between host and device: as formulas, and as sweeps over sizes.
 
-A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such
-hardware, or the data sheet's where no measurement was published; each states which. The user may
-set either number.
+A modelled link is a latency and a bandwidth; a machine without a GPU uses it, badged MODELLED. The
+named ones carry rates that were measured in public on such hardware, or the data sheet's where no
+measurement was published; each states which. The user may set either number.
+
+A sweep is measured between two buffers that are there already, each point a small measurement; on a
+machine without an accelerator it is the copy within host memory.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpulab import _validate
-from gpulab.errors import InputError, shown
-from gpulab.evidence import Evidence
+from gpulab import _validate, devices, timing
+from gpulab.devices import Device
+from gpulab.errors import (
+    GpulabError,
+    InputError,
+    OutOfMemoryError,
+    shown,
+)
+from gpulab.evidence import Evidence, Note
+from gpulab.recordings import Recording
+from gpulab.recordings.schema import require_recordings
 from gpulab.results import Result
-from gpulab.transfer.copies import Sweep, SweepPoint
-from gpulab.units import format_bytes_per_second, format_seconds
+from gpulab.timing import Measurement
+from gpulab.timing.sampling import Progress, Stop
+from gpulab.timing.series import Series
+from gpulab.transfer.copies import SERIES_WORDS, Sweep, SweepPoint
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.workloads import MARGIN, free_bytes
 
 # Default sizes of sweeps: every power of two from 1 KiB to 1 GiB.
 SIZES = tuple(2**k for k in range(10, 31))
@@ -300,3 +315,440 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
             "sizes=[2**10, 2**20]."
         )
     return tuple(chosen)
+
+
+# For a number of bytes, a function that has copied them when it returns.
+Copies = Callable[[int], Callable[[], Any]]
+
+DIRECTIONS = ("to_device", "to_host")
+MEMORY = ("pageable", "pinned")
+
+# The precision asked of each point: a quarter of what a fit's curve is uncertain by.
+_RELATIVE_WIDTH = 0.02
+# Default sizes stop where the buffers would take more than this share of what is free.
+_SHARE_OF_FREE = 0.25
+# The noise that a modelled sweep gets where none is asked for: that of a quiet machine's medians.
+_MODELLED_NOISE = 0.03
+# All-core copy for the comparison with a host copy: large enough to leave every cache.
+_BANDWIDTH_BYTES = 256 * 2**20
+
+
+def sweep(
+    device: Any = None,
+    directions: Sequence[str] = DIRECTIONS,
+    memory: Sequence[str] = MEMORY,
+    sizes: Iterable[int] | None = None,
+    *,
+    link: Link | str | None = None,
+    deadline: float = 20.0,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Sweep:
+    """Measure copies between host and device over sizes.
+
+    On a machine whose only device is the CPU, the copy within host memory is measured instead
+    (direction "host"), and also the rate of the memory when all cores copy. With ``link`` nothing
+    is measured: the sweep is computed from that link's model.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        The accelerator; the best one available by default.
+    directions : sequence of str
+        "to_device" and "to_host".
+    memory : sequence of str
+        "pageable" and "pinned" host buffers.
+    sizes : iterable of int, optional
+        Bytes; by default powers of two from 1 KiB to 1 GiB, as far as a quarter of the free memory
+        reaches.
+    link : Link or str, optional
+        A modelled link, with 3 % of generated, seeded noise (``Link.sweep`` takes other values).
+    deadline : float
+        Seconds for the whole; large sizes may take a little longer.
+    progress : callable, optional
+        Gets a fraction 0-1 and a short text.
+    stop : callable, optional
+        Called between points; True ends the sweep with the note "stopped".
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    InputError
+        If a size, direction or kind of memory is not valid.
+    OutOfMemoryError
+        If a requested size does not fit; nothing has been allocated.
+    DeviceError
+        If the machine has no such device.
+    StoppedError
+        If it was stopped before the first point.
+
+    Examples
+    --------
+    >>> s = sweep("cpu", sizes=[2**12, 2**16], deadline=0.1)
+    >>> [(p.direction, p.nbytes) for p in s.points]
+    [('host', 4096), ('host', 65536)]
+    """
+    if link is not None:
+        return named_link(link).sweep(sizes, noise_ratio=_MODELLED_NOISE)
+    where = devices.find(device)
+    wanted = _series(where, directions, memory)
+    chosen = _sizes(where, wanted[0][0], sizes)
+    series = Series("sweep", len(wanted) * len(chosen), deadline, progress, stop)
+    points: list[SweepPoint] = []
+    left_out: list[Note] = []
+    bandwidth, on_host = None, wanted[0][0] == "host"
+    with series:
+        for direction, kind in wanted:
+            try:
+                copy = _buffers("sweep", direction, kind, where, chosen[-1])
+            except GpulabError as error:
+                if not points:
+                    raise
+                sentence = f"{direction} from {kind} memory was left out: {error}"
+                left_out.append(Note("skipped", sentence))
+                continue
+            for nbytes in chosen:
+                if series.must_stop():
+                    break
+                series.report(f"{direction} {kind} {format_bytes(nbytes)}")
+                m = series.measured(
+                    _measured(copy, direction, kind, nbytes, where, series.share, series.stop)
+                )
+                count = len(m.samples_seconds)
+                points.append(
+                    SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
+                )
+        if on_host and points and not series.must_stop():
+            series.report("all cores copy")
+            bandwidth = memory_bandwidth_bytes_per_second(series.share)
+    notes, evidence, environment = series.finished(where, "", points)
+    return Sweep(
+        where.name,
+        "numpy" if on_host else "torch",
+        tuple(points),
+        bandwidth,
+        (*left_out, *notes),
+        evidence,
+        environment,
+    )
+
+
+def _series(
+    device: Device, directions: Sequence[str], memory: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return the (direction, memory) pairs to measure."""
+    known = (*DIRECTIONS, "host") if device.is_cpu else DIRECTIONS
+    for name, words, all_words in (("directions", directions, known), ("memory", memory, MEMORY)):
+        if isinstance(words, str) or not isinstance(words, Sequence) or not words:
+            raise InputError(
+                f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example "
+                f"{name}={all_words}."
+            )
+        for word in words:
+            _validate.word("sweep", name, word, all_words)
+    if device.is_cpu:
+        return [("host", "pageable")]
+    is_left_out = len(memory) > 1 and not can_pin(device)
+    kinds = [kind for kind in memory if not (is_left_out and kind == "pinned")]
+    for kind in kinds:
+        check_series("sweep", directions[0], kind, device)
+    return [(direction, kind) for direction in directions for kind in kinds]
+
+
+def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
+    """Return sizes that fit; those asked for must."""
+    chosen = check_sizes("sweep", sizes)
+    if sizes is not None:
+        check_room("sweep", device, direction, chosen[-1])
+        return chosen
+    free = [f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None]
+    largest = min(free, default=chosen[-1]) * _SHARE_OF_FREE / MARGIN
+    return tuple(n for n in chosen if n <= largest) or chosen[:1]
+
+
+def check_series(function: str, direction: str, memory: str, device: Device) -> None:
+    """Return normally if this copy is possible.
+
+    Raises
+    ------
+    InputError
+        If a name is not known, or the device has no such copy.
+    """
+    _validate.word(function, "direction", direction, (*DIRECTIONS, "host"))
+    _validate.word(function, "memory", memory, MEMORY)
+    if direction == "host":
+        return
+    if device.is_cpu:
+        raise InputError(
+            f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass "
+            "direction='host' or a link."
+        )
+    if memory == "pinned" and not can_pin(device):
+        raise InputError(
+            f"{function}: {device.name} has no pinned memory to copy from; expected CUDA. Pass "
+            "memory='pageable'."
+        )
+
+
+def can_pin(device: Device) -> bool:
+    """Return whether copies to a device can go from page-locked memory (Apple's GPUs share the
+    host's memory).
+    """
+    return device.torch_type in ("cuda", "xpu")
+
+
+def check_room(function: str, device: Device, direction: str, nbytes: int) -> None:
+    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or
+    both on the host.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If they do not; nothing has been allocated.
+    """
+    host = Device("cpu")
+    needs = (
+        [(host, 2.0)]
+        if direction == "host" or device.kind == "mps"
+        else [(host, 1.0), (device, 1.0)]
+    )
+    for place, times in needs:
+        free = free_bytes(place)
+        if free is not None and nbytes * times * MARGIN > free:
+            raise OutOfMemoryError(
+                f"{function}: buffers of {format_bytes(nbytes)} do not fit into the "
+                f"{format_bytes(free)} that are free on {place.name}; expected at most "
+                f"{format_bytes(free / times / MARGIN)}. Pass a smaller size."
+            )
+
+
+def _buffers(function: str, direction: str, memory: str, device: Device, nbytes: int) -> Copies:
+    """Allocate two buffers, touched once so that the system has really given the memory; return
+    what makes the copy between their first bytes.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If memory ran out although there seemed to be enough.
+    DeviceError
+        If the device vanished.
+    """
+    is_pinned = memory == "pinned"
+    with devices.guard(
+        f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
+    ):
+        source: Any
+        target: Any
+        if direction == "host":
+            source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+        else:
+            import torch
+
+            source = torch.empty(nbytes, dtype=torch.uint8, pin_memory=is_pinned).fill_(1)
+            target = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+    if direction == "to_host":
+        source, target = target, source
+
+    def copy(size: int) -> Callable[[], Any]:
+        a, b = source[:size], target[:size]
+
+        def once() -> None:
+            # The wait belongs to each copy: without it short copies would queue up and hide their
+            # latency.
+            b.copy_(a, non_blocking=is_pinned)
+            device.synchronize()
+
+        return once if direction != "host" else lambda: np.copyto(b, a)
+
+    return copy
+
+
+def _measured(
+    copy: Copies,
+    direction: str,
+    memory: str,
+    nbytes: int,
+    device: Device,
+    deadline: float,
+    stop: Stop | None,
+) -> Measurement:
+    """Measure one size of buffers that are there."""
+    return timing.measure(
+        copy(nbytes),
+        device=Device("cpu") if direction == "host" else device,
+        relative_width=_RELATIVE_WIDTH,
+        deadline=deadline,
+        nbytes=nbytes,
+        label=f"{SERIES_WORDS[direction]} {memory} {format_bytes(nbytes)}",
+        stop=stop,
+    )
+
+
+def measure_copy(
+    nbytes: int,
+    direction: str = "to_device",
+    memory: str = "pageable",
+    device: Any = None,
+    *,
+    deadline: float = 1.0,
+    stop: Callable[[], bool] | None = None,
+) -> Measurement:
+    """Measure one copy of ``nbytes`` bytes between buffers that are there already.
+
+    Parameters
+    ----------
+    nbytes : int
+    direction : str
+        "to_device", "to_host", or "host" for a copy within host memory by one thread.
+    memory : str
+        "pageable" or "pinned" host buffer; within host memory "pageable".
+    device : Device or str, optional
+    deadline : float
+        Seconds.
+    stop : callable, optional
+
+    Returns
+    -------
+    Measurement
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number, or the device has no such copy.
+    OutOfMemoryError
+        If the buffers do not fit; nothing has been allocated.
+    DeviceError
+        If pinned memory cannot be allocated.
+
+    Examples
+    --------
+    >>> measure_copy(4096, direction="host", deadline=0.05).device
+    'cpu'
+    """
+    size = check_bytes("measure_copy", nbytes)
+    where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
+    check_series("measure_copy", direction, memory, where)
+    if direction == "host" and memory == "pinned":
+        raise InputError(
+            "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
+            "expected memory='pageable', the only kind that is measured there. Leave it out."
+        )
+    check_room("measure_copy", where, direction, size)
+    copy = _buffers("measure_copy", direction, memory, where, size)
+    return _measured(copy, direction, memory, size, where, deadline, stop)
+
+
+def recorded_sweep(recording: Recording) -> Sweep | None:
+    """Return a recorded machine's sweep, or None: "not recorded yet".
+
+    Parameters
+    ----------
+    recording : Recording
+        See ``gpulab.recordings.load``.
+
+    Raises
+    ------
+    InputError
+        If it is not a recording.
+    """
+    require_recordings("recorded_sweep", recording)
+    points = tuple(
+        SweepPoint(
+            str(entry.params["direction"]),
+            str(entry.params["memory"]),
+            int(entry.params["nbytes"]),
+            entry.timing.median_seconds,
+            entry.timing.interval_seconds,
+            entry.timing.sample_count,
+        )
+        for entry in recording.select("transfer")
+        if entry.timing is not None
+    )
+    if not points:
+        return None
+    return Sweep(
+        recording.environment.device,
+        "torch",
+        points,
+        None,
+        (),
+        recording.evidence(experiment="transfer"),
+        recording.environment,
+    )
+
+
+def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
+    """Measure what the host's memory moves when all cores copy: bytes read and bytes written a
+    second, together.
+
+    Parameters
+    ----------
+    deadline : float
+        Seconds.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If not even 2 MiB are free.
+    """
+    import torch
+
+    free = free_bytes(Device("cpu")) or _BANDWIDTH_BYTES * 8
+    nbytes = int(min(_BANDWIDTH_BYTES, free * _SHARE_OF_FREE / 2))
+    check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
+    source, target = torch.ones(nbytes // 4), torch.zeros(nbytes // 4)
+    m = timing.measure(
+        target.copy_, source, device="cpu", deadline=deadline, label="all cores copy"
+    )
+    return 2 * source.nbytes / m.median_seconds
+
+
+def link(
+    name: str | None = None,
+    latency_seconds: float | None = None,
+    bandwidth_bytes_per_second: float | None = None,
+    memory: str = "pinned",
+    deadline: float = 3.0,
+) -> Link:
+    """Return a link: a named model, or this machine's own link where it has an accelerator.
+
+    Parameters
+    ----------
+    name : str, optional
+        One of ``link_names()`` ("pcie4" is enough). None measures the host-to-device copies of this
+        machine; without an accelerator it is PCIe 4 x16, modelled.
+    latency_seconds, bandwidth_bytes_per_second : float, optional
+        Values of your own in place of the named link's.
+    memory : str
+        "pinned" or "pageable" host memory.
+    deadline : float
+        Seconds for the measurement.
+
+    Returns
+    -------
+    Link
+        Its ``evidence`` says whether it is MEASURED or MODELLED.
+
+    Raises
+    ------
+    InputError
+        If there is no such link, or a value is not positive.
+
+    Examples
+    --------
+    >>> link("pcie3").bandwidth_bytes_per_second
+    12350000000.0
+    """
+    own_values = latency_seconds is not None or bandwidth_bytes_per_second is not None
+    if name is None and not own_values:
+        where = devices.default()
+        if not where.is_cpu and (memory == "pageable" or can_pin(where)):
+            fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()
+            rates = fit.latency_seconds, fit.bandwidth_bytes_per_second
+            return Link(f"{where.name}, {memory} memory", *rates, fit.evidence)
+    return named_link(
+        DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory
+    )

@@ -21,8 +21,7 @@ from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
-from gpulab.transfer._links import Link, check_bytes, named_link
-from gpulab.transfer._sweep import check_room
+from gpulab.transfer._links import Link, check_bytes, check_room, named_link
 from gpulab.transfer.copies import Overlap, Span
 from gpulab.units import format_bytes, format_seconds, plural
 
