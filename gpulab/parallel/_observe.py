@@ -18,7 +18,6 @@ computing) and from then on (communication).
 from __future__ import annotations
 
 import contextlib
-import functools
 import platform
 import threading
 import time
@@ -28,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -121,7 +121,6 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._works: dict[int, _Live] = {}  # id of a Work to its call
         self._results: dict[int, _Live] = {}  # data pointer of a functional result to its call
         self._anchor: Any = None
-        self._real_wait: Any = None
 
     @property
     def calls(self) -> tuple[CollectiveCall, ...]:
@@ -152,14 +151,14 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Look at this thread's operators; and let ``Work.wait`` tell when it returns, the only end
         that gloo's send, recv and reduce_scatter have.
         """
-        real = self._real_wait = Work.wait
+        real = Work.wait
 
-        @functools.wraps(real)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             with _waiting(self._works.get(id(work))):
                 return real(work, *args, **kwargs)
 
-        Work.wait = wait  # type: ignore[assignment,method-assign]
+        self._waits = mock.patch.object(Work, "wait", wait)
+        self._waits.start()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -170,7 +169,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        Work.wait = self._real_wait  # type: ignore[method-assign]
+        self._waits.stop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note it where it is a collective."""

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -392,7 +393,7 @@ def follow(
     with contextlib.ExitStack() as stack:
         calls = stack.enter_context(training_step.checkpointed(model)) if checkpoint else []
         if mixed:
-            stack.enter_context(_replaced(_strategies, fully_shard=_MIXED_SHARD))
+            stack.enter_context(mock.patch.multiple(_strategies, fully_shard=_MIXED_SHARD))
         _, second = follow_steps(follower, build, [batch] * steps, step)
     event, peak = follower.peak(second)
     held = follower.timeline(RANK_CATEGORIES).bytes_by_category
@@ -417,7 +418,12 @@ def follow_steps(
     """Build a trainer and take its first steps, storage by storage; return it, and the event with
     which the second step begins.
     """
-    with training_step.optimizer_seen(tracker), tracker:
+    with (
+        training_step.optimizer_seen(tracker),
+        # a function of the class: a bound method would not get the storage
+        mock.patch.object(torch.UntypedStorage, "resize_", lambda s, size: tracker.resize(s, size)),  # noqa: PLW0108
+        tracker,
+    ):
         trainer = build()
         tracker.watch_modules(trainer.modules)
         for batch in batches:
@@ -453,7 +459,7 @@ def _loss(loss: Callable[..., Any] | None, mixed: bool, model: Any, batch: tuple
 
 COMMUNICATION = "communication"
 _WRAPPERS = (DTensor, AsyncCollectiveTensor)
-_RESIZED = "resize_"
+_resize = torch.UntypedStorage.resize_
 # The process group belongs to the whole process: one prediction after another.
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -471,7 +477,6 @@ class RankTracker(StorageTracker):
         super().__init__(device_type, **options)
         self.kept_bytes = 0  # after the last step
         self._sent: set[int] = set()
-        self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let wrappers take their operator apart first; then run it, and note what takes part in a
@@ -487,31 +492,17 @@ class RankTracker(StorageTracker):
             self._note_sent([*tree_leaves(result), *tree_leaves(kwargs.get("out"))])
         return result
 
-    def __enter__(self) -> Any:
-        original = self._resize = torch.UntypedStorage.resize_
-
-        def resize_(storage: Any, size: Any) -> Any:
-            changed = original(storage, size)
-            self._now(storage)
-            return changed
-
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *error: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def _now(self, storage: Any) -> None:
-        """Take over the new size of a storage that is known."""
-        known = self._by_key.get(storage._cdata)
-        if known is None or self.records[known[0]].nbytes == storage.nbytes():
-            return
-        self._resized(known[0], storage)
-        if known[0] in self._sent:
-            self._sent.add(self._by_key[storage._cdata][0])
-        self.records[self._by_key[storage._cdata][0]].category = self.records[known[0]].category
-        self._event(_RESIZED)
+    def resize(self, storage: Any, size: Any) -> Any:
+        """Resize a storage, and take over its new size where it is known."""
+        changed, known = _resize(storage, size), self._by_key.get(storage._cdata)
+        if known is not None and self.records[known[0]].nbytes != storage.nbytes():
+            self._resized(known[0], storage)
+            now = self._by_key[storage._cdata][0]
+            if known[0] in self._sent:
+                self._sent.add(now)
+            self.records[now].category = self.records[known[0]].category
+            self._event("resize_")
+        return changed
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
         """Yield the storages that this rank holds of a tensor."""
@@ -575,34 +566,22 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with (
-                _replaced(_fsdp_param, _chunk_with_empty=_Chunks),
-                _replaced(
+                mock.patch.multiple(_fsdp_param, _chunk_with_empty=_Chunks),
+                mock.patch.multiple(
                     ddp,
                     _verify_param_shape_across_processes=_nothing,
                     _sync_module_states=_nothing,
                 ),
-                _replaced(ddp.DistributedDataParallel, __init__=_construct_ddp),
-                _replaced(_strategies, init_device_mesh=_real_mesh),
-                _replaced(torch.nn.Module, to=_move),
-                _replaced(dist, **{_REDUCE_SCATTER: _summed_whole}),
+                mock.patch.multiple(ddp.DistributedDataParallel, __init__=_construct_ddp),
+                mock.patch.multiple(_strategies, init_device_mesh=_real_mesh),
+                mock.patch.multiple(torch.nn.Module, to=_move),
+                mock.patch.multiple(dist, **{_REDUCE_SCATTER: _summed_whole}),
                 _stages_alone(),
             ):
                 yield
         finally:
             dist.destroy_process_group()
             sys.excepthook = hook
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, **values: Any) -> Iterator[None]:
-    before = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 class _Chunks(Sequence[Any]):
@@ -729,5 +708,8 @@ def _stages_alone() -> Iterator[None]:
 
     votes = ("_warmup_forward_vote", "_warmup_backward_result")  # since torch 2.13
     cast = dict.fromkeys((name for name in votes if hasattr(PipelineStage, name)), agree)
-    with _replaced(schedules, _batch_p2p=batch), _replaced(PipelineStage, **cast):
+    with contextlib.ExitStack() as stack:
+        for owner, values in ((schedules, {"_batch_p2p": batch}), (PipelineStage, cast)):
+            if values:
+                stack.enter_context(mock.patch.multiple(owner, **values))
         yield

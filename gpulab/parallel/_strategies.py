@@ -480,8 +480,16 @@ class Stages:
         return x
 
     def loss(self, output: Any, targets: Any) -> Any:
-        """Return the mean loss of what the last stage gave."""
-        return self.setting.loss(_Output(output), (None, targets))
+        """Return the mean loss of what the last stage gave: that of a model that gives just it."""
+
+        def known(inputs: Any, targets: Any = None) -> Any:
+            return (
+                output
+                if targets is None
+                else nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten())
+            )
+
+        return self.setting.loss(known, (None, targets))
 
     def state(self) -> dict[str, Any]:
         """Return this stage's parameters by their names in the whole model; each rank has
@@ -587,22 +595,6 @@ class Pipeline(Stages):
                 return work(microbatch, *args, **kwargs)
 
         return one
-
-
-class _Output:
-    """Stands for a model whose output is known already, so that a loss of model and batch can be
-    taken of an output.
-    """
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
-
-    def __call__(self, inputs: Any, targets: Any = None) -> Any:
-        return (
-            self.output
-            if targets is None
-            else nn.functional.cross_entropy(self.output.flatten(0, -2), targets.flatten())
-        )
 
 
 def stages_of(model: Any, count: int) -> list[Any]:

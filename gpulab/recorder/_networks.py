@@ -38,7 +38,7 @@ from gpulab.recorder._experiments import (
 )
 from gpulab.recorder._rates import captured
 from gpulab.training import Data, Task, Technique, pipelines
-from gpulab.training.ladder_recordings import ALONE, EXPERIMENT, SCRIPT, UP_TO, WITHOUT
+from gpulab.training.speedup_ladder import ALONE, EXPERIMENT, SCRIPT, UP_TO, WITHOUT
 
 # Where a call is long, such as ten steps, a case gets more of the budget: an interval needs twenty
 # calls.

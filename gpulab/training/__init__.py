@@ -1,6 +1,5 @@
 """Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
-from gpulab.training._ladder import ladder
 from gpulab.training._loop import Run, fit, over_seeds
 from gpulab.training._profile import (
     HiddenWaits,
@@ -11,13 +10,6 @@ from gpulab.training._profile import (
 )
 from gpulab.training._scripts import compare_scripts, speedup_report
 from gpulab.training.data_tasks import Data, Task, evaluate, evaluate_models, task, tasks
-from gpulab.training.ladder_recordings import (
-    START,
-    RecordedLadder,
-    Technique,
-    recorded_ladder,
-    techniques,
-)
 from gpulab.training.pipelines import PipelineResult, StepSpan, model_pipeline, pipeline, replay
 from gpulab.training.run_results import (
     PHASES,
@@ -33,6 +25,14 @@ from gpulab.training.run_results import (
     ScriptsResult,
     SeedsAccuracy,
     SeedsResult,
+)
+from gpulab.training.speedup_ladder import (
+    START,
+    RecordedLadder,
+    Technique,
+    ladder,
+    recorded_ladder,
+    techniques,
 )
 
 __all__ = [

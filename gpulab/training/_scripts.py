@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -308,7 +309,7 @@ def _counting(model: Any) -> Iterator[list[int]]:
     seen, capturing = [0], list[int]()
     captured: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     graph: Any = torch.cuda.CUDAGraph
-    begin, end, replay = own = graph.capture_begin, graph.capture_end, graph.replay
+    begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
 
     # of a compiled model: its own forward is no method of its class
     inner = getattr(model, "_orig_mod", model)
@@ -333,15 +334,12 @@ def _counting(model: Any) -> Iterator[list[int]]:
         replay(one)
 
     inner.__class__ = type(kind.__name__, (kind,), {"forward": forward})
-    graph.capture_begin, graph.capture_end, graph.replay = (
-        counted_begin,
-        counted_end,
-        counted_replay,
-    )
     try:
-        yield seen
+        with mock.patch.multiple(
+            graph, capture_begin=counted_begin, capture_end=counted_end, replay=counted_replay
+        ):
+            yield seen
     finally:
-        graph.capture_begin, graph.capture_end, graph.replay = own
         inner.__class__ = kind
 
 

@@ -127,7 +127,7 @@ def test_checkpoints_and_bfloat16_take_less() -> None:
      ({"strategy": "zero4"}, "zero4"), ({"precision": "int8"}, "int8"),
      ({"optimizer": None}, "optimizer"), ({"strategy": "tensor", "ranks": 3}, "4 heads"),
      ({"strategy": "pipeline-gpipe", "ranks": 8}, "5 layers"),
-     ({"strategy": "pipeline-gpipe", "microbatches": 3}, "inputs of 3 items"),
+     ({"strategy": "pipeline-gpipe", "microbatches": 3}, "batch of 3"),
      ({"microbatches": 0}, "microbatches"), ({"inputs": "x"}, "inputs"), ({"model": 8}, "int"),
      ({"loss": lambda y, t: y}, "loss")],
 )  # fmt: skip
