@@ -209,22 +209,27 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
     return value
 
 
-def items(function: str, name: str, values: Any) -> list[Any]:
+def items(function: str, name: str, values: Any, example: str = "") -> list[Any]:
     """Return the items of an iterable.
 
     Raises
     ------
     InputError
-        If it is text, or not iterable.
+        If it is text, or not iterable; with an example of what to pass, also if there is none.
     """
     try:
         if isinstance(values, (str, bytes)):
             raise TypeError("a text")
-        return list(values)
+        found = list(values)
     except TypeError as error:
         raise InputError(
             f"{function}: {name} is {shown(values)}; expected several values. Pass a list of them."
         ) from error
+    if example and not found:
+        raise InputError(
+            f"{function}: {name} is empty; expected at least one. Pass for example {example}."
+        )
+    return found
 
 
 def callback(function: str, name: str, given: Callable[..., T] | None) -> Callable[..., T] | None:

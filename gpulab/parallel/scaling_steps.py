@@ -925,12 +925,8 @@ def sweep(
 
 def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     """Return ascending numbers of elements that the ranks divide."""
-    given = DEFAULT_SIZES if sizes is None else _validate.items("sweep", "sizes", sizes)
-    if not len(given):
-        raise InputError(
-            "sweep: sizes is empty; expected at least one. Leave it out, or pass for example "
-            "[2**16, 2**20]."
-        )
+    wanted = DEFAULT_SIZES if sizes is None else sizes
+    given = _validate.items("sweep", "sizes", wanted, "[2**16, 2**20]")
     step = _ELEMENT_BYTES * n
     several = {_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in given}
     return tuple(sorted({-(-size // step) * n for size in several}))

@@ -17,7 +17,6 @@ import linecache
 import re
 import sys
 import warnings
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
 _MARK = "ProfilerStep"  # how PyTorch marks the steps that it was told
-# More spans than a picture shows; a step of a large network has some ten thousand operators.
-_MOST_SPANS = 20_000
 _ROWS = 12
 # The driver's own calls are on the host's lane as well; these do no work.
 _WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
@@ -226,18 +223,6 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
         (span for e in events if (span := _span(e, zero, windows)) is not None),
         key=lambda s: (s.start_seconds, -s.end_seconds),
     )
-    notes = []
-    # A step is kept with all of its spans, or what it is made of would be wrong; the first is.
-    starts = [span.start_seconds for span in spans]
-    kept = max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
-    if kept < count:
-        sentence = (
-            f"{len(spans):,} spans are too many to keep, so the timeline is that of the first "
-            f"{plural(kept, 'step')} of {count}. Profile fewer steps."
-        )
-        notes.append(Note("skipped", sentence))
-        windows = windows[:kept]
-        spans = [span for span in spans if span.start_seconds <= windows[-1][1]]
     totals = [e for e in profiler.key_averages() if not (_on_device(e) or e.is_user_annotation)]
     return Profile(
         label,
@@ -252,8 +237,8 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
             )
             for e in sorted(totals, key=lambda e: -e.self_cpu_time_total)
         },
-        tuple(notes),
-        Evidence.measured(where.name, kept),
+        (),
+        Evidence.measured(where.name, count),
     )
 
 

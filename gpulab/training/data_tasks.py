@@ -506,11 +506,7 @@ def evaluate_models(models: Iterable[Any], on: str | Task) -> SeedsAccuracy:
     InputError
         If there is none, or one does not take the task's inputs.
     """
-    job, given = task(on), _validate.items("evaluate_models", "models", models)
-    if not given:
-        raise InputError(
-            "evaluate_models: no models were given; expected at least one. Pass a list of them."
-        )
+    job, given = task(on), _validate.items("evaluate_models", "models", models, "[model]")
     return accuracy_of([answers_of(model, job) for model in given])
 
 

@@ -98,12 +98,8 @@ def break_even(
     'no accelerator'
     """
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
-    chosen = _validate.items("break_even", "sizes", spec.sizes if sizes is None else sizes)
-    if not chosen:
-        raise InputError(
-            "break_even: no sizes were given; expected at least one. Pass for example "
-            f"sizes={list(spec.sizes[:3])}."
-        )
+    wanted, example = spec.sizes if sizes is None else sizes, f"sizes={list(spec.sizes[:3])}"
+    chosen = _validate.items("break_even", "sizes", wanted, example)
     ascending = sorted({spec(n=n).n for n in chosen})
     works = [spec(n=n, dtype=dtype, **params) for n in ascending]
     where = devices.find(device)

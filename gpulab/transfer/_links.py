@@ -92,6 +92,7 @@ class Link(Result):
     bandwidth_bytes_per_second: float
     evidence: Evidence
 
+    @_validate.arguments(nbytes=_validate.within)
     def seconds(self, nbytes: float) -> float:
         """Return how long one copy of ``nbytes`` takes.
 
@@ -106,8 +107,7 @@ class Link(Result):
         InputError
             If the size is negative or not a number.
         """
-        size = _validate.within("seconds", "nbytes", nbytes)
-        return self.latency_seconds + size / self.bandwidth_bytes_per_second
+        return self.latency_seconds + nbytes / self.bandwidth_bytes_per_second
 
     @_validate.arguments(
         noise_ratio=partial(_validate.within, high=0.99),
@@ -308,13 +308,8 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    chosen = sorted({check_bytes(function, n) for n in _validate.items(function, "sizes", sizes)})
-    if not chosen:
-        raise InputError(
-            f"{function}: no sizes were given; expected at least one. Pass for example "
-            "sizes=[2**10, 2**20]."
-        )
-    return tuple(chosen)
+    given = _validate.items(function, "sizes", sizes, "sizes=[2**10, 2**20]")
+    return tuple(sorted({check_bytes(function, n) for n in given}))
 
 
 # For a number of bytes, a function that has copied them when it returns.
