@@ -464,7 +464,7 @@ _resize = torch.UntypedStorage.resize_
 _ONE_AT_A_TIME = threading.RLock()
 
 
-class RankTracker(StorageTracker):
+class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
     """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and knows what
     was sent or received.
 
@@ -575,7 +575,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
                 mock.patch.multiple(ddp.DistributedDataParallel, __init__=_construct_ddp),
                 mock.patch.multiple(_strategies, init_device_mesh=_real_mesh),
                 mock.patch.multiple(torch.nn.Module, to=_move),
-                mock.patch.multiple(dist, **{_REDUCE_SCATTER: _summed_whole}),
+                mock.patch.object(dist, _REDUCE_SCATTER, _summed_whole),
                 _stages_alone(),
             ):
                 yield
