@@ -535,10 +535,10 @@ def _over(one: Timing, mine: Timing) -> tuple[float, tuple[float, float] | None]
     """
     first, second = one.interval_seconds, mine.interval_seconds
     ratio = one.median_seconds / mine.median_seconds
-    if mine is one:
-        return ratio, (1.0, 1.0)
     if first is None or second is None or first[0] <= 0 or second[0] <= 0:
         return ratio, None
+    if mine is one:
+        return ratio, (1.0, 1.0)
     a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
     down, up = (
         math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
