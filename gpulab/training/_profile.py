@@ -16,9 +16,8 @@ import contextlib
 import linecache
 import re
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -288,7 +287,6 @@ _OPERATORS = {
     "aten::_linalg_check_errors": "reads whether it failed",
 }
 _FETCHES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
-_WARNING = "called a synchronizing CUDA operation"
 _HERE = str(Path(__file__).resolve().parent.parent)  # gpulab
 
 
@@ -304,9 +302,6 @@ class HiddenWaits(Result):
     sites : tuple of (str, str, int)
         The line (file and number, then the source), the call and why it waits, and how many times;
         the most frequent first.
-    warned : int or None
-        The count of CUDA's own debug mode, for comparison; None without CUDA.
-    notes : tuple of Note
     evidence : Evidence
     """
 
@@ -314,8 +309,6 @@ class HiddenWaits(Result):
     device: str
     calls: int
     sites: tuple[tuple[str, str, int], ...]
-    warned: int | None
-    notes: tuple[Note, ...]
     evidence: Evidence
 
     @property
@@ -328,12 +321,9 @@ class HiddenWaits(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
-        rows: list[tuple[str, ...]] = [(line, what, str(count)) for line, what, count in self.sites]
-        rows = rows or [("nowhere", "the host never waits", "0")]
-        if self.warned is not None:
-            rows.append(("CUDA's debug mode counted", "", str(self.warned)))
-        rows += note_rows(self.notes, 3)
-        return (f"{self.label}: where the host waits", "what it calls", "times"), rows
+        rows = [(line, what, str(count)) for line, what, count in self.sites]
+        headers = (f"{self.label}: where the host waits", "what it calls", "times")
+        return headers, rows or [("nowhere", "the host never waits", "0")]
 
 
 @_validate.arguments(calls=partial(_validate.whole, low=1, high=1000), count_to_cpu=_validate.flag)
@@ -377,7 +367,8 @@ def hidden_waits(
     Notes
     -----
     The known calls are PyTorch's own that read values, fetch them, or have a result whose size
-    depends on them; waits in other libraries show only in CUDA's debug mode. A call counts once,
+    depends on them; waits in other libraries show only in CUDA's debug mode
+    (``torch.cuda.set_sync_debug_mode``). A call counts once,
     even if PyTorch waits twice inside it (``bincount``). Sending data to the device also waits if
     the memory is not pinned; without an accelerator this cannot be seen. A fetched tensor is on the
     host, and so is everything computed from it alone: reading it does not count again.
@@ -396,34 +387,14 @@ def hidden_waits(
     waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
-        _debug_mode(where) as caught,
         _operators(waits),
         _fetches(waits),
     ):
         for _ in range(calls):
             fn(*args)
-    warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
     sites = tuple((*where, count) for where, count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
-    return HiddenWaits(
-        label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls)
-    )
-
-
-@contextlib.contextmanager
-def _debug_mode(device: devices.Device) -> Iterator[list[warnings.WarningMessage] | None]:
-    """Give CUDA's own warnings of waits within the block; None on other devices."""
-    if device.torch_type != "cuda":
-        yield None
-        return
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield caught
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+    return HiddenWaits(label, str(where), calls, sites, Evidence.measured(where.name, calls))
 
 
 class _Waits:

@@ -1,6 +1,7 @@
 """What looks into training: the input pipeline, the profiler, compile costs, hidden waits."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,12 @@ def test_cudas_debug_mode_counts_the_same() -> None:
     ):
         # what a library waits for at its first call is not asked
         _, found = (training.hidden_waits(fn, x, device="cuda") for _ in range(2))
-        if (found.count, found.warned > 0) != (bool(name), bool(name)):
-            different.append((number, name, found.count, found.warned))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            fn(x)
+            torch.cuda.set_sync_debug_mode("default")
+        warned = sum("called a synchronizing CUDA" in str(each.message) for each in caught)
+        if (found.count, warned > 0) != (bool(name), bool(name)):
+            different.append((number, name, found.count, warned))
     assert different == []
