@@ -41,7 +41,7 @@ from gpulab.workloads import MARGIN, free_bytes
 SIZES = tuple(2**k for k in range(10, 31))
 
 # Beyond it no memory lies, and a whole number would not turn into a float without loss.
-LARGEST_BYTES = 2**62
+BYTES = partial(_validate.whole, low=1, high=2**62, advice="Pass for example 2**20.")
 
 # A copy call and the wait for it cost about this much on the host side, whatever the link.
 _CALL_SECONDS = 10e-6
@@ -287,17 +287,6 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
     return _PROCESSORS[which]
 
 
-def check_bytes(function: str, nbytes: Any) -> int:
-    """Return a size as an int.
-
-    Raises
-    ------
-    InputError
-        If it is not a positive whole number.
-    """
-    return _validate.whole(function, "nbytes", nbytes, 1, LARGEST_BYTES, "Pass for example 2**20.")
-
-
 def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """Return sizes ascending and without repeats; those of a full sweep for None.
 
@@ -309,7 +298,7 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     if sizes is None:
         return SIZES
     given = _validate.items(function, "sizes", sizes, "sizes=[2**10, 2**20]")
-    return tuple(sorted({check_bytes(function, n) for n in given}))
+    return tuple(sorted({BYTES(function, "nbytes", n) for n in given}))
 
 
 # For a number of bytes, a function that has copied them when it returns.
@@ -436,14 +425,16 @@ def _series(
 ) -> list[tuple[str, str]]:
     """Return the (direction, memory) pairs to measure."""
     known = (*DIRECTIONS, "host") if device.is_cpu else DIRECTIONS
-    for name, words, all_words in (("directions", directions, known), ("memory", memory, MEMORY)):
-        if isinstance(words, str) or not isinstance(words, Sequence) or not words:
-            raise InputError(
-                f"sweep: {name} is {shown(words)}; expected a sequence of names. Pass for example "
-                f"{name}={all_words}."
-            )
-        for word in words:
+    directions, memory = (
+        [
             _validate.word("sweep", name, word, all_words)
+            for word in _validate.items("sweep", name, words, f"{name}={all_words}")
+        ]
+        for name, words, all_words in (
+            ("directions", directions, known),
+            ("memory", memory, MEMORY),
+        )
+    )
     if device.is_cpu:
         return [("host", "pageable")]
     is_left_out = len(memory) > 1 and not can_pin(device)
@@ -470,10 +461,8 @@ def check_series(function: str, direction: str, memory: str, device: Device) -> 
     Raises
     ------
     InputError
-        If a name is not known, or the device has no such copy.
+        If the device has no such copy.
     """
-    _validate.word(function, "direction", direction, (*DIRECTIONS, "host"))
-    _validate.word(function, "memory", memory, MEMORY)
     if direction == "host":
         return
     if device.is_cpu:
@@ -582,6 +571,11 @@ def _measured(
     )
 
 
+@_validate.arguments(
+    nbytes=BYTES,
+    direction=partial(_validate.word, known=(*DIRECTIONS, "host")),
+    memory=partial(_validate.word, known=MEMORY),
+)
 def measure_copy(
     nbytes: int,
     direction: str = "to_device",
@@ -623,17 +617,16 @@ def measure_copy(
     >>> measure_copy(4096, direction="host", deadline=0.05).device
     'cpu'
     """
-    size = check_bytes("measure_copy", nbytes)
-    where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
+    where = devices.find("cpu" if direction == "host" else device)
     check_series("measure_copy", direction, memory, where)
     if direction == "host" and memory == "pinned":
         raise InputError(
             "measure_copy: memory='pinned' for a copy within host memory, which uses no link; "
             "expected memory='pageable', the only kind that is measured there. Leave it out."
         )
-    check_room("measure_copy", where, direction, size)
-    copy = _buffers("measure_copy", direction, memory, where, size)
-    return _measured(copy, direction, memory, size, where, deadline, stop)
+    check_room("measure_copy", where, direction, nbytes)
+    copy = _buffers("measure_copy", direction, memory, where, nbytes)
+    return _measured(copy, direction, memory, nbytes, where, deadline, stop)
 
 
 def recorded_sweep(recording: Recording) -> Sweep | None:

@@ -21,7 +21,7 @@ from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
-from gpulab.transfer._links import Link, check_bytes, check_room, named_link
+from gpulab.transfer._links import BYTES, Link, check_room, named_link
 from gpulab.transfer.copies import Overlap, Span
 from gpulab.units import format_bytes, format_seconds, plural
 
@@ -201,7 +201,7 @@ def _lanes(
 
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
     """Return the bytes, and in how many chunks, of 4 bytes at least."""
-    size = check_bytes(function, nbytes)
+    size = BYTES(function, "nbytes", nbytes)
     most = max(1, size // ITEMSIZE)
     return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
 
