@@ -88,10 +88,12 @@ class Call:
     ) -> Callable[[Frame, Mask], list[Any]]:
         """Return the closure of the arguments' values; with ``numeric`` of numbers alone."""
         values = self.translator.values(self.arguments(least, most, names))
+        if not numeric:
+            return values
 
         def run(frame: Frame, mask: Mask) -> list[Any]:
             found = values(frame, mask)
-            self.expect(not numeric or not any(map(not_numeric, found)), "numbers")
+            self.expect(not any(map(not_numeric, found)), "numbers")
             return found
 
         return run

@@ -7,7 +7,6 @@ import enum
 import math
 import types
 import weakref
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
@@ -698,8 +697,7 @@ def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
 def _report(
     program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int
 ) -> report.Simulation:
-    lines = defaultdict(Counter, {n: line.copy() for n, line in launch.counters.lines.items()})
-    accesses = []
+    lines, accesses = launch.counters.lines, []
     for (number, array, space, kind), access in sorted(launch.counters.accesses.items()):
         accesses.append(report.ArrayAccess(number, array, space, kind, **access))
         moved = "sectors" if space == "global" else "wavefronts"
