@@ -395,8 +395,9 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
     parts = found if isinstance(found, tuple) else ()
     if isinstance(found, (_memory.View, _memory.Choice)) and found.dtype.kind in "biufc":
         each = [*_memory.elements(found, mask)]
-        is_alike = all(some is mask for _, some in each)
-        call.expect(is_alike, "an array that is as long in all threads")
+        call.expect(
+            all(some is mask for _, some in each), "an array that is as long in all threads"
+        )
         parts = tuple(_memory.load(frame.machine, found, mask, at, call.line) for at, _ in each)
     are_numbers = bool(parts) and not any(map(not_numeric, parts))
     call.expect(are_numbers, "an array or a tuple of numbers")

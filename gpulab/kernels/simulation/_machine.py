@@ -433,8 +433,9 @@ class Machine:
 
     def thread(self, row: int, lane: int) -> report.Thread:
         """Return a lane of a block of this batch as a learner would name it."""
-        block = place(self.batch.first + row, self.batch.grid)
-        return report.Thread(block, place(lane, self.batch.block))
+        return report.Thread(
+            place(self.batch.first + row, self.batch.grid), place(lane, self.batch.block)
+        )
 
     def first_thread(self, mask: Mask) -> report.Thread:
         """Return the first lane of a mask."""
