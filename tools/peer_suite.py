@@ -217,8 +217,11 @@ def answer(
         "why": why[:400],
         "launches": launches.count,
         "findings": launches.findings[:8],
-        "seconds": round(time.perf_counter() - started, 3),
+        "seconds": round(time.perf_counter() - started, 4),
     }
+
+
+_MORE_SECONDS = (0.0, 0.001, 0.005, 0.02)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -313,6 +316,24 @@ def compare(
     return groups
 
 
+def times(numba: dict[str, dict[str, Any]], ours: dict[str, dict[str, Any]]) -> str:
+    """Return how long those take that launch and pass on both, and how many take more than twice
+    as long as on Numba's simulator, by so much.
+    """
+    both = [
+        (numba[name]["seconds"], test["seconds"])
+        for name, test in ours.items()
+        if test["outcome"] == numba.get(name, {}).get("outcome") == "passed" and test["launches"]
+    ]
+    slower = [mine - 2 * theirs for theirs, mine in both]
+    more = ", ".join(f"{sum(each > m for each in slower)} by {1e3 * m:g} ms" for m in _MORE_SECONDS)
+    mine, theirs = sum(mine for _, mine in both), sum(theirs for theirs, _ in both)
+    return (
+        f"{len(both)} pass on both, in {mine:.1f} s here and {theirs:.1f} s there; over twice "
+        f"Numba's time: {more}"
+    )
+
+
 def reason_for(name: str, excused: dict[str, str]) -> str | None:
     """Return why a test is excused, alone or with its class or file; None if it is not."""
     return next((why for key, why in excused.items() if f"{name}.".startswith(f"{key}.")), None)
@@ -367,6 +388,7 @@ def main() -> int:
     for group, counts in compare(results[NUMBA], results[OURS], excused).items():
         rest = ", ".join(f"{count} {how}" for how, count in counts.most_common())
         print(f"  {group} on Numba's simulator: {counts.total()} ({rest})")
+    print(f"  {times(results[NUMBA], results[OURS])}")
     found = [name for name, test in results[OURS].items() if test["findings"]]
     unjudged = [name for name in found if reason_for(name, {**texts["judged"], **excused}) is None]
     print(f"  findings on {len(found)} tests, {len(found) - len(unjudged)} of them judged")
