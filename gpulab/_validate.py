@@ -121,19 +121,24 @@ def positive(
 
 
 def within(
-    function: str, name: str, value: Any, low: float = 0.0, high: float = LARGEST_NUMBER
+    function: str,
+    name: str,
+    value: Any,
+    low: float = 0.0,
+    high: float = LARGEST_NUMBER,
+    advice: str = "Pass another one.",
 ) -> float:
     """Return a finite number of a range.
 
     Raises
     ------
     InputError
-        If it is none, or lies outside the range.
+        If it is none, or lies outside the range; the message ends with ``advice``.
     """
     if not is_finite(value) or not low <= value <= high:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a finite number from {low:g} to "
-            f"{high:g}. Pass another one."
+            f"{high:g}. {advice}"
         )
     return float(value)
 

@@ -469,8 +469,12 @@ def trace(
 
 
 def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
-    own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
-    tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    expected = "a model that lists its parameters, and inputs that do not contain themselves"
+    with devices.guard(
+        "trace: looking for the device", f"{expected}. Fix the model or the inputs."
+    ):
+        own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
+        tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     if any(t.is_meta for t in tensors):
         raise InputError(
             "trace: the model is on the meta device, which has no memory; expected a real device. "

@@ -47,7 +47,9 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
     if isinstance(device, numbers.Real) and not isinstance(device, bool):
-        return int(_validate.within("fits", "the capacity in bytes", device, 0, _MOST_BYTES)), kind
+        advice = "Pass for example parse_bytes('24 GiB')."
+        name = "the capacity in bytes"
+        return int(_validate.within("fits", name, device, 0, _MOST_BYTES, advice)), kind
     where = devices.find(device)
     if where.free_bytes is None:
         raise DeviceError(

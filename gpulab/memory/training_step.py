@@ -128,7 +128,13 @@ class Lender:
 
     def everything(self, value: Any) -> Any:
         """Return a nest of lists, tuples and mappings with each tensor replaced by its stand-in."""
-        return tree_map_only(torch.Tensor, self.tensor, value)
+        try:
+            return tree_map_only(torch.Tensor, self.tensor, value)
+        except RecursionError as error:
+            raise InputError(
+                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
+                "expected lists, tuples and mappings of finite depth. Remove it."
+            ) from error
 
 
 def unwrapped(function: str, model: Any) -> Any:
@@ -164,29 +170,32 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     as before.
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
-    with _ONE_AT_A_TIME, contextlib.ExitStack() as after:
+    with _ONE_AT_A_TIME:
         kept = []
         for module in modules:
             attributes = dict(module.__dict__)
             containers = [v for v in attributes.values() if isinstance(v, (dict, list, set))]
             kept.append((module, attributes, [(each, each.copy()) for each in containers]))
-        # twice: an interrupt in the first would leave stand-ins in the rest of the model
-        after.callback(_put_back, kept)
-        after.callback(_put_back, kept)
-        for module in modules:
-            attributes = module.__dict__
-            for group in ("_parameters", "_buffers"):
-                attributes[group] = {
-                    name: None if tensor is None else lender.tensor(tensor)
-                    for name, tensor in attributes[group].items()
-                }
-            for name, value in list(attributes.items()):
-                if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
-                    "_hooks"
-                ):
-                    attributes[name] = lender.everything(value)
-            attributes["_compiled_call_impl"] = None  # what ``compile()`` made holds the tensors
-        yield
+        try:
+            for module in modules:
+                attributes = module.__dict__
+                for group in ("_parameters", "_buffers"):
+                    attributes[group] = {
+                        name: None if tensor is None else lender.tensor(tensor)
+                        for name, tensor in attributes[group].items()
+                    }
+                for name, value in list(attributes.items()):
+                    if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
+                        "_hooks"
+                    ):
+                        attributes[name] = lender.everything(value)
+                attributes["_compiled_call_impl"] = None  # what ``compile()`` made has the tensors
+            yield
+        finally:
+            try:
+                _put_back(kept)
+            finally:  # again: an interrupt may have left stand-ins in the rest of the model
+                _put_back(kept)
 
 
 def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> None:

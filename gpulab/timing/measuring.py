@@ -51,7 +51,7 @@ from gpulab.timing.sampling import (
 from gpulab.units import format_seconds, plural
 
 T = TypeVar("T")
-_NARROWEST = 1e-9  # of the widths that can be asked for: no clock shows less
+_NARROWEST = 1e-30  # of the widths that can be asked for: none is reached before the deadline
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
 # needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
@@ -164,7 +164,8 @@ def measure(
     limits = checked_limits("measure", relative_width, deadline, progress, stop)
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         if value is not None:
-            _validate.within("measure", name, value)
+            advice = "Leave it out if it is not known."
+            _validate.within("measure", name, value, advice=advice)
     if label is not None and not isinstance(label, str):
         raise InputError(
             f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
@@ -218,7 +219,8 @@ def checked_limits(
         If a number is not positive, the width more than the whole, the deadline more than a day,
         or a callback is no function or raises.
     """
-    width = _validate.within(function, "relative_width", relative_width, _NARROWEST, 1.0)
+    advice = "Pass a share of the median, such as 0.02 for an interval of 2 %."
+    width = _validate.within(function, "relative_width", relative_width, _NARROWEST, 1.0, advice)
     say = _validate.callback(function, "progress", progress)
     ask = _validate.callback(function, "stop", stop)
     limits = Limits(width, _validate.deadline(function, "deadline", deadline))

@@ -290,7 +290,7 @@ class _Column:
         """Return the samples as rows, and how many samples one of them stands for: where there are
         many, one of each few is drawn, for always the first would be half of what alternates.
         """
-        rows = np.array(self.samples).reshape(-1, 3)
+        rows = np.asarray(self.samples).reshape(-1, 3)  # what is drawn from it is a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))
         places = np.arange(len(rows) // every) * every
         return rows[places + np.random.default_rng(0).integers(every, size=len(places))], every
