@@ -183,7 +183,7 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
         data = json.loads(read_regular(path))
         if data["schema"] not in (1, _SCHEMA):
             raise ValueError(f"expected schema {_SCHEMA}")
-        # in the first schema the one under the name and the newest beside it, by these words
+        # schema 1 had two hashes by name: the original given out ("given"), and the one "beside" it
         entries = data["files"].items()
         found = {name: e.values() if isinstance(e, dict) else e for name, e in entries}
         return {name: set(filter(None, hashes)) for name, hashes in found.items()}, ()

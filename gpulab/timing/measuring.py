@@ -504,15 +504,18 @@ class Job:
         else:
             self.args = inward()
 
+        def call() -> Any:
+            return self.fn(*inward())
+
         def finished(result: Any) -> None:
             back(result)
             if self.finish is not None:
                 self.finish(result)
 
         def run(calls: int) -> tuple[float, float]:
-            # how to wait is known after the first call
-            call, wait = lambda: self.fn(*inward()), self.wait()
-            return make_single_call_loops(call, (), wait, self.clock, finished)[0](calls)
+            # made here, because how to wait is known after the first call
+            loop, _ = make_single_call_loops(call, (), self.wait(), self.clock, finished)
+            return loop(calls)
 
         return run
 

@@ -287,8 +287,9 @@ class _Column:
             self._empties.append(self.empty(self.calls))
 
     def _kept(self) -> tuple[np.ndarray, int]:
-        """Return the samples as rows, and how many samples one of them stands for: where there are
-        many, one of each few is drawn, for always the first would be half of what alternates.
+        """Return at most 8,192 samples as rows, and how many samples each stands for: one of every
+        two (three, ...), drawn at random, because always the first would miss half of what
+        alternates.
         """
         rows = np.asarray(self.samples).reshape(-1, 3)  # what is drawn from it is a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))
@@ -319,7 +320,8 @@ class _Column:
     def tick_per_call(self) -> float:
         """Return how far a sample may be off because the clock ticks: by one tick at most."""
         rows, _ = self._kept()
-        readings, (_, newest, start) = np.unique(rows[:, 1]), rows[-1]
+        readings = np.unique(rows[:, 1])
+        _, newest, start = rows[-1]
         rounding = 8 * float(np.spacing(start + newest))
         steps = np.diff(readings)[np.diff(readings) > rounding]
         if len(steps) == 0:
@@ -331,7 +333,8 @@ class _Column:
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
-        (launched, samples, overhead), (rows, every) = self._per_call(), self._kept()
+        launched, samples, overhead = self._per_call()
+        rows, every = self._kept()
         interval, reason = median_interval(samples)
         if interval is not None:
             tick = self.tick_per_call()
