@@ -202,7 +202,7 @@ def test_other_models(ranks: Ranks) -> None:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    ("ddp", {"batch_size": 9}, "batch_size=8"), ("zero3", {"batch_size": 1}, "batch_size=2"),
+    ("ddp", {"batch_size": 9}, "batch of 8"), ("zero3", {"batch_size": 1}, "batch of 2"),
     ("tensor", {"model": tiny(heads=1)}, "1 head"),
     ("split", {"model": tiny(layers=1)}, "1 layer"), ("tensor", {"model": networks.cnn()}, "CNN"),
     ("tensor", {"task": "digits-mlp", "model": networks.mlp(64, 33, 10)}, "hidden=34"),
