@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,9 +176,9 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     ----------
     profiler : torch.profiler.profile
         After its block, with ``acc_events=True``. Where a schedule and ``profiler.step()`` told it
-        the steps, these are the steps here; else all is one. Parts that you mark with
-        ``torch.profiler.record_function("forward")`` appear as such. Let the device finish before
-        ``profiler.step()``, so that the kernels of a step lie in it.
+        the steps, these are the steps here, of one cycle (``repeat=1``); else all is one. Parts
+        that you mark with ``torch.profiler.record_function("forward")`` appear as such. Let the
+        device finish before ``profiler.step()``, so that the kernels of a step lie in it.
     label : str
         What was run, for tables.
     device : Device or str, optional
@@ -191,7 +192,8 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     Raises
     ------
     InputError
-        If it is not a profiler, has not ended, or saw nothing.
+        If it is not a profiler, has not ended, or saw nothing, several cycles of a schedule, or
+        Python's functions (``with_stack=True``).
 
     Examples
     --------
@@ -212,11 +214,22 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
             "ended and seen operators. Use `with torch.profiler.profile(acc_events=True) as "
             "profiler:`, then pass it."
         )
-    steps = [e for e in events if e.name.startswith(_MARK) and not _on_device(e)]
+    if profiler.with_stack:
+        raise InputError(
+            "profile: the profiler was made with with_stack=True, so Python's functions are among "
+            "its operators; expected PyTorch's own alone. Leave with_stack out."
+        )
+    # without those on the device; and without one that began when the loop had ended
+    steps = [e for e in events if e.name.startswith(_MARK) and e.cpu_children]
     times = sorted((e.time_range.start, e.time_range.end) for e in steps or events)
     zero, count = times[0][0], max(len(steps), 1)
     if not steps:
         times = [(zero, max(end for _, end in times))]
+    if any(following < end for (_, end), (following, _) in pairwise(times)):
+        raise InputError(
+            "profile: the profiler saw several cycles of its schedule, whose times all begin at 0; "
+            "expected one cycle. Pass repeat=1 to torch.profiler.schedule."
+        )
     windows = tuple(((start - zero) * 1e-6, (end - zero) * 1e-6) for start, end in times)
     spans = sorted(
         (span for e in events if (span := _span(e, zero, windows)) is not None),

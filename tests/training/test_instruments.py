@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gpulab import training
+from gpulab.errors import InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
 from made_training import told
@@ -143,7 +144,9 @@ def test_profiles_by_hand(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_steps_of_known_operators() -> None:
-    """Two products and a ReLU, a mark around the products; self times add up to the outer ones."""
+    """Two products and a ReLU, a mark around the products; self times add up to the outer ones. A
+    step that only began does not count, and a second cycle, whose times begin at 0 too, is refused.
+    """
     x = torch.ones(64, 64)
 
     def step() -> None:
@@ -151,12 +154,17 @@ def test_steps_of_known_operators() -> None:
             y = (x @ x) @ x
         y.relu()
 
-    plan = torch.profiler.schedule(wait=1, warmup=1, active=2)
-    with torch.profiler.profile(schedule=plan, acc_events=True) as profiler:
-        for _ in range(4):
-            step()
-            profiler.step()
-    found = training.profile(profiler, label="steps", device="cpu")
+    def profiled(rounds: int) -> torch.profiler.profile:
+        plan = torch.profiler.schedule(wait=1, warmup=1, active=3)
+        with torch.profiler.profile(schedule=plan, acc_events=True) as profiler:
+            for _ in range(rounds):
+                step()
+                profiler.step()
+        return profiler
+
+    with pytest.raises(InputError, match="repeat=1"):
+        training.profile(profiled(10))
+    found = training.profile(profiled(4), label="steps", device="cpu")
     top = [span for span in found.spans if span.lane == "host" and span.depth == 0]
     assert [span.name for span in top] == ["aten::matmul", "aten::matmul", "aten::relu"] * 2
     calls = {name: calls for name, (calls, _, _) in found.operators.items()}
