@@ -7,6 +7,7 @@ must end the measurement, because its deadline would never come.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -67,9 +68,10 @@ def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            try:
+            bound = None
+            with contextlib.suppress(TypeError):
                 bound = signature.bind(*args, **kwargs)
-            except TypeError:  # Python's own words for it name the function too
+            if bound is None:  # Python's own error names the function, and is then the only one
                 return function(*args, **kwargs)
             bound.apply_defaults()
             for name, rule in rules.items():
