@@ -144,7 +144,8 @@ class Device(Result):
             return f"Apple GPU ({host_facts.processor_name()})"
         import torch
 
-        with guard(f"asking {self} for its name"):
+        expected = "a device of this machine. Pass one of gl.devices.available()."
+        with guard(f"asking {self} for its name", expected):
             return str(getattr(torch, self.torch_type).get_device_name(self.index))
 
     @property
