@@ -217,7 +217,8 @@ class Grades(Result):
         """Return the exercises that fail most, with the most frequent reason, as found by the
         checks now.
         """
-        every = [g for s in self.students for g in s.grades]
+        # in the order of the exercises where as many fail
+        every = sorted((g for s in self.students for g in s.grades), key=lambda g: g.id)
         judged = Counter(g.id for g in every if g.found in (PASSED, WRONG))
         wrong = Counter(g.id for g in every if g.found == WRONG)
         reasons = {

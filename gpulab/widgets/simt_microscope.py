@@ -745,9 +745,13 @@ class SimtMicroscope(FollowingInstrument):
             self._place = None
             self._microscope.write(source=[], position={})
             # a run that is wanted begins once this is drawn
-            if self._working is not None or self.wanted() != self._tried:
-                return Drawing(message="The simulation is running.")
-            return Drawing(message="Nothing to show: choose another kernel, or press Run.")
+            is_begun = self._working is not None or self.wanted() != self._tried
+            message = (
+                "The simulation is running."
+                if is_begun
+                else "Nothing to show: choose another kernel, or press Run."
+            )
+            return Drawing(message=message, is_stale=False)
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps[warp]
         step = min(values["step"], max(len(steps), 1))

@@ -152,8 +152,12 @@ def test_a_kernel_that_cannot_run_says_why(
 ) -> None:
     """In one sentence; nothing of the run before is left; the next kernel runs."""
     cell(source)
+    microscope.set(kernel="vector_add")
     microscope.run(wait=True)
+    microscope.set(kernel="parts (yours)")
+    microscope.wait()
     assert words in microscope.error
+    assert microscope.shown.message.startswith("Nothing to show")
     assert "\n" not in microscope.error
     assert (microscope.result, microscope.words, microscope.position) == (None, [], {})
     cell(PARTS)
