@@ -32,7 +32,8 @@ _QUICK_SHARE = 0.2
 LARGEST_NUMBER = 1e30
 
 
-# the default of an argument that ``hook`` replaces by a function that does nothing
+# the default of an argument that ``hook`` replaces by a function that does nothing; declared as a
+# function or Any, so that callers may pass None and the body need not ask for it
 LEFT_OUT: Any = None
 
 

@@ -100,7 +100,7 @@ def predict_ranks(
     loss: Callable[..., Any] | None = None,
     microbatches: int | None = None,
     bucket_bytes: int = 25 * 2**20,
-    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
 ) -> RankMemory:
     """Return the memory that a training step takes on one rank, without running the step or

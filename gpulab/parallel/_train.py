@@ -538,8 +538,8 @@ def run_schedule(
     backward_seconds: float = 0.04,
     chunks: int | None = None,
     steps: int = 3,
-    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
-    stop: Callable[[], bool] = _validate.LEFT_OUT,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
+    stop: Callable[[], bool] | Any = _validate.LEFT_OUT,
 ) -> ScheduleRun:
     """Run a pipeline's schedule on real ranks and return its bubble, its passes and what each stage
     held.

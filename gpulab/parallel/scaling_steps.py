@@ -603,8 +603,8 @@ def scaling(
     batch: int | None = None,
     wait_seconds: float | None = None,
     deadline: float = 4.0,
-    progress: Progress = _validate.LEFT_OUT,
-    stop: Stop = _validate.LEFT_OUT,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
 ) -> ScalingResult:
     """Measure a training step on the first 1, 2 ... ranks of a cluster, in turns, and predict it
     from one rank and the link.

@@ -630,8 +630,8 @@ def fit(
     model: Any = None,
     device: Any = None,
     precision: str = "float32",
-    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
-    stop: Callable[[], bool] = _validate.LEFT_OUT,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
+    stop: Callable[[], bool] | Any = _validate.LEFT_OUT,
     clock: Callable[[], float] | None = None,
     **options: Any,
 ) -> FitResult:
@@ -779,8 +779,8 @@ def over_seeds(
     task: str | Task,
     seeds: int | Iterable[int] = 5,
     *,
-    progress: Callable[[float, str], None] = _validate.LEFT_OUT,
-    stop: Callable[[], bool] = _validate.LEFT_OUT,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
+    stop: Callable[[], bool] | Any = _validate.LEFT_OUT,
     **options: Any,
 ) -> SeedsResult:
     """Train a task once for each seed, one after the other.

@@ -908,8 +908,8 @@ def pipeline(
     step_seconds: float | None = None,
     device: Any = None,
     seed: int = 0,
-    progress: Progress = _validate.LEFT_OUT,
-    stop: Stop = _validate.LEFT_OUT,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
 ) -> PipelineResult:
     """Load real JPEG files with a ``DataLoader``, pass them to an accelerator, and return when each
     part worked and waited.

@@ -57,8 +57,8 @@ def overlap(
     *,
     link: Link | str | None = None,
     compute_seconds: float | None = None,
-    progress: Progress = _validate.LEFT_OUT,
-    stop: Stop = _validate.LEFT_OUT,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
 ) -> Overlap:
     """Copy an array in chunks, and compute on each chunk while the next one is being copied.
 
