@@ -24,6 +24,7 @@ from unittest import mock
 
 import numpy as np
 
+from gpulab import _interrupts
 from gpulab.errors import (
     CompileError,
     DeviceError,
@@ -268,6 +269,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     try:
         with (
             _one_at_a_time,
+            _interrupts.deferred() as interrupt,  # which breaks tables that Numba makes once
             warnings.catch_warnings(action="ignore"),
             mock.patch.object(dispatcher, "get_current_device", target),
         ):
@@ -281,6 +283,8 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
                 lineinfo=True,
                 **{k: v for k, v in options.items() if k in ("fastmath", "launch_bounds")},
             )
+        if interrupt.asked:
+            raise KeyboardInterrupt
         ptx, _ = _linked(ltoir, [*flags, "-ptx"], "ptx")
         cubin, log = _linked(ltoir, [*flags, "-verbose", "-Xptxas=-v"], "cubin")
     except Exception as error:  # whatever Numba finds wrong is an answer

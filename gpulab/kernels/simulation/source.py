@@ -364,7 +364,8 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
     name, code, names = function.__name__, function.__code__, function.__globals__
     closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     known = _texts.get(code)
-    if known is not None:  # codes of two texts may be equal
+    # codes of two files may be equal, though their texts differ in a comment
+    if known is not None and known[2][0] == code.co_filename:
         source = Source(name, *known[:2], code, names, closure, *known[2:])
         if source.offset == offset and source.is_current():
             return source
@@ -434,7 +435,7 @@ def _definition(
 # A function by its indentation, 10 times as fast as ``inspect.getblock``: decorators, the ``def``,
 # and all lines that stand farther to the right, with what is empty or a comment between them.
 _BLOCK = re.compile(
-    r"([ \t]*)(?:@.*\n(?:.*\n)*?\1)?(?:async )?def .*\n?(?:(?:[ \t]*(?:#.*)?\n)*\1[ \t]+\S.*\n?)*"
+    r"([ \t]*)(?:@.*\n(?:.*\n)*?\1)?(?:async )?def .*\n?(?:(?:[^\S\n]*(?:#.*)?\n)*\1[ \t]+\S.*\n?)*"
 )
 
 
