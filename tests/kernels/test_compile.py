@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -259,7 +260,7 @@ def test_a_module_as_it_is_shown(approved):
 BLOCK = 256
 WEIGHTS = np.arange(8, dtype=np.float32)
 VECTOR = np.zeros(256, np.float32)
-HANDLE = object()
+HANDLE, NUMBERS = object(), [1.0]
 
 
 @cuda.jit(device=True)
@@ -386,6 +387,11 @@ def leans_on_an_object(x):
     x[0] = HANDLE
 
 
+def leans_on_a_list(x):
+    """Uses a list, of which Numba would only say what it calls itself."""
+    x[0] = NUMBERS[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "arguments", "options", "value", "offset"),
@@ -393,6 +399,7 @@ def leans_on_an_object(x):
         (nothing_known, (VECTOR,), {}, "nowhere", 2),  # at its line of this file
         (recursive, (VECTOR,), {}, "recursi", 2),
         (leans_on_an_object, (VECTOR,), {}, "HANDLE", 2),
+        (leans_on_a_list, (VECTOR,), {}, "'NUMBERS', which is a list", 2),
         (len, (VECTOR,), {}, "function", None),
         (saxpy, (VECTOR,), {}, "3 arguments", None),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),
@@ -408,6 +415,22 @@ def test_what_is_no_python_kernel_or_example_of_arguments(
         compile_python(kernel, *arguments, **options)
     line = getattr(caught.value, "line", None)
     assert line == (None if offset is None else kernel.__code__.co_firstlineno + offset)
+
+
+@pytest.mark.slow
+def test_an_interrupt_waits_for_numba(monkeypatch):
+    """Numba makes tables once; cut off there, it would refuse every kernel until Python ends."""
+    compiled, ended = cuda.compile, []
+
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGINT)
+        ended.append(compiled(*args, **options))
+        return ended[0]
+
+    monkeypatch.setattr(cuda, "compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compile_python(crowded, VECTOR, np.int32(3))
+    assert ended
 
 
 SCRIPT = """

@@ -224,6 +224,10 @@ def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
     assert run(second) == [4311, 4321, 4331]
     first.__code__ = function_of("\n" + SCALED.replace("1000", "3000")).__code__
     assert run(first) == [6311, 6321, 6331]
+    text = f"{HEADER}def kernel(out):\n    out[0] = 1"
+    for end in ("\n", "  # of another cell\n"):
+        again = function_of(text + end, filename=f"<{end}>")
+        assert end.strip() in str(simulate(again, 1, 1, zeros(1)).source)
     inner = "    def kernel(out):\n        out[cuda.grid(1)] = n\n    return kernel\n"
     make = function_of(f"{HEADER}def make(n):\n{inner}", "make")
     one, two = make(1), make(2)

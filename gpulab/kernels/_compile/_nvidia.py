@@ -67,8 +67,9 @@ def _ask(*request: Any) -> Any:
         check=False,
     )
     if done.returncode:
-        rows = done.stderr.decode(errors="replace").split("\n")
-        ending = f"signal {-done.returncode}" if done.returncode < 0 else message_of(rows[-2])
+        code, printed = done.returncode, done.stderr.decode(errors="replace").strip()
+        words = printed.rpartition("\n")[2] or "it printed nothing"
+        ending = f"signal {-code}" if code < 0 else message_of(words)
         raise CompileError(
             f"compile_cuda: the compiler's process ended ({ending}); expected code or an error. "
             "Nest the source less deeply or make it smaller, and run it again."

@@ -156,11 +156,19 @@ def with_device_functions(
     Raises
     ------
     KernelError
-        If a device function calls itself, directly or through others.
+        If a device function calls itself, directly or through others, or one of the functions uses
+        a list, dict or set.
     """
     callers = (*callers, function)
 
     def device(name: str, value: Any) -> Any:
+        if isinstance(value, (list, dict, set)):
+            line = _line_of_name(function.__code__, name)
+            raise KernelError(
+                f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)};"
+                " expected numbers, arrays, modules and functions. Pass it as an argument.",
+                line,
+            )
         plain = plain_function(value) if anew else value
         if not is_device_function(plain):
             return value
