@@ -343,6 +343,7 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
     global _just_printed
     try:
         exercise = id if isinstance(id, Exercise) else content.exercise(id)
+        exercise.prepare()  # a file of the course that cannot be read is not the learner's mistake
     except InputError as error:
         name = id if isinstance(id, str) else shown(id, 40)
         result = CheckResult(name, NOT_ATTEMPTED, str(error))
