@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, arrays, devices
+from gpulab import _backends, _interrupts, arrays, devices
 from gpulab._validate import whole
 from gpulab.devices import nvml
 from gpulab.errors import (
@@ -397,7 +397,10 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
         ]
         # A form for just these types is compiled now and not at the first launch, and a launch need
         # not look at the types again.
-        form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
+        with _interrupts.deferred() as interrupt:  # which breaks tables that Numba makes once
+            form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
+        if interrupt.asked:
+            raise KeyboardInterrupt
         configured = form[grid, block, 0, shared_bytes]
         return lambda: configured(*seen)
 
