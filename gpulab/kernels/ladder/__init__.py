@@ -2,10 +2,14 @@
 
 The same functions run under the microscope, in the notebook, in the recorder and in benchmarks;
 ``launch`` runs them on a GPU unchanged. CUDA C++ goes on where Python's kernels end: see
-``CUDA_RUNGS``, whose sources are the files of ``course/04/ladder``.
+``CUDA_RUNGS``. The kernels of both languages are content: the files of ``course/04/ladder``.
 """
 
-from gpulab.kernels.ladder._kernels import (
+from pathlib import Path
+
+__path__.append(str(Path(__file__).parents[2] / "course" / "04" / "ladder"))
+
+from gpulab.kernels.ladder.kernels import (  # type: ignore[import-not-found] # noqa: E402, I001
     gate_chunks,
     gate_each,
     gate_grid_stride,
@@ -27,7 +31,14 @@ from gpulab.kernels.ladder._kernels import (
     transpose_padded,
     transpose_tiled,
 )
-from gpulab.kernels.ladder._rungs import CUDA_RUNGS, RUNGS, Rung, families, family, rung
+from gpulab.kernels.ladder._rungs import (  # noqa: E402
+    CUDA_RUNGS,
+    RUNGS,
+    Rung,
+    families,
+    family,
+    rung,
+)
 
 __all__ = [
     "CUDA_RUNGS",

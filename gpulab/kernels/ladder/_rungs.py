@@ -11,7 +11,7 @@ import numpy as np
 
 from gpulab._validate import is_whole, word
 from gpulab.errors import InputError, shown
-from gpulab.kernels.ladder import _kernels as kernels
+from gpulab.kernels.ladder import kernels
 from gpulab.kernels.simulation._simulate import simulate
 from gpulab.kernels.simulation.report import Simulation
 
