@@ -394,21 +394,16 @@ def blanked(source: str) -> str:
     return _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
 
 
-def line_of(source: str, pattern: str) -> tuple[int, int] | None:
-    """Return (line, column), from 1, of the first match of a regular expression outside comments;
-    None if there is none.
+def line_of(source: str, pattern: str) -> int | None:
+    """Return the line, from 1, of the first match of a regular expression outside comments; None
+    if there is none.
     """
     found = re.search(pattern, blanked(source))
-    return place_of(source, found.start()) if found else None
+    return source.count("\n", 0, found.start()) + 1 if found else None
 
 
-def place_of(source: str, at: int) -> tuple[int, int]:
-    """Return (line, column), from 1, of a character of the source."""
-    return source.count("\n", 0, at) + 1, at - (source.rfind("\n", 0, at) + 1) + 1
-
-
-def kernel_place(source: str, name: str) -> tuple[int, int] | None:
-    """Return (line, column) of a kernel's name in its definition; None where a macro made it."""
+def kernel_line(source: str, name: str) -> int | None:
+    """Return the line of a kernel's name in its definition; None where a macro made it."""
     plain = re.escape(
         re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
     )
@@ -419,9 +414,9 @@ def kernel_place(source: str, name: str) -> tuple[int, int] | None:
 # Read what the compilers print: the assembler's figures for each kernel, and errors with their
 # place in the source.
 #
-# The figures come from ``ptxas -v``, the only source of spills. Errors come in three forms: the
-# C++ front end's with file, line and a caret; the assembler's about a line of PTX (inline
-# assembly); and the assembler's about a whole kernel or file.
+# The figures come from ``ptxas -v``, the only source of spills. Errors come from the C++ front end,
+# with file, line and a caret; or from the assembler, about a line of PTX (inline assembly), a whole
+# kernel or the file.
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
@@ -435,10 +430,7 @@ _DIAGNOSTIC = re.compile(
     r"(?:\n..(?P<shown>.*)\n..(?P<caret>\s*)\^\s*$)?",
     re.MULTILINE,
 )
-_PTX_ERROR = re.compile(
-    r"ptxas (?:application ptx input|[^,\n]*), line (\d+); (?:error|fatal)\s*: (.*)"
-)
-_ASSEMBLER_ERROR = re.compile(r"ptxas (?:error|fatal)\s*: (.*)")
+_ASSEMBLER_ERROR = re.compile(r"ptxas (?:.*; )?(?:error|fatal)\s*: (.*)")
 _ASSEMBLER_WARNING = re.compile(r"ptxas warning\s*: (.*)")
 
 
@@ -470,14 +462,6 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
     return usage
 
 
-def ptx_error(log: str) -> tuple[int, str] | None:
-    """Return (line of the PTX, message) of the assembler's first error about one; None if there is
-    none.
-    """
-    found = _PTX_ERROR.search(log)
-    return (int(found.group(1)), found.group(2)) if found else None
-
-
 def warnings(log: str) -> tuple[str, ...]:
     """Return what the compilers warned of, one line each."""
     front = [
@@ -495,14 +479,16 @@ def warnings(log: str) -> tuple[str, ...]:
 
 _WIDEST = 120  # characters of a source line that a message shows
 _ADVICE = "Fix it and run it again."
-# The front end sees that something is missing only at the next word, which may stand lines below.
-_MISSING_SIGN = re.compile(r'expected an? (?:";"|"\)"|"\]"|",")')
+_HEADERS = (
+    "CUDA's own headers come with "
+    f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')} (for CUDA 12 "
+    "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); for the C++ standard library's, such as "
+    "<cstdint>, take <cuda/std/cstdint>"
+)
 _NAME_MAP = "__nv_name_map"
 
 
-def fault(
-    source: str, arch: str, flags: Sequence[str], names: Sequence[str], output: _nvidia.Output
-) -> Exception:
+def fault(source: str, arch: str, names: Sequence[str], output: _nvidia.Output) -> Exception:
     """Return the error for a run of the compiler that failed."""
     log = output.log
     if output.code == _nvidia.INVALID_OPTION:
@@ -520,157 +506,52 @@ def fault(
         )
     if errors:
         return _of_front_end(source, errors, log)
-    if (found := ptx_error(log)) is not None:
-        line = _line_of_ptx(source, flags, names)
-        return _error(f"in inline assembly: {found[1]}", log, *_shown(source, line, None))
     assembler = _ASSEMBLER_ERROR.search(log)
     if assembler is None:
-        text = " ".join(log.split())[:300]
-        if "builtins" in text:
-            return MissingLibraryError(
-                f"compile_cuda: {text}; expected NVRTC with all its files. Run "
-                f"{pip_command('install --force-reinstall nvidia-cuda-nvrtc')}."
-            )
         return CompileError(
-            f"compile_cuda: the compiler failed for {arch} ({text}); expected code or an error. "
-            "Try another arch.",
+            f"compile_cuda: the compiler failed for {arch} ({message_of(log, 300)}); expected code "
+            "or an error. Try another arch, or "
+            f"{pip_command('install --force-reinstall nvidia-cuda-nvrtc')}.",
             log=log,
         )
-    refused = assembler[1].strip()
-    place = _place_of_assembler(source, refused) or (None, None)
     # C++ names and decimal numbers in place of the assembler's own
-    refused = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match[1])}'", refused)
+    refused = re.sub(r"'(_Z\w+)'", lambda match: f"'{demangled(match[1])}'", assembler[1].strip())
     refused = re.sub(r"\b0x[0-9a-f]+\b", lambda match: f"{int(match[0], 16):,}", refused)
-    return _error(refused, log, *_shown(source, *place))
-
-
-def _of_front_end(
-    source: str, errors: Sequence[re.Match[str]], log: str
-) -> CompileError | MissingLibraryError:
-    """The first error that stands in the source itself, else the first."""
-    first = next((error for error in errors if error["file"] == FILE), errors[0])
-    text, file, caret = first["text"], first["file"], first["caret"]
-    if file not in (FILE, None):
-        if "open source file" in text:
-            return MissingLibraryError(
-                f"compile_cuda: {file} includes a header that is not installed ({text}); "
-                "expected all headers of its release. NVIDIA's come with "
-                f"{pip_command('install nvidia-cuda-crt nvidia-cuda-cccl')}, those of CUDA 12 with "
-                "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12."
-            )
-        row = _with_caret(first["shown"] or "", None, None if caret is None else len(caret))
-        text = f"in {file}, line {first['line']}: {text}"
-        return _error(text, log, None, None, row, len(errors))
-    if "could not open source file" in text or "cannot open source file" in text:
-        text += ". " + _about_headers()
-    if first["line"]:
-        line, at = int(first["line"]), None if caret is None else len(caret)
-    else:
-        # at the end of the source: the note names the bracket that is still open
-        notes = (each for each in _DIAGNOSTIC.finditer(log) if each["kind"] == "note")
-        note = next((each for each in notes if each["line"]), None)
-        text += " before the end of the source"
-        line, at = source.count("\n") + 1, None
-        if note is not None:
-            text += '; this one is still open: "{"'
-            line, at = int(note["line"]), len(note["caret"] or "")
-    column = None
-    if at is not None and (row := _row(source, line)):
-        # the compiler counts bytes from 0; here are characters from 1
-        column = len(row.encode()[:at].decode(errors="ignore")) + 1
-        if _MISSING_SIGN.match(text):
-            line, column = _after_previous_word(source, line, column)
-    return _error(text, log, *_shown(source, line, column), len(errors))
-
-
-def _after_previous_word(source: str, line: int, column: int) -> tuple[int, int]:
-    """The place right behind the last word before (line, column), where the missing sign
-    belongs.
-    """
-    blank = blanked(source)
-    start = sum(len(text) for text in blank.split("\n")[: line - 1]) + line - 1 + column - 1
-    end = len(blank[:start].rstrip())
-    if end == 0:
-        return line, column
-    if blank.count("\n", 0, end) + 1 == line:
-        return line, column  # on the same line the compiler's own caret is clear
-    above, place = place_of(source, end - 1)
-    return above, place + 1
-
-
-def _about_headers() -> str:
-    if not _nvidia.include_folders():
-        return (
-            "CUDA's own headers come with "
-            f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')}"
-        )
-    return (
-        "CUDA's own headers are there; the C++ standard library is not (for <cstdint> take "
-        "<cuda/std/cstdint>)"
+    return CompileError(
+        f"compile_cuda: the assembler refused the code: {refused.rstrip('.')}. {_ADVICE}", log=log
     )
 
 
-def _line_of_ptx(source: str, flags: Sequence[str], names: Sequence[str]) -> int | None:
-    """The source line of the assembler's first error: compile again with line marks, and look for
-    the last one above it.
-    """
-    marked = (*flags, "-lineinfo")
-    again = ptx_error(_nvidia.compile_program(source, marked, names).log)
-    portable = [
-        flag.replace("=sm_", "=compute_")
-        for flag in marked
-        if not flag.startswith("--ptxas-options")
-    ]
-    ptx = _nvidia.compile_program(source, portable, names).ptx
-    if again is None or not ptx:
-        return None
-    marks = [re.match(r"\s*\.loc\s+\d+\s+(\d+)", text) for text in ptx.splitlines()[: again[0]]]
-    found = [int(mark.group(1)) for mark in marks if mark]
-    return found[-1] if found else None
-
-
-def _place_of_assembler(source: str, message: str) -> tuple[int, int] | None:
-    """Where an error about a whole kernel or file comes from: the kernel, the function without a
-    body, the constants.
-    """
-    named = re.search(r"(?:Entry function|extern function|function) '([^']+)'", message)
-    if named:
-        return kernel_place(source, without_types(demangled(named.group(1))))
-    if "constant data" in message:
-        return line_of(source, r"\b__constant__\b")
-    return None
-
-
-def _shown(source: str, line: int | None, column: int | None) -> tuple[int | None, int | None, str]:
-    """Return the place, and its line with a caret under it."""
-    row = "" if line is None else _row(source, line)
-    return line, column, _with_caret(row, line, None if column is None else column - 1)
-
-
-def _row(source: str, line: int) -> str:
-    """Return a line of the source; "" of one that only a ``#line`` says to be there."""
-    return "".join(source.split("\n")[line - 1 : line])
+def _of_front_end(source: str, errors: Sequence[re.Match[str]], log: str) -> CompileError:
+    """Return the first error that stands in the source itself, else the first."""
+    first = next((error for error in errors if error["file"] == FILE), errors[0])
+    text, file, line, column, row = first["text"], first["file"], None, None, first["shown"] or ""
+    at = None if first["caret"] is None else len(first["caret"])
+    if file == FILE:
+        line = int(first["line"])
+        row = "".join(source.split("\n")[line - 1 : line])  # "" of a line that only #line knows
+        if at is not None:  # the compiler counts bytes from 0; here are characters
+            at = len(row.encode()[:at].decode(errors="ignore"))
+            column = at + 1 if row else None
+    elif file is None:
+        text += " before the end of the source"
+    else:
+        text = f"in {file}, line {first['line']}: {text}"
+    if "open source file" in text:
+        text += f". {_HEADERS}"
+    place = "" if line is None else f"line {line}{'' if column is None else f', column {column}'}: "
+    more = f" ({len(errors)} errors; this is the first)" if len(errors) > 1 else ""
+    message = f"compile_cuda: {place}{text.rstrip('.')}.{more}"
+    shown = f"\n{_with_caret(row, line, at)}\n" if row.strip() else " "
+    return CompileError(f"{message}{shown}{_ADVICE}", line, column, log)
 
 
 def _with_caret(row: str, line: int | None, at: int | None) -> str:
-    """Return a line, cut, with its number and a caret; "" of an empty one."""
-    if not row.strip():
-        return ""
+    """Return a line of source, cut to what is near the caret, with its number and the caret."""
     start = 0 if at is None or at < _WIDEST - 20 else at - _WIDEST // 2
     caret = "" if at is None else f"\n      | {' ' * (at - start)}^"
     cut = row[start : start + _WIDEST].replace("\t", " ")
     return f"{line or '':>5} | {cut}{caret}"
-
-
-def _error(
-    text: str, log: str, line: int | None, column: int | None, shown: str, count: int = 1
-) -> CompileError:
-    """Return the error: what is wrong, the line, the caret, what to do."""
-    where = "" if line is None else f"line {line}{'' if column is None else f', column {column}'}: "
-    more = f" ({count} errors; this is the first)" if count > 1 else ""
-    head = f"compile_cuda: {where}{text.rstrip('.')}.{more}"
-    message = f"{head}\n{shown}\n{_ADVICE}" if shown else f"{head} {_ADVICE}"
-    return CompileError(message, line, column, log)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -678,8 +559,6 @@ def _error(
 # line.
 
 
-# A source of the course has a few thousand characters. NVRTC takes more, but minutes for it.
-LONGEST_SOURCE = 1_000_000
 # Options that decide what this function itself decides, or that leave no machine code to read.
 _OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
 
@@ -779,7 +658,7 @@ def checked_source(source: object) -> str:
     Raises
     ------
     InputError
-        If it is not a string, or is too long.
+        If it is not a string.
     CompileError
         If it is empty or holds a NUL or half a character.
     """
@@ -788,25 +667,15 @@ def checked_source(source: object) -> str:
             f"compile_cuda: source is {kind_of(source)}; expected text. Pass the CUDA C++ as a "
             "string."
         )
-    if len(source) > LONGEST_SOURCE:
-        raise InputError(
-            f"compile_cuda: the source has {len(source):,} characters; expected at most "
-            f"{LONGEST_SOURCE:,}, which already take minutes. Compile its parts one at a time."
-        )
     if not source.strip():
         raise CompileError(
             "compile_cuda: the source is empty; expected CUDA C++ with a __global__ function. "
             "Write one."
         )
-    bad = re.search("[\0\ud800-\udfff]", source)
-    if bad:
-        line, column = place_of(source, bad.start())
-        what = "a NUL character" if bad.group() == "\0" else "half a character (a lone surrogate)"
+    if re.search("[\0\ud800-\udfff]", source):
         raise CompileError(
-            f"compile_cuda: line {line}, column {column}: the source holds {what}; expected text. "
-            "Delete it.",
-            line,
-            column,
+            "compile_cuda: the source holds a NUL character or half a character (a lone "
+            "surrogate); expected text. Delete it."
         )
     # so that lines count as the compiler counts them
     return source.replace("\r\n", "\n").replace("\r", "\n")
@@ -823,19 +692,13 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
     if (
         isinstance(values, str)
         or not isinstance(values, Sequence)
-        or not all(isinstance(value, str) for value in values)
+        or not all(isinstance(each, str) and each.strip() and each.isprintable() for each in values)
     ):
         example = '["-use_fast_math"]' if which == "options" else '["tile<16>"]'
         raise InputError(
-            f"compile_cuda: {which}={shown(values)}; expected a list of texts. Pass "
-            f"{which}={example}."
+            f"compile_cuda: {which}={shown(values)}; expected a list of texts that the compiler "
+            f"can read. Pass {which}={example}."
         )
-    for value in values:
-        if not value.strip() or "\0" in value or not value.isprintable():
-            raise InputError(
-                f"compile_cuda: {which} has {shown(value)}; expected words that the compiler can "
-                "read. Fix or remove it."
-            )
     return tuple(values)
 
 
@@ -847,7 +710,7 @@ def _compile(
     flags = (f"--gpu-architecture={arch}", "--ptxas-options=-v", *options, *folders)
     output = _nvidia.compile_program(source, flags, names)
     if output.code != _nvidia.SUCCESS:
-        raise fault(source, arch, flags, names, output)
+        raise fault(source, arch, names, output)
     kernels = facts_of(output.cubin, output.log, source, output.symbols)
     if not kernels:
         raise CompileError(
@@ -897,12 +760,12 @@ def facts_of(
         own = dict(_attributes(parts.get(f".nv.info.{symbol}", b"")))
         threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
         # overloads: a text search cannot distinguish them
-        where = kernel_place(source, name) if not name.endswith(")") else None
+        line = None if name.endswith(")") else kernel_line(source, name)
         found.append(
             KernelFacts(
                 name=name,
                 symbol=symbol,
-                line=where[0] if where else None,
+                line=line,
                 constant_bytes=len(parts.get(".nv.constant3", b"")),
                 parameter_bytes=struct.unpack("<H", own.get(_PARAMETER_BYTES, b"\0\0"))[0],
                 max_threads=math.prod(struct.unpack_from("<III", threads)) if threads else None,
