@@ -48,7 +48,7 @@ def test_states_are_what_stays_between_steps(
 
 def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
     """Sharding leaves room for more; messages of errors look afterwards as before."""
-    hook = sys.excepthook
+    hook, shape = sys.excepthook, GptShape("of one layer", 1, 24, 4, 101, 8, "a test")
 
     def batch(n: int) -> Any:
         return (torch.zeros(n, 8, dtype=torch.int64),) * 2
@@ -56,9 +56,9 @@ def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
     found = {}
     for strategy in ("ddp", "zero3"):
         common: dict[str, Any] = {"strategy": strategy, "ranks": 64}
-        found[strategy] = most = largest_batch(SHAPE.model, batch, memory=900 * 2**20, **common)
+        found[strategy] = most = largest_batch(shape.model, batch, memory=900 * 2**20, **common)
         needed = [
-            predict_ranks(SHAPE.model, *batch(most + k), **common).needed_bytes() for k in (0, 1)
+            predict_ranks(shape.model, *batch(most + k), **common).needed_bytes() for k in (0, 1)
         ]
         assert needed[0] <= 900 * 2**20 < needed[1]
     assert found["zero3"] > found["ddp"] > 0
