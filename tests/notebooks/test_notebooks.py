@@ -211,7 +211,10 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
 def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> None:
-    """Each id once and in order, a prediction before its reveal, hints, and no solution."""
+    """Each id once and in order, a prediction before its reveal, hints, and no solution.
+
+    Jupyter shows the value of a cell's last line alone, so a reveal is that.
+    """
     name, prose = lesson.notebook, "\n".join(sources(lesson.notebook, "markdown"))
     found = {
         word: [ast.literal_eval(call.args[0]) for tree in trees(name) for call in calls(tree, word)]
@@ -224,7 +227,9 @@ def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> 
     }
     seen: set[str] = set()
     for tree in trees(name):
-        assert {ast.literal_eval(call.args[0]) for call in calls(tree, "reveal")} <= seen
+        reveals = calls(tree, "reveal")
+        assert reveals in ([], calls(tree.body[-1], "reveal"))
+        assert {ast.literal_eval(call.args[0]) for call in reveals} <= seen
         seen |= {ast.literal_eval(call.args[0]) for call in calls(tree, "predict")}
     for exercise in lesson.exercises.values():
         assert f"### Exercise {exercise.id}: {exercise.title}" in prose
