@@ -54,7 +54,10 @@ class Accuracy(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        return f"<{format_accuracy(self)}: {self.correct:,} of {self.count:,} {self.answers}>"
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        return f"{format_accuracy(self)}: {self.correct:,} of {self.count:,} {self.answers}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the share of right answers, their count and the loss."""
