@@ -362,8 +362,7 @@ class Ranks:
         RankError
             If the engines' libraries differ, or if the group cannot be formed.
         InputError
-            If the port is in use, or NCCL was asked for and a rank would have no GPU of its own,
-            which NCCL refuses.
+            If NCCL was asked for and a rank would have no GPU of its own, which NCCL refuses.
         """
         self._progress(0.9, "opening the process group")
         n, backend = self.n, self._backend
@@ -389,16 +388,8 @@ class Ranks:
                 f"for {named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
-        try:
-            opening = partial(_rank.open_store, towards, self._port)
-            ((meeting, port),) = _gather(engines, [opening], "open the port")
-        except RankError as error:
-            if "in use" in str(error.__cause__).lower() or "EADDRINUSE" in str(error.__cause__):
-                raise InputError(
-                    f"cluster: port {self._port} is in use on rank 0's machine; expected a free "
-                    "one. Pass another, or leave port out."
-                ) from error
-            raise
+        opening = partial(_rank.open_store, towards, self._port)
+        ((meeting, port),) = _gather(engines, [opening], f"open port {self._port or 'of its own'}")
         group = (meeting, port, self.timeout_seconds, backend)
         calls = [partial(_rank.open_group, place, *group) for place in places]
         _gather(engines, calls, "open the process group")
@@ -548,9 +539,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     died = [sight for sight in sights if sight.state == "died"]
     waiting = [sight for sight in sights if sight.waits]
     absent = [sight for sight in sights if not sight.waits]
-    # No rank was interrupted from here yet: the function of one that seems so raised
-    # KeyboardInterrupt by itself.
-    raised = [sight for sight in absent if sight.state in {"raised", "interrupted"}]
+    raised = [sight for sight in absent if sight.state == "raised"]
     places = _grouped(waiting, _standing)
     stands = [f"{_ranks(group)} waited in {_standing(group[0], group)}" for group in places]
     where = "".join(f"; {each}" for each in stands)
@@ -672,6 +661,22 @@ _AGAIN_SECONDS = 1.0
 Trouble = Literal["death", "collective", "raise", "deadline"]
 
 
+def require_cluster(function: str, name: str, ranks: Any, least: int = 1) -> Ranks:
+    """Return a cluster of so many ranks at least; a rule for ``_validate.arguments``.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or has fewer.
+    """
+    if not isinstance(ranks, Ranks) or ranks.n < least:
+        raise InputError(
+            f"{function}: {name} is {shown(ranks)}; expected a started cluster of "
+            f"{plural(least, 'rank')} or more. Use `with gl.parallel.cluster(n=2) as ranks:`."
+        )
+    return ranks
+
+
 class Call:
     """A function on its way through all ranks."""
 
@@ -685,7 +690,6 @@ class Call:
         ]
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
-        self.interrupted = False
         self.begin = time.monotonic()
 
     @property
@@ -800,15 +804,13 @@ class Call:
                     self.died[rank] = deaths.get(rank, "ended without an error message")
                     continue
                 # interrupted just before its function began, or just after
-                stopped = self.interrupted and kind == "KeyboardInterrupt"
-                sight = Sight(rank, "interrupted" if stopped else "raised", error=text)
-                self.outcomes[rank] = Outcome(sight, b"", b"", "", "", ())
+                raised = Sight(rank, "raised", error=text)
+                self.outcomes[rank] = Outcome(raised, b"", b"", "", "", ())
 
     def _interrupt(self) -> None:
         """Interrupt those who have not answered, and wait until they have, or their process is
         known to have ended.
         """
-        self.interrupted = True
         again = time.monotonic()
         end = again + _IDLE_SECONDS
         while self.open and time.monotonic() < end:
@@ -867,7 +869,7 @@ class Call:
 
     def _cause(self, sights: Sequence[Sight]) -> BaseException | None:
         """Return what the first rank raised, with its own traceback as a note."""
-        raised = [sight.rank for sight in sights if sight.state in {"raised", "interrupted"}]
+        raised = [sight.rank for sight in sights if sight.state == "raised"]
         raised.sort(key=lambda rank: sights[rank].waits)
         if not raised:
             return None

@@ -39,7 +39,7 @@ from torch.distributed import distributed_c10d
 
 from gpulab.errors import message_of
 from gpulab.parallel._observe import observe
-from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight, State
+from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 
 _TICK_SECONDS = 0.25
 _STEADY_SECONDS = 1.0  # a rank that is in no collective reports this often
@@ -212,9 +212,8 @@ _COMMUNICATION_TYPES = {
 _HAS_LIBUV = sys.platform != "win32"
 
 
-# What this engine remembers between two calls: its store, and torch's threads and the environment
-# before it was a rank.
-_STATE = SimpleNamespace(store=None, before=None)
+# The store at which this engine meets the other ranks; kept as long as the group lives.
+_STATE = SimpleNamespace(store=None)
 
 
 def prepare(threads: int) -> dict[str, Any]:
@@ -222,7 +221,6 @@ def prepare(threads: int) -> dict[str, Any]:
     ranks, and how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
     builds for Windows, none can.
     """
-    _STATE.before = _STATE.before or (torch.get_num_threads(), dict(os.environ))
     torch.set_num_threads(threads)
     libraries = ("torch", "ipyparallel", "gpulab", "cloudpickle")
     return {
@@ -302,31 +300,11 @@ def close_group() -> None:
     gc.collect()
 
 
-def leave_engine() -> None:
-    """Leave an engine that belongs to others as it was: no process group, no names, its own
-    variables and threads.
-    """
-    from ipykernel.ipkernel import IPythonKernel
-
-    close_group()
-    if _STATE.before is not None:
-        threads, environment = _STATE.before
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
-        torch.set_num_threads(threads)
-        _STATE.before = None
-    kernel: Any = IPythonKernel.instance()
-    for name in ("rank", "world_size"):
-        kernel.shell.user_ns.pop(name, None)
-
-
 def execute(payload: bytes) -> bytes:
     """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong
     is in the outcome.
     """
     printed = io.StringIO()
-    state: State = "returned"
     value = error_bytes = b""
     error: BaseException | None = None
     with observe() as seen, _interruptible() as leave:
@@ -338,16 +316,15 @@ def execute(payload: bytes) -> bytes:
             leave()
             value = cloudpickle.dumps(result)
         except BaseException as raised:
-            state = "interrupted" if isinstance(raised, KeyboardInterrupt) else "raised"
             error = raised
         finally:
             AGENT.call = None
     calls = seen.calls
-    sight, trace = Sight(AGENT.rank, state, len(calls)), ""
+    sight, trace = Sight(AGENT.rank, "returned", len(calls)), ""
     if error is not None:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
         failed, where = _failed_in(calls, error), _where(error)
-        sight, trace = Sight(AGENT.rank, state, len(calls), failed, where, text), _trace(error)
+        sight, trace = Sight(AGENT.rank, "raised", len(calls), failed, where, text), _trace(error)
         # an exception of the learner's own that cannot travel; its text does
         with contextlib.suppress(Exception):
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
@@ -432,7 +409,6 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     from ipykernel.ipkernel import IPythonKernel
 
     number = message["content"]["sig"]
-    number = getattr(signal, number) if isinstance(number, str) else number
     # which os.kill would end the process by there
     if sys.platform == "win32" and number == signal.SIGINT:
         _thread.interrupt_main()

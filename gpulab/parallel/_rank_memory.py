@@ -178,9 +178,7 @@ def predict_ranks(
         )
     progress(0.0, "making fake tensors")
     with (
-        fake_rank(
-            "predict_ranks", rank, ranks
-        ),  # with fake tensors; the caller's modes off, generators kept
+        fake_rank(rank, ranks),  # with fake tensors; the caller's modes off, generators kept
         undisturbed("cpu"),
         fake_errors_unlogged(),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -546,22 +544,11 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
-    """Within the block this process is one rank of ``size``; afterwards there is no process group,
-    as before.
-
-    Raises
-    ------
-    InputError
-        If this process belongs to a process group already.
+def fake_rank(rank: int, size: int) -> Iterator[None]:
+    """Within the block this process, which belongs to no process group, is one rank of ``size``;
+    afterwards there is no group, as before.
     """
     with _ONE_AT_A_TIME:
-        if dist.is_initialized():
-            raise InputError(
-                f"{function}: this process is rank {dist.get_rank()} of a process group already; "
-                "expected a process without one, since the prediction makes a group of its own. "
-                "Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
-            )
         hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:

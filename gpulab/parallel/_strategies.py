@@ -694,11 +694,6 @@ def _check_stages(name: str, model: Any, ranks: int, batch_size: int, microbatch
             "microbatch's own mean; expected layers that treat each item alone. Pass "
             "strategy='split', or a transformer."
         )
-    if name == "pipeline-1f1b" and microbatches < ranks:  # PyTorch's own condition
-        return (
-            f"has {microbatches} microbatches on {ranks} ranks; Schedule1F1B expects at least as "
-            f"many as ranks. Pass microbatches={ranks}."
-        )
     return _undivided(batch_size, microbatches, "microbatches")
 
 

@@ -30,11 +30,11 @@ import torch
 import torch.distributed as dist
 
 from gpulab import _validate, devices, models, training
-from gpulab.errors import InputError, StoppedError, kind_of, shown
+from gpulab.errors import InputError, StoppedError, kind_of
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.tracker import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
-from gpulab.parallel._cluster import Ranks
+from gpulab.parallel._cluster import Ranks, require_cluster
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import (
@@ -77,6 +77,7 @@ _references: dict[TrainingJob, TrainingOutcome] = {}
 
 
 @_validate.arguments(
+    ranks=require_cluster,
     strategy=partial(_validate.word, known=STRATEGIES),
     steps=partial(_validate.whole, low=_FOLLOWED + 1, high=_MOST_STEPS),
     dtype=partial(_validate.word, known=TOLERANCES),
@@ -166,11 +167,6 @@ def train(
         bucket_bytes,
         seed,
     )
-    if not isinstance(ranks, Ranks):
-        raise InputError(
-            f"train: ranks is {shown(ranks)}; expected a started cluster. Use `with "
-            "gl.parallel.cluster(n=2) as ranks:`."
-        )
     if model is not None and not isinstance(model, torch.nn.Module):
         raise InputError(
             f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
@@ -189,13 +185,8 @@ def _refuse_incomparable(model: Any) -> None:
     Raises
     ------
     InputError
-        If the model draws random numbers, or has nothing to train.
+        If the model draws random numbers.
     """
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError(
-            "train: the model has no parameter that requires a gradient; expected at least one. "
-            "Unfreeze a layer."
-        )
     for name, module in model.named_modules():
         attribute = "p" if "Dropout" in type(module).__name__ else "dropout"
         share = getattr(module, attribute, None)
@@ -246,23 +237,8 @@ def _result(
         evidence=evidence,
         environment=environment,
     )
-    notes = [] if result.agrees else [_disagreement(result, model, single.state)]
-    if ranks.n == 1:
-        notes.append(
-            Note(
-                "skipped",
-                "There is only one rank, so nothing was split or sent. Start a cluster of two or "
-                "more.",
-            )
-        )
-    if len(set(ranks.hosts)) > 1:
-        notes.append(
-            Note(
-                "contended",
-                "The ranks are on several machines; their clocks were aligned at a barrier.",
-            )
-        )
-    return dataclasses.replace(result, notes=tuple(notes))
+    notes = () if result.agrees else (_disagreement(result, single.state),)
+    return dataclasses.replace(result, notes=notes)
 
 
 def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
@@ -282,7 +258,7 @@ def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) 
     return float(np.max(differences)) / largest
 
 
-def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, Any]) -> Note:
+def _disagreement(result: StrategyResult, single_state: dict[str, Any]) -> Note:
     """Return from where on the ranks and one process have other numbers, and why; where both have
     none, nothing is said of the ranks.
     """
@@ -300,20 +276,13 @@ def _disagreement(result: StrategyResult, model: Any, single_state: dict[str, An
             "be compared from there on. Pass a smaller learning_rate.",
         )
     since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters differ"
-    normed = any(
-        isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()
-    )
-    why = (
-        "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or "
-        "another norm."
-        if normed
-        else "Check what is averaged, and over how many ranks or items."
-    )
     return Note(
         "disagree",
         f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters "
         f"{result.state_difference:.1e}, tolerance {result.tolerance:.0e}): this is not what one "
-        f"process computes. {why}",
+        "process computes. Batch norm, which takes its mean over a rank's part of the batch, needs "
+        "SyncBatchNorm (on GPUs) or another norm; else check what is averaged, and over how many "
+        "ranks or items.",
     )
 
 
@@ -522,6 +491,7 @@ _SLOW_RATIO = 1.25
 
 
 @_validate.arguments(
+    ranks=partial(require_cluster, least=2),
     schedule=partial(_validate.word, known=PIPELINE_SCHEDULES),
     forward_seconds=_SECONDS,
     backward_seconds=_SECONDS,
@@ -576,11 +546,6 @@ def run_schedule(
     RankError
         If a rank failed.
     """
-    if not isinstance(ranks, Ranks):
-        raise InputError(
-            f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or "
-            "more. Use `with gl.parallel.cluster(n=4) as ranks:`."
-        )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
     progress(0.0, "each rank builds its stage")
     held = ranks.run(_set_up_stage, plan)
@@ -613,11 +578,6 @@ def _plan(
     """Return the timetable of what was asked for; what cannot be run is refused here, before a rank
     hears of it.
     """
-    if stages < 2:
-        raise InputError(
-            f"run_schedule: {stages} rank; expected at least two, since a single rank never waits. "
-            "Start a cluster of two."
-        )
     plan = pipeline_schedule(
         stages, microbatches, schedule, forward=forward, backward=backward, chunks=chunks
     )

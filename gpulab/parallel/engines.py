@@ -22,6 +22,7 @@ from typing import Any
 from gpulab.errors import InputError, RankError, advice, message_of
 from gpulab.parallel import _rank
 from gpulab.parallel._supervisor import LIBRARIES, Supervisor
+from gpulab.units import plural
 
 Progress = Callable[[float, str], None]
 
@@ -36,6 +37,7 @@ _QUEUE_SECONDS = 600.0  # a batch system may make its jobs wait
 _STOP_SECONDS = 20.0
 _IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
+_TOO_FEW = "too few engines have started"
 _CONFIGURATION = "ipcluster_config.py"
 _HOST = "__import__('socket').gethostname()"
 
@@ -118,26 +120,20 @@ class Engines(ABC):
 
     def _wait(
         self,
-        running: Callable[[], int],
+        running: Callable[[], bool],
         failed: str,
         log: str,
         seconds: float = _START_SECONDS,
-        wanted: int = 1,
-        count: Callable[[int], None] = lambda here: None,
     ) -> None:
-        """Wait until as many are running as are wanted, as long as there is what they depend on;
-        ``count`` hears of each new number.
+        """Wait until something is running, as long as there is what it depends on.
 
         Raises
         ------
         RankError
             If something has ended, or the time is over; with the last line of a log.
         """
-        end, counted = time.monotonic() + seconds, -1
-        while (here := running()) < wanted:
-            if here > counted:
-                count(here)
-                counted = here
+        end = time.monotonic() + seconds
+        while not running():
             time.sleep(_POLL_SECONDS)
             why = "; ".join(self._supervisor.failed.values()) if self._supervisor else ""
             if lost := self._lost():
@@ -154,17 +150,6 @@ class Engines(ABC):
                     f"cluster: {failed} {self.place} ({why}{said}); expected {self.n} engines. "
                     f"{advice(why + last, self.fix)}"
                 )
-
-    def _wait_for_engines(
-        self, running: Callable[[], int], progress: Progress, begin: float, log: str, seconds: float
-    ) -> None:
-        """Wait until enough engines are running, and report how many there are."""
-
-        def count(here: int) -> None:
-            fraction = begin + (0.9 - begin) * here / self.n
-            progress(fraction, f"{here} of {self.n} engines are running")
-
-        self._wait(running, "too few engines have started", log, seconds, self.n, count)
 
 
 class LocalEngines(Engines):
@@ -218,9 +203,10 @@ class LocalEngines(Engines):
         self.client = _connect(file)
         # Its heart, a process of its own, without which engines give up after a minute.
         self._helpers = psutil.Process(supervisor.started["controller"]).children()
-        self._launch(progress, 0.5)
+        progress(0.5, f"waiting for {plural(self.n, 'engine')}")
+        self._launch()
 
-    def _launch(self, progress: Progress, begin: float) -> None:
+    def _launch(self) -> None:
         """Start new engines, and wait until they are registered."""
         first = self.ids[-1] + 1 if self.ids else 0
         self.ids = tuple(range(first, first + self.n))
@@ -234,8 +220,8 @@ class LocalEngines(Engines):
             self._supervisor.order(
                 "start", name=f"engine {engine}", module="ipyparallel.engine", arguments=arguments
             )
-        here, log = (lambda: len(set(self.ids) & set(self.client.ids))), f"engine {first}.log"
-        self._wait_for_engines(here, progress, begin, log, _START_SECONDS)
+        wanted, log = set(self.ids), f"engine {first}.log"
+        self._wait(lambda: wanted <= set(self.client.ids), _TOO_FEW, log)
 
     def _lost(self) -> str:
         if not self._supervisor.alive:
@@ -259,7 +245,7 @@ class LocalEngines(Engines):
         while set(self.ids) & set(self.client.ids) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         progress(0.2, "starting new engines")
-        self._launch(progress, 0.2)
+        self._launch()
 
     def _engine_ended(self, name: str) -> None:
         """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
@@ -298,11 +284,8 @@ class ProfileEngines(Engines):
         file = folder / "security" / "ipcontroller-client.json"
         if file.exists():
             progress(0.1, f"looking for the controller of profile {self.profile}")
-            try:
+            with contextlib.suppress(RankError):  # the file of a controller that is gone
                 self.client = _connect(file, _ATTACH_SECONDS)
-            except RankError:  # the file of a controller that is gone
-                if not (folder / _CONFIGURATION).exists():
-                    raise
         if self.client is None:
             file = self._launch(folder, progress)
         to = json.loads(file.read_text(encoding="utf-8"))
@@ -310,9 +293,8 @@ class ProfileEngines(Engines):
         if self.address in {"*", "0.0.0.0"}:
             self.address = str(to.get("location") or "127.0.0.1")
         seconds = _ENGINES_SECONDS if self._supervisor is None else _QUEUE_SECONDS
-        self._wait_for_engines(
-            lambda: len(self.client.ids), progress, 0.3, "ipcluster.log", seconds
-        )
+        progress(0.3, f"waiting for {plural(self.n, 'engine')}")
+        self._wait(lambda: len(self.client.ids) >= self.n, _TOO_FEW, "ipcluster.log", seconds)
         self._take("cluster", "Start more", "or wait until they are")
 
     def _launch(self, folder: Path, progress: Progress) -> Path:
@@ -389,7 +371,7 @@ class ProfileEngines(Engines):
         """Close the process group on engines that live on."""
         if self._supervisor is None:
             here = [engine for engine in self.ids if engine in client.ids]
-            jobs = [client[engine].apply_async(_rank.leave_engine) for engine in here]
+            jobs = [client[engine].apply_async(_rank.close_group) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
 
 

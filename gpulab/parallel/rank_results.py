@@ -86,7 +86,7 @@ class CollectiveCall(NamedTuple):
         )
 
 
-State = Literal["returned", "raised", "interrupted", "running", "died"]
+State = Literal["returned", "raised", "running", "died"]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Sight:
     rank : int
         Which.
     state : str
-        "returned", "raised", "interrupted" (by us), "running", or "died" (its process ended).
+        "returned", "raised", "running", or "died" (its process ended).
     entered : int
         How many collectives of this call it has entered.
     collective : CollectiveCall or None
@@ -119,7 +119,7 @@ class Sight:
     @property
     def waits(self) -> bool:
         """Whether it stood in a collective that did not come about."""
-        return self.collective is not None and self.state in {"raised", "interrupted", "running"}
+        return self.collective is not None and self.state in {"raised", "running"}
 
 
 @dataclass(frozen=True)

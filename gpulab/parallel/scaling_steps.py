@@ -24,10 +24,10 @@ import torch.distributed as dist
 
 from gpulab import _validate, models, networks
 from gpulab.devices import Device, conditions, environment
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
-from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._cluster import Ranks, cluster, require_cluster
 from gpulab.parallel._observe import machine, unobserved
 from gpulab.parallel.rank_results import (
     COMPUTED,
@@ -673,13 +673,7 @@ def scaling(
         group = started or stack.enter_context(
             cluster(n, progress=lambda part, text: progress(part / 2, text))
         )
-        try:
-            return _measured(group, spec, deadline, progress, stop)
-        except StoppedError as error:
-            raise StoppedError(
-                "scaling: stopped before any step was timed; there is nothing to report. Run it "
-                "again."
-            ) from error
+        return _measured(group, spec, deadline, progress, stop)
 
 
 def _measured(
@@ -745,7 +739,7 @@ def _turns(
         before = time.monotonic()
         try:
             if stop():
-                raise StoppedError("scaling: stopped between two turns.")
+                raise StoppedError("scaling: stopped before any step was timed. Run it again.")
             of_ranks = ranks.run(turns, rounds, _TURN)
         except StoppedError:  # in the middle of these turns: those before them count
             if not done:
@@ -844,7 +838,11 @@ _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
 
 
-@_validate.arguments(operation=partial(_validate.word, known=OPERATIONS), deadline=_DEADLINE)
+@_validate.arguments(
+    ranks=partial(require_cluster, least=2),
+    operation=partial(_validate.word, known=OPERATIONS),
+    deadline=_DEADLINE,
+)
 def sweep(
     ranks: Ranks,
     operation: str = "all_reduce",
@@ -888,11 +886,6 @@ def sweep(
     machines it is the longest that a rank was inside. The calls are not observed while they are
     timed, so ``ranks.log`` lacks them.
     """
-    if not isinstance(ranks, Ranks) or ranks.n < 2:
-        raise InputError(
-            f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. Use "
-            "`with gl.parallel.cluster(n=2) as ranks:`."
-        )
     end = time.monotonic() + deadline
     several = _elements(sizes, ranks.n)
     told = ranks.run(facts)
