@@ -47,8 +47,6 @@ _FOLLOWED_STEP = 1
 # on an accelerator one stretch of so many is timed part by part, the first among them
 _PARTED_EVERY = 4
 # times the loss at the beginning (or that of guessing): no noise of batches does that
-_SHOT_UP = 4.0
-# whose steps do not grow with the gradients, so clipping those helps little
 _ADAPTIVE = ("ada", "nadam", "radam", "rmsprop", "rprop")
 
 
@@ -265,9 +263,6 @@ class Run:
         self.answers: Answers | None = None
         self._feed: Generator[Batch, None, None] | None = None
         self.first_bad_step: int | None = None
-        self._began_finite = model is None or all(
-            bool(torch.isfinite(parameter).all()) for parameter in self._step.parameters
-        )
         self.parts_every = _PARTED_EVERY
         self._stretches = 0
 
@@ -396,16 +391,6 @@ class Run:
             self._feed.close()
             self._feed = None
 
-    def _non_finite_items(self, number: int) -> int:
-        """How many items of a step's batch are not finite numbers in the run's precision."""
-        o = self.options
-        chosen = next(order(len(self.task.train), o.batch_size, o.seed, number, number + 1))
-        inputs, _ = self.task.train[torch.from_numpy(chosen)]
-        if not inputs.is_floating_point():
-            return 0
-        held = inputs.to(self._step.dtype or self._step.autocast_dtype or inputs.dtype)
-        return int((~torch.isfinite(held)).flatten(1).any(1).sum())
-
     def test(self) -> Answers:
         """Return what the model answers on the test now, in the arithmetic that the weights are
         in.
@@ -441,18 +426,9 @@ class Run:
         accuracy = self._tested(notes)
         if bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss)):
             ended = "diverged"
-            note = diverged_note(
-                o,
-                self.losses,
-                bad,
-                own_optimizer=self._own_optimizer,
-                non_finite=0 if bad is None else self._non_finite_items(bad),
-                began_finite=self._began_finite,
-            )
-            notes.append(note)
+            notes.append(diverged_note(o, self.losses, bad, self._own_optimizer))
         else:
             ended = ended or ("finished" if len(self.losses) >= o.steps else "stopped")
-            notes += self._notes_on_learning_nothing()
         rate, span, reason = self.meter.rate(o.batch_size)
         notes += self.meter.notes(span is not None, reason)
         scaler, times = self._step.scaler, np.array(self.meter.step_seconds)
@@ -480,26 +456,9 @@ class Run:
             environment=devices.environment(self.device),
         )
 
-    def _notes_on_learning_nothing(self) -> list[Note]:
-        """Return notes on a run whose losses are finite, and which yet learned nothing."""
-        if not self.losses:
-            return []
-        guessing = math.log(max(2, int(self.task.train.targets.max()) + 1))
-        found = [rising_note(self.options, self.losses, guessing, self._own_optimizer)]
-        if self._step.scaler is not None:
-            scale, steps = float(self._step.scaler.get_scale()), len(self.losses)
-            found.insert(0, left_out_note(self.options, self.skipped_steps, steps, scale))
-        return [note for note in found if note is not None]
-
 
 def diverged_note(
-    options: Options,
-    losses: Sequence[float],
-    bad: int | None,
-    *,
-    own_optimizer: bool = False,
-    non_finite: int = 0,
-    began_finite: bool = True,
+    options: Options, losses: Sequence[float], bad: int | None, own_optimizer: bool
 ) -> Note:
     """Say at which step the loss was lost, what it was before, and what to try.
 
@@ -509,10 +468,6 @@ def diverged_note(
         The first step whose loss is not finite; None where only the last update broke the weights.
     own_optimizer : bool
         Whether a function made the optimizer, and so decided the learning rate.
-    non_finite : int
-        Items of that step's batch that are not finite in the run's precision.
-    began_finite : bool
-        Whether all weights were finite numbers before the first step.
     """
     before = f", after {losses[bad - 1]:.3g} at the step before" if bad else ""
     when = (
@@ -521,37 +476,17 @@ def diverged_note(
         if bad is None
         else f"the loss was {losses[bad]} at step {bad}{before}"
     )
-    layer = (
-        ""
-        if options.precision in SCALED
-        else " If that changes nothing, a layer makes the nan: look for a division by zero, or a "
-        "root or logarithm of zero."
-    )
-    causes = (
-        (
-            not began_finite,
-            "The model had weights that are infinite or nan from the start. Pass "
-            "task.make_model(seed), or a model with finite weights.",
-        ),
-        (
-            non_finite,
-            f"{non_finite} of the {options.batch_size} items of that batch hold numbers that are "
-            f"infinite or nan in {options.precision}, so it is the data. Find them with "
-            "torch.isfinite, and fix them or leave them out.",
-        ),
-        (
-            bad == 0 and options.precision in SCALED,
-            "No update came before it, so the forward pass leaves the range of float16. Pass "
-            'precision="bfloat16".',
-        ),
-        (
-            bad == 0,
-            "No update came before it, so it is the model itself. Look at its layers: "
-            "task.loss(model, task.train[:8]).",
-        ),
-        (True, f"{_advice(options, own_optimizer)}{layer}"),
-    )
-    return Note("diverged", f"{when}. {next(cause for holds, cause in causes if holds)}")
+    if bad == 0:
+        cause = (
+            "No update came before it, so it is the model itself, the data, or a number that "
+            f"{options.precision} cannot hold. Look at task.loss(model, task.train[:8])."
+        )
+    else:
+        cause = (
+            f"{_advice(options, own_optimizer)} If that changes nothing, look for such numbers in "
+            "the data, and in the layers for a division by zero, or a root or logarithm of zero."
+        )
+    return Note("diverged", f"{when}. {cause}")
 
 
 def _advice(options: Options, own_optimizer: bool) -> str:
@@ -575,48 +510,6 @@ def _advice(options: Options, own_optimizer: bool) -> str:
         ),
     )
     return next(way for holds, way in ways if holds)
-
-
-def rising_note(
-    options: Options, losses: Sequence[float], guessing: float, own_optimizer: bool
-) -> Note | None:
-    """Say that the loss shot up, where it did: Adam keeps such a run finite, and so do ReLUs that
-    are all dead.
-
-    Parameters
-    ----------
-    losses : sequence of float
-        Finite.
-    guessing : float
-        The loss of a model that guesses. A run that begins under it, such as fine-tuning, may go up
-        and down there.
-    """
-    top = max(range(len(losses)), key=losses.__getitem__)
-    if losses[top] <= _SHOT_UP * max(losses[0], guessing):
-        return None
-    now = f", and is {losses[-1]:.3g} at the end" if top < len(losses) - 1 else ""
-    where = f"the loss rose from {losses[0]:.3g} at step 0 to {losses[top]:.3g} at step {top}{now}"
-    return Note("rising", f"{where}: the updates are too large. {_advice(options, own_optimizer)}")
-
-
-def left_out_note(options: Options, skipped: int, steps: int, scale: float) -> Note | None:
-    """Say that dynamic scaling left out most of the steps, where it did: the loss stands still
-    then, and nothing else shows why.
-    """
-    if 2 * skipped <= steps:
-        return None
-    lower = f"loss_scale={max(scale / 2, 1):g}"
-    advice = (
-        ", so the scale is not the cause. Train a few steps in float32 and find where the nan "
-        "comes from."
-        if scale < 1
-        else f" and may still settle. Take more steps, or start with a lower one: {lower}."
-    )
-    return Note(
-        "skipped",
-        f"{skipped} of {steps} steps changed no weight, since gradients were infinite or nan in "
-        f"float16; the loss scale fell to {scale:g}{advice}",
-    )
 
 
 _MOST_SEEDS = 1000
@@ -724,8 +617,6 @@ def fit(
         If ``stop`` returned True before the first step.
     KeyboardInterrupt
         If the learner interrupts before the first step.
-    MissingLibraryError
-        If the task's data comes with a library that is not installed.
 
     Examples
     --------
@@ -865,15 +756,12 @@ def _seeds(seeds: Any) -> list[int]:
     """Return the seeds that a number or a list of them stands for."""
     if _validate.is_whole(seeds):
         return list(range(_validate.whole("over_seeds", "seeds", seeds, 1, _MOST_SEEDS)))
-    chosen = _validate.items("over_seeds", "seeds", seeds)
-    if not chosen or len(chosen) > _MOST_SEEDS:
+    chosen = [
+        SEED("over_seeds", "seed", each) for each in _validate.items("over_seeds", "seeds", seeds)
+    ]
+    if not 0 < len(set(chosen)) == len(chosen) <= _MOST_SEEDS:
         raise InputError(
-            f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5."
-        )
-    chosen = [SEED("over_seeds", "seed", seed) for seed in chosen]
-    if len(set(chosen)) < len(chosen):
-        raise InputError(
-            f"over_seeds: seeds {shown(chosen)} contain one twice; expected different ones, since "
-            "the same run twice adds no information."
+            f"over_seeds: seeds {shown(chosen)}; expected from 1 to {_MOST_SEEDS}, each once, "
+            "since the same run twice adds no information. Pass seeds=5."
         )
     return chosen

@@ -555,12 +555,6 @@ def _of_arguments(name: str, args: Any, kwargs: Any) -> str:
             return "a mask: size depends on values"
     if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
         return "size depends on values"
-    if name == "aten::histc":
-        low, high = (
-            kwargs.get(word, args[k] if len(args) > k else 0)
-            for k, word in ((2, "min"), (3, "max"))
-        )
-        return "reads the smallest and the largest" if low == high else ""
     return ""
 
 

@@ -36,18 +36,6 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
 }
 SCALED = ("float16", "pure-float16")
 LOADINGS = ("items", "batches", "resident")
-_OTHER_NAMES = {
-    "fp32": "float32",
-    "float": "float32",
-    "float64": "float32",
-    "double": "float32",
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "pure-fp16": "pure-float16",
-    "pure-bf16": "pure-bfloat16",
-    **{name: name for name in PRECISIONS},
-}
 MOST_STEPS = 1_000_000
 _MOST_WORKERS = 64
 
@@ -89,6 +77,7 @@ _FLAGS = (
 # What each may be, where that depends on nothing else.
 _RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
     **dict.fromkeys(_FLAGS, _validate.flag),
+    "precision": functools.partial(_validate.word, known=PRECISIONS),
     "steps": functools.partial(_validate.whole, low=1, high=MOST_STEPS),
     "learning_rate": functools.partial(_validate.positive, advice="Pass learning_rate=1e-3."),
     "workers": functools.partial(_validate.whole, low=0, high=_MOST_WORKERS),
@@ -108,34 +97,6 @@ class Settled(NamedTuple):
     notes: list[Note]
 
 
-def _check_precision(precision: Any) -> None:
-    """Refuse what is no precision; a format that nothing trains in is explained, with the next
-    best.
-    """
-    word, expected = str(precision).lower(), f"expected one of: {', '.join(PRECISIONS)}"
-    advice = (
-        (
-            word.startswith(("float8", "fp8", "float4", "fp4")),
-            "PyTorch multiplies so few bits only on some GPUs (8 bits from compute capability 8.9 "
-            "on), with a scale for each tensor that another library keeps. Pass 'bfloat16', the "
-            "next best; gl.precision.matmul_error shows what 8 bits lose.",
-        ),
-        (
-            word.startswith(("int", "uint")),
-            "Integers have no gradients. Pass model=gl.compression.quantize_aware(model), which "
-            "rounds the weights to few bits while it trains.",
-        ),
-        (
-            word in _OTHER_NAMES and precision not in PRECISIONS,
-            f"Pass {_OTHER_NAMES.get(word)!r}.",
-        ),
-    )
-    for holds, sentence in advice:
-        if holds and isinstance(precision, str):
-            raise InputError(f"fit: precision is {shown(precision)}; {expected}. {sentence}")
-    _validate.word("fit", "precision", precision, PRECISIONS)
-
-
 def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     """Return the options that a run will follow, of those that were asked for.
 
@@ -153,7 +114,6 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
             "See gl.training.fit? for what they do."
         )
     values: dict[str, Any] = {**DEFAULTS, **asked}
-    _check_precision(values["precision"])
     where, items = devices.find(device), len(job.train)
     values |= {
         name: rule("fit", name, values[name])
@@ -348,13 +308,10 @@ class Step:
         )
         # a model that an earlier run left in 16 bits
         dtype = self.dtype or (torch.float32 if is_other else None)
-        try:
+        with devices.guard(f"fit: moving the model of {self.job.name} to {self.device}"):
             self.model.to(str(self.device), dtype)
             if self.memory_format is not None:
                 self.model.to(memory_format=self.memory_format)
-        except Exception as error:
-            doing = f"fit: moving the model of {self.job.name} to {self.device}"
-            raise explain(doing, error) from error
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
@@ -441,9 +398,8 @@ class Step:
             # the compilers raise many kinds; what is not theirs comes again from the model as it is
             self._compiled = None
             loss = self.job.loss(self.model, batch)
-            self.notes.append(
-                Note("skipped", f"{_compiling_failed(error)}, so the model ran as it is.")
-            )
+            failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
+            self.notes.append(Note("skipped", f"{failed}, so the model ran as it is."))
             return loss
         self._compiled_sizes.add(len(batch[0]))
         return loss
@@ -479,25 +435,6 @@ def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
             "PyTorch. Return for example torch.optim.Adam(parameters, lr=1e-3)."
         )
     return optimizer
-
-
-_NO_COMPILER = (
-    "torch.compile found no working C++ compiler; install g++ (or clang++, and set CXX=clang++)"
-)
-
-
-def _compiling_failed(error: Exception) -> str:
-    """Say why ``torch.compile`` made nothing: mostly it is a compiler, or Python's headers, that
-    this machine lacks.
-    """
-    text = f"{type(error).__name__} {error}"
-    causes = {
-        "InvalidCxxCompiler": _NO_COMPILER,
-        "No working C++ compiler": _NO_COMPILER,
-        "Python.h": "torch.compile found no headers of Python (Python.h); install python3-dev",
-    }
-    failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
-    return next((cause for words, cause in causes.items() if words in text), failed)
 
 
 class Scaler(torch.amp.GradScaler):

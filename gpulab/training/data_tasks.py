@@ -31,10 +31,8 @@ from torch.utils.data import DataLoader
 from gpulab import _interrupts, _validate, devices, networks
 from gpulab.errors import (
     InputError,
-    MissingLibraryError,
     OutOfMemoryError,
     kind_of,
-    pip_command,
 )
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
@@ -98,14 +96,8 @@ class Data:
 
 @functools.cache
 def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingLibraryError(
-            "training: the digits come with scikit-learn, which is not installed here; expected "
-            f"it to be. Run {pip_command('install scikit-learn')}, or take the task "
-            "'prose-transformer', which needs nothing."
-        ) from error
+    from sklearn.datasets import load_digits
+
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(images))
     return images[order].reshape(-1, 8, 8).astype(np.float32) / np.float32(_BRIGHTEST), classes[
@@ -123,13 +115,7 @@ def _as_data(images: np.ndarray, classes: np.ndarray, copies: int = 1) -> Data:
 
 @functools.cache
 def digits() -> tuple[Data, Data]:
-    """Return training and test digits, 1,297 and 500 images of 8x8 pixels, split at random.
-
-    Raises
-    ------
-    MissingLibraryError
-        Without scikit-learn.
-    """
+    """Return training and test digits, 1,297 and 500 images of 8x8 pixels, split at random."""
     images, classes = _raw_digits()
     return _as_data(images[:-_TEST_DIGITS], classes[:-_TEST_DIGITS]), _as_data(
         images[-_TEST_DIGITS:], classes[-_TEST_DIGITS:]

@@ -39,11 +39,9 @@ from gpulab import _interrupts, _validate, devices, networks, transfer
 from gpulab.errors import (
     InputError,
     MeasurementError,
-    MissingLibraryError,
     StoppedError,
     kind_of,
     message_of,
-    pip_command,
 )
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.results import Result
@@ -61,24 +59,6 @@ _STEPS = partial(_validate.whole, low=2, high=1000)
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
 _LEAST_AREA = 0.35  # of the picture that a random crop keeps; the rest varies what the network sees
-
-
-def pillow() -> Any:
-    """Return Pillow's ``Image`` module.
-
-    Raises
-    ------
-    MissingLibraryError
-        If Pillow is not installed.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingLibraryError(
-            "images: Pillow is missing; it encodes and decodes the JPEG files. Run "
-            f"{pip_command('install pillow')}."
-        ) from error
-    return Image
 
 
 def draw(label: int, side: int, seed: int) -> np.ndarray:
@@ -133,11 +113,12 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
     tuple of (bytes, int)
         The file and its class.
     """
-    image = pillow()
+    from PIL import Image
+
     files = []
     for k in range(count):
         file = io.BytesIO()
-        image.fromarray(draw(k % CLASSES, side, seed * 1_000_003 + k)).save(
+        Image.fromarray(draw(k % CLASSES, side, seed * 1_000_003 + k)).save(
             file, "JPEG", quality=_QUALITY
         )
         files.append((file.getvalue(), k % CLASSES))
@@ -153,8 +134,9 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     ndarray
         (3, size, size), uint8.
     """
-    image = pillow()
-    picture = image.open(io.BytesIO(file)).convert("RGB")
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(file)).convert("RGB")
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
     left, top = (
@@ -162,7 +144,7 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
         for room in (picture.width - width, picture.height - height)
     )
     small = picture.resize(
-        (size, size), image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
+        (size, size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
     )
     pixels = np.asarray(small).transpose(2, 0, 1)
     return np.ascontiguousarray(pixels[:, :, ::-1] if random.random() < 0.5 else pixels)
@@ -950,8 +932,6 @@ def pipeline(
     ------
     InputError
         If a number is out of range.
-    MissingLibraryError
-        If Pillow is missing.
     OutOfMemoryError
         If the workers' shared memory cannot hold the batches in flight.
     MeasurementError

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _validate, claims, devices, networks, recordings
+from gpulab import _validate, devices, networks, recordings
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
@@ -83,21 +83,16 @@ class Technique:
     lacks: Lacks = lambda device: None
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("name", self.name),
-            ("title", self.title),
-            ("improves", self.improves),
-        ):
-            if not isinstance(value, str) or not value:
-                raise InputError(
-                    f"Technique: {name} is {shown(value)}; expected a few words. Pass a text."
-                )
-        if not isinstance(self.options, Mapping) or not (
-            self.model is None or callable(self.model)
+        texts = (self.name, self.title, self.improves)
+        if (
+            not all(isinstance(text, str) and text for text in texts)
+            or not isinstance(self.options, Mapping)
+            or not (self.model is None or callable(self.model))
         ):
             raise InputError(
-                f"Technique {self.name}: expected options of fit by name, and a function that "
-                "makes a model or None."
+                f"Technique {shown(self.name)}: expected a name, a title and what it improves in a "
+                "few words, options of fit by name, and a function that makes a model or None. "
+                "Pass for example Technique('mine', 'my batch', options={'batch_size': 32})."
             )
 
 
@@ -186,13 +181,6 @@ _STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "graph": ({}, {"means": "graph"}),
     "prefetch": ({}, {"means": "prefetch"}),
 }
-# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where
-# its cases do not say.
-_CLAIMS = {
-    "batch": ("larger-batches", ""),
-    "waits": ("item-waits", "an MLP"),
-    "autotune": ("cudnn-autotune", "one convolution"),
-}
 Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
 
@@ -211,15 +199,8 @@ def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
     """Return what one recording says of a technique by itself."""
     own, titles = recorded_ladder(recording), {one.name: one.title for one in techniques()}
     alone, _, _ = own.rows.get(titles.get(name, ""), (None, None, None))
-    key, what = _CLAIMS.get(name, ("", ""))
     if alone is not None:
         return [(f"alone, {own.model}", alone)]
-    if key:
-        found = claims.judge(key, recording).comparisons
-        return [
-            (", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval))
-            for one in found
-        ]
     if name not in _STEPS:
         return []
     first, second = ({**_USUAL, **way} for way in _STEPS[name])

@@ -152,7 +152,7 @@ def test_dynamic_scaling_leaves_out_steps_that_overflow(precision: str) -> None:
     first, model = fitted(job, steps=2, **options)
     expected = job.make_model(0).to(torch.half if "pure" in precision else torch.float)
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
-    assert any(note.code == "skipped" for note in first.notes)
+    assert first.skipped_steps == 2
 
 
 def test_the_model_is_trained_in_place_and_keeps_its_modes() -> None:
@@ -188,16 +188,11 @@ def test_a_compiled_model_is_what_each_step_calls(compiled_by: Any, plain: Any) 
     assert any(note.code == "skipped" for note in result.notes)
 
 
-@pytest.mark.parametrize(
-    "raised",
-    ["No working C++ compiler found in torch._inductor", "Python.h: No such file", "no backend"],
-    ids=["compiler", "headers", "other"],
-)
 def test_a_compiler_that_fails_leaves_the_model_as_it_is(
-    raised: str, compiled_by: Any, plain: Any, approved: Any
+    compiled_by: Any, plain: Any, approved: Any
 ) -> None:
     """A note says why."""
-    compiled_by(Mock(side_effect=RuntimeError(raised)))
+    compiled_by(Mock(side_effect=RuntimeError("no backend")))
     result, _ = fitted(compile=True)
     assert result.losses.tolist() == plain[0].losses.tolist()
     assert (result.options.compile, result.peak_bytes) == (False, plain[0].peak_bytes)

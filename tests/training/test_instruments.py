@@ -192,7 +192,7 @@ WAITS = [
     ("cpu", lambda x: x.cpu().numpy()), ("tolist", lambda x: x.tolist()),
     ("numpy", lambda x: x.numpy()),
     ("print", repr), ("print", lambda x: f"{x[0]:.2f}"), ("equal", lambda x: torch.equal(x, x)),
-    ("bincount", lambda x: torch.bincount(x.long())), ("histc", lambda x: torch.histc(x, 4)),
+    ("bincount", lambda x: torch.bincount(x.long())),
     ("repeat_interleave", lambda x: x.repeat_interleave(x.long())),
     ("one_hot", lambda x: functional.one_hot(x.long())),
     ("_linalg_check_errors", lambda x: torch.linalg.solve(SOLVE.to(x.device), x)),
@@ -202,7 +202,7 @@ NONE = [
     lambda x: x * 2, lambda x: x[1:3], lambda x: torch.where(x > 2, x, 0), lambda x: x.to(x.device),
     lambda x: x[torch.tensor([0, 2], device=x.device)], lambda x: x.size(0) + x.numel(),
     lambda x: x.repeat_interleave(2), lambda x: x.repeat_interleave(x.long(), output_size=15),
-    lambda x: torch.histc(x, 4, 0, 5), lambda x: functional.one_hot(x.long(), 6),
+    lambda x: functional.one_hot(x.long(), 6),
     lambda x: torch.linalg.solve_ex(SOLVE.to(x.device), x), lambda x: x.to(torch.float64),
 ]  # fmt: skip
 
