@@ -409,11 +409,7 @@ def _steps(
     """Return some steps of a training run that is warm, between two synchronizations."""
     run = training.Run(task, device=device, steps=_ENDLESS, **options)
     run.parts_every = 0
-    try:
-        run.advance(_CPU_STEPS_BEFORE if device.is_cpu else _GPU_STEPS_BEFORE)
-    except BaseException:
-        run.close()
-        raise
+    run.advance(_CPU_STEPS_BEFORE if device.is_cpu else _GPU_STEPS_BEFORE)
     return Work(run.advance, label, (steps,), setting=_judged(run, who))
 
 

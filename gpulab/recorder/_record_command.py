@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import shlex
 import shutil
 import signal
@@ -66,19 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
             "record: no file was given; expected --out FILE, such as --out my-machine.json."
         )
     asked_to_stop, line_is_open = False, False
-    reader_gone: BrokenPipeError | None = None
 
     def show(fraction: float, text: str) -> None:
-        nonlocal line_is_open, reader_gone
-        try:
+        nonlocal line_is_open
+        # the terminal is closed, or nobody reads on (``gpulab record | head``)
+        with contextlib.suppress(OSError):
             _show(fraction, text)
-        except OSError as error:
-            # ``gpulab record | head``: what is recorded is saved first, then it ends as any command
-            # does
-            if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal is closed
-                raise
-            reader_gone, line_is_open = BrokenPipeError(*error.args), False
-            return
         line_is_open = fraction < 1 and sys.stdout.isatty()
 
     def ask(number: int, frame: Any) -> None:
@@ -104,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             **({} if arguments.visits is None else {"visits": arguments.visits}),
             command=_command(arguments),
             progress=show,
-            stop=lambda: asked_to_stop or reader_gone is not None,
+            stop=lambda: asked_to_stop,
         )
     finally:
         for number, handler in before.items():
@@ -112,8 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
         # the budget ended before the last case: what comes next would stand behind the progress
         if line_is_open:
             print(flush=True)
-    if reader_gone is not None:
-        raise reader_gone
     missing = recording.missing()
     planned = len(recording.entries)
     print(

@@ -166,16 +166,6 @@ class _Run:
             write(self.recording(), self.out)
             self.last_save = self.clock()
 
-    def save_all(self) -> None:
-        """Save the current state, even if an interrupt arrives during the save: it is raised after
-        the file is complete.
-        """
-        try:
-            self.save(force=True)
-        except KeyboardInterrupt:
-            self.save(force=True)
-            raise
-
     def visited(self, key: str) -> int:
         """Return how often a case has been visited, as often as is wanted where it is not to be
         visited again.
@@ -404,7 +394,7 @@ def _loop(
                 )
     finally:
         gc.unfreeze()
-        run.save_all()
+        run.save(force=True)
     if not run.done:
         what_to_do = "Run it again." if stop is not None and stop() else "Pass more --minutes."
         raise StoppedError(

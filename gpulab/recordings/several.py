@@ -25,8 +25,7 @@ from gpulab.units import format_ratio, format_seconds, plural
 _SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
 # What of two environments is compared, besides the versions of the libraries.
 _ABOUT = ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
-# How the commands of several runs in one file are joined, and how many are named.
-_THEN, _OTHERS, _MOST_COMMANDS = ", continued by ", "others", 6
+_THEN = ", continued by "  # joins the commands of several runs in one file
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -220,8 +219,6 @@ def joined(earlier: Environment, later: Environment) -> Environment:
         one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
     ]
     runs = list(dict.fromkeys(commands))  # in their order, each once
-    if len(runs) > _MOST_COMMANDS:  # the first and the latest
-        runs = [runs[0], _OTHERS, *runs[2 - _MOST_COMMANDS :]]
     return replace(
         later,
         command=_THEN.join(runs) or None,
