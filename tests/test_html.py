@@ -8,8 +8,8 @@ from typing import Any
 
 import nbformat
 import pytest
+from gpulab import devices
 from gpulab.cli import main
-from gpulab.evidence import Environment
 
 from texts import table_text
 
@@ -75,8 +75,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("html")
     _write(root / "notebooks" / "01_first.ipynb", FIRST)
     _write(root / "notebooks" / "02_second.ipynb", SECOND)
-    places = [f"--{name}={root / name}" for name in ("notebooks", "executed")]
-    assert main(["html", *places, f"--out={root / 'pages'}"]) == 0
+    assert main(["html", f"--notebooks={root / 'notebooks'}", f"--out={root / 'pages'}"]) == 0
     return root
 
 
@@ -100,9 +99,7 @@ def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None
     """Instruments stand as stills with values, table, badge and code; no answer is given away."""
     body = _text(site, "01_first").partition("<main")[2].partition("</main")[0]
     assert body
-    where = Environment.from_dict(
-        nbformat.read(site / "executed" / "01_first.ipynb", as_version=4).metadata["gpulab"]
-    )
+    where = devices.environment(devices.default())
     # What comes before names this machine.
     text = "".join(table_text(body).partition("01 · First")[1:])
     for value, name in ((where.device, "DEVICE"), (where.date[:10], "DATE")):
@@ -114,8 +111,7 @@ def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None
 
 def test_the_machine_of_the_run_is_on_each_page(site: Path) -> None:
     """Head, foot and measured outputs name the machine and the day, and no path of its disk."""
-    kept = nbformat.read(site / "executed" / "01_first.ipynb", as_version=4)
-    where = Environment.from_dict(kept.metadata["gpulab"])
+    where = devices.environment(devices.default())
     for name in ("01_first", "02_second"):
         text = _text(site, name)
         assert text.count(f"{where.device}, {where.date[:10]}") >= 3
@@ -135,19 +131,16 @@ def test_figures_have_data_and_words(site: Path) -> None:
     assert list(map(int, drawn)) == [json.loads(each)["layout"]["height"] for each in stored]
 
 
-def test_only_and_solutions(site: Path, tmp_path: Path) -> None:
-    """``--only`` leaves dead links out until their page is there; solutions come when asked."""
+def test_solutions_come_when_asked(site: Path, tmp_path: Path) -> None:
+    """Folded below the exercise; a link to another notebook leads to its page."""
     secret = "Only the rate of C is above the memory"
     assert secret not in _text(site, "01_first")
-    kept = [f"--{name}={site / name}" for name in ("notebooks", "executed")]
-    command = ["html", *kept, f"--out={tmp_path}", "--solutions", "--only"]
-    assert main([*command, "01"]) == 0
-    alone = (tmp_path / "01_first.html").read_text(encoding="utf-8")
-    assert "02_second.html" not in alone
-    assert secret in re.sub(r"<[^>]+>", "", alone)
-    assert main([*command, "02"]) == 0
-    assert main([*command, "01"]) == 0
-    assert "02_second.html#top" in Page((tmp_path / "01_first.html").read_text("utf-8")).links
+    assert "02_second.html#top" in Page(_text(site, "01_first")).links
+    _write(tmp_path / "notebooks" / "01_first.ipynb", ["import gpulab as gl", FIRST[5]])
+    where = [f"--notebooks={tmp_path / 'notebooks'}", f"--out={tmp_path}"]
+    assert main(["html", *where, "--solutions"]) == 0
+    page = (tmp_path / "01_first.html").read_text(encoding="utf-8")
+    assert secret in re.sub(r"<[^>]+>", "", page)
 
 
 def test_a_failing_cell_is_named_and_nothing_is_written(

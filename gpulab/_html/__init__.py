@@ -33,19 +33,6 @@ def add_parser(subparsers: Any) -> None:
         "--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)"
     )
     parser.add_argument(
-        "--only",
-        nargs="+",
-        default=(),
-        metavar="NAME",
-        help="only these notebooks, by the beginning of their names: 02 05",
-    )
-    parser.add_argument(
-        "--executed",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for executed notebooks; those in it whose cells are unchanged are used again",
-    )
-    parser.add_argument(
         "--solutions", action="store_true", help="add a folded solution below each exercise"
     )
     parser.set_defaults(run=run)
@@ -59,15 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from gpulab.units import plural
 
     # a shell expands ~ only at the beginning of a word, and not in --out=~/pages
-    source, executed = (
-        None if path is None else expanded("html", path)
-        for path in (arguments.notebooks, arguments.executed)
-    )
+    source = arguments.notebooks
     index, pages, nbytes, seconds = write_course(
-        source or find_originals(),
+        find_originals() if source is None else expanded("html", source),
         expanded("html", arguments.out),
-        only=tuple(arguments.only),
-        executed=executed,
         solutions=arguments.solutions,
         say=print,
     )

@@ -1,4 +1,4 @@
-"""The outputs of a cell as self-contained HTML: plots, instruments, tables, text, images.
+"""The outputs of a cell as self-contained HTML: plots, instruments and tables.
 
 An instrument is drawn by ``template/outputs.html.j2`` from the widget state that the executed
 notebook keeps: a box of panels (``widgets/_instrument``) whose controls become words, and whose
@@ -7,8 +7,6 @@ picture and table stay what they are. A widget of another library is not drawn; 
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +23,6 @@ TEMPLATES = jinja2.Environment(
 _VIEW = "application/vnd.jupyter.widget-view+json"
 _STATE = "application/vnd.jupyter.widget-state+json"
 _PLOTLY = "application/vnd.plotly.v1+json"
-_IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
 _HEIGHT = 360  # pixels, where a figure states none
 _MARK = "IPY_MODEL_"
 # Which panel a model is, by the traits that only it has: the name of the template's macro.
@@ -60,8 +57,14 @@ def prepare(notebook: NotebookNode) -> NotebookNode:
     models = {id: model.get("state", {}) for id, model in widgets.items()}
     for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
         for output in (output for output in cell.outputs if "data" in output):
-            drawn, words = _as_html(output, models), output["data"].get("text/plain", "")
-            output["data"] = NotebookNode({"text/html": drawn} if drawn else {"text/plain": words})
+            # nbconvert draws text and images itself
+            plain = {
+                kind: content
+                for kind, content in output["data"].items()
+                if kind == "text/plain" or kind.startswith("image/")
+            }
+            drawn = _as_html(output, models)
+            output["data"] = NotebookNode({"text/html": drawn} if drawn else plain)
         texts = (
             _joined(part)
             for output in cell.outputs
@@ -72,11 +75,8 @@ def prepare(notebook: NotebookNode) -> NotebookNode:
 
 
 def _as_html(output: Mapping[str, Any], models: Mapping[str, Any]) -> str:
-    """Return an output's richest form as HTML; "" where it is plain text alone."""
-    if "data" not in output:
-        text = _joined(output.get("text", ""))
-        return f"<pre>{html.escape(text)}</pre>" if text else ""
-    data = output["data"]
+    """Return an output's richest form as HTML; "" where it is plain text or an image."""
+    data = output.get("data", {})
     words = _joined(data.get("text/plain", ""))
     if _VIEW in data:
         return _still(data[_VIEW]["model_id"], words, models)
@@ -84,15 +84,7 @@ def _as_html(output: Mapping[str, Any], models: Mapping[str, Any]) -> str:
         return _plot(data[_PLOTLY], words or "A figure.")
     if "text/html" in data:
         return f'<div class="rendered">{_joined(data["text/html"])}</div>'
-    kind = next((kind for kind in _IMAGES if kind in data), None)
-    if kind is None:
-        return ""
-    content, metadata = _joined(data[kind]), output.get("metadata", {})
-    if kind == "image/svg+xml":
-        content = base64.b64encode(content.encode()).decode()
-    # its alternative text: the cell's own, else the output's words
-    alt = metadata.get("alt") or metadata.get(kind, {}).get("alt") or words or "A picture."
-    return _draw("image", kind, content.strip(), alt)
+    return ""
 
 
 def _joined(text: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import importlib.resources
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from gpulab._files import refuse_unwritable, write_atomically
-from gpulab._html._execute import executed as run_notebook
-from gpulab._html._execute import writing
+from gpulab._html._execute import executed
 from gpulab._html._outputs import TEMPLATES, prepare
 from gpulab.errors import InputError
 from gpulab.evidence import Environment
@@ -44,8 +43,6 @@ def write_course(
     source: Path,
     out: Path,
     *,
-    only: Sequence[str] = (),
-    executed: Path | None = None,
     solutions: bool = False,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[Path, int, int, float]:
@@ -57,10 +54,6 @@ def write_course(
         The folder of the notebooks.
     out : Path
         The folder of the pages; files of the same names are written over.
-    only : sequence of str
-        Beginnings of names; empty means all.
-    executed : Path, optional
-        Where executed notebooks are kept and looked for.
     solutions : bool
         Whether a solution stands, folded, below each exercise.
     say : callable
@@ -74,59 +67,52 @@ def write_course(
     Raises
     ------
     InputError
-        If there is no such notebook, ``out`` cannot be written to, or ``executed`` cannot and a
-        notebook has to be run.
+        If there is no notebook, or ``out`` cannot be written to.
     GpulabError
         If a cell fails.
     """
     begun = time.monotonic()
-    names = _chosen(source, only)
-    with writing(out, "--out"):
-        refuse_unwritable(out / "index.html")  # before minutes of running
-    pages = []
-    for path in names:
-        start = time.monotonic()
-        notebook, where = run_notebook(path, executed)
-        heading = re.search(r"^#\s+(.+)", _opening(notebook))
-        title = heading[1].strip() if heading else path.stem
-        pages.append(Page(f"{path.stem}.html", title, notebook, where))
-        say(f"{path.name}: {time.monotonic() - start:.0f} s")
-    files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
-    # of an earlier run with --only
-    there = {page.file for page in pages} | {file.name for file in out.glob("*.html")}
-    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
-        files[page.file] = _render(page, before, after, there, solutions).encode()
-    with writing(out, "--out"):
-        files["index.html"] = _index(pages, _earlier(out, files)).encode()
-        for name, content in files.items():
-            write_atomically(out / name, content)
-    nbytes, seconds = sum(map(len, files.values())), time.monotonic() - begun
-    return out / "index.html", len(pages), nbytes, seconds
-
-
-def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
     notebooks = sorted(source.glob("*.ipynb"))
     if not notebooks:
         raise InputError(
             f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
             "--notebooks with another folder."
         )
-    chosen = [path for path in notebooks if not only or path.stem.startswith(tuple(only))]
-    missing = [name for name in only if not any(path.stem.startswith(name) for path in notebooks)]
-    if missing:
+    with _writing(out):
+        refuse_unwritable(out / "index.html")  # before minutes of running
+    pages = []
+    for path in notebooks:
+        start = time.monotonic()
+        notebook, where = executed(path)
+        heading = re.search(r"^#\s+(.+)", _opening(notebook))
+        title = heading[1].strip() if heading else path.stem
+        pages.append(Page(f"{path.stem}.html", title, notebook, where))
+        say(f"{path.name}: {time.monotonic() - start:.0f} s")
+    files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
+    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
+        files[page.file] = _render(page, before, after, solutions).encode()
+    files["index.html"] = _index(pages).encode()
+    with _writing(out):
+        for name, content in files.items():
+            write_atomically(out / name, content)
+    nbytes, seconds = sum(map(len, files.values())), time.monotonic() - begun
+    return out / "index.html", len(pages), nbytes, seconds
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise an error for a folder that cannot be written to."""
+    try:
+        yield
+    except OSError as error:
         raise InputError(
-            f"html: no notebook begins with {', '.join(missing)} in {source}; expected one of "
-            f"{', '.join(path.stem for path in notebooks)}. Pass its number, such as 02."
-        )
-    return chosen
+            f"html: {folder} cannot be written to ({error.strerror or error}); expected a writable "
+            "folder. Pass --out with another one."
+        ) from error
 
 
-def _render(
-    page: Page, before: Page | None, after: Page | None, there: Collection[str], solutions: bool
-) -> str:
-    """Return a notebook as a page of HTML; a link to a page that is not ``there`` becomes its
-    text.
-    """
+def _render(page: Page, before: Page | None, after: Page | None, solutions: bool) -> str:
+    """Return a notebook as a page of HTML."""
     notebook = prepare(page.notebook)
     if solutions:
         _add_solutions(notebook)
@@ -149,17 +135,8 @@ def _render(
         "facts": _facts(page.where),
     }
     text, _ = exporter.from_notebook_node(notebook, resources={"gpulab": course})
-
-    def to_page(link: re.Match[str]) -> str:
-        file = f"{link['name']}.html"
-        is_there = f"{link['open']}{file}{link['rest']}{link['words']}</a>"
-        return is_there if file in there else link["words"]
-
-    notebook_link = (
-        r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb'
-        r'(?P<rest>(?:#[^"]*)?"[^>]*>)(?P<words>.*?)</a>'
-    )
-    text = re.sub(notebook_link, to_page, text, flags=re.DOTALL)
+    # a link to another notebook leads to its page
+    text = re.sub(r'(<a\b[^>]*\bhref="\d\d_\w+)\.ipynb', r"\1.html", text)
     return text.replace(
         'class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"'
     )
@@ -218,23 +195,9 @@ def _assets() -> dict[str, bytes]:
     }
 
 
-def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
-    """The titles of the pages that are there from a run with --only, by file name."""
-    titles = {}
-    for file in out.glob("[0-9][0-9]_*.html"):
-        title = file.name not in files and re.search(
-            r"<title>(.*?) · gpulab</title>", file.read_text(encoding="utf-8", errors="replace")
-        )
-        if title:
-            titles[file.name] = html.unescape(title[1])
-    return titles
-
-
-def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
-    """The first page: what there is, and where it was made."""
-    rows: dict[str, dict[str, Any]] = {
-        file: {"title": title, "earlier": True} for file, title in earlier.items()
-    }
+def _index(pages: Sequence[Page]) -> str:
+    """The first page: what this run wrote, and where it was made."""
+    rows: dict[str, dict[str, Any]] = {}
     for page in pages:
         opening = _opening(page.notebook)
         needed = re.search(r"\*\*Time:\*\*\s*([^.*]+)", opening)
