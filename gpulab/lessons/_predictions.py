@@ -9,7 +9,6 @@ an instrument; without it, its text says how to answer in code.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import html
 import math
 import re
@@ -87,9 +86,6 @@ _TYPING = (
     ),
     (r"\d", "one number, such as 1500", "Write the number without spaces."),
 )
-# How like a choice an answer must be to count as its misspelling, and each of its words one of the
-# choice's: "then" is "than", and "before" is not "after".
-_NEAR, _NEAR_WORD = 0.8, 0.6
 
 
 class KeptAnswer(NamedTuple):
@@ -266,15 +262,10 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
     InputError
         If there is one choice only, or both a unit and choices.
     """
-    if not isinstance(id, str) or not id:
+    if not id or not all(isinstance(text, str) for text in (id, question, unit)):
         raise InputError(
-            f"predict: id {shown(id)}; expected text such as '02.1'. Pass the notebook's number "
-            "and a running number."
-        )
-    if not isinstance(question, str) or not isinstance(unit, str):
-        raise InputError(
-            f"predict {id}: question {shown(question)}, unit {shown(unit)}; expected text. Write "
-            "the question as one sentence."
+            f"predict: id {shown(id)}, question {shown(question)}, unit {shown(unit)}; expected "
+            "text, and an id such as '02.1'. Write the question as one sentence."
         )
     given = tuple(
         choice if isinstance(choice, str) else shown(choice)
@@ -314,9 +305,7 @@ def answer(id: str, value: str | float) -> None:
 
 
 def choose(value: Any, choices: tuple[str, ...]) -> str:
-    """Return the choice with that number, text or a similar spelling; InputError if there is
-    none.
-    """
+    """Return the choice with that number or text; InputError if there is none."""
     if _validate.is_whole(value) and 1 <= value <= len(choices):
         return choices[int(value) - 1]
     if isinstance(value, str):
@@ -328,33 +317,11 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
         with contextlib.suppress(ValueError):
             if 1 <= int(word) <= len(choices):
                 return choices[int(word) - 1]
-        near = _nearest(word, folded)
-        if near:
-            return folded[near]
     options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
     raise InputError(
         f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with "
         "its number or its text."
     )
-
-
-def _nearest(word: str, choices: Mapping[str, str]) -> str | None:
-    """Return the choice that the words are a misspelling of; None where two are as near, or a word
-    is no choice's ("not as accurate").
-    """
-    close = difflib.get_close_matches(word, choices, cutoff=_NEAR)
-    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in close]
-    if not close or (len(close) > 1 and ratios[0] == ratios[1]):
-        return None
-    known = close[0].split()
-    spelt = all(
-        any(
-            piece in one or difflib.SequenceMatcher(None, one, piece).ratio() >= _NEAR_WORD
-            for one in known
-        )
-        for piece in word.split()
-    )
-    return close[0] if spelt else None
 
 
 def _kept(data: Any) -> KeptAnswer | None:
@@ -613,27 +580,16 @@ def reveal(
         If ``measured`` is not one of these, ``interval`` not two finite numbers, or ``warning`` not
         text.
     """
-    if not isinstance(id, str) or not id:
+    if not id or not isinstance(id, str) or not isinstance(warning, str):
         raise InputError(
-            f"reveal: id {shown(id)}; expected text such as '02.1'. Pass the id that "
-            "predict was given."
-        )
-    if not isinstance(warning, str):
-        raise InputError(
-            f"reveal {id}: warning is {shown(warning)}; expected text. Leave it out where "
-            "there is none."
+            f"reveal: id {shown(id)}, warning {shown(warning)}; expected text. Pass the id that "
+            "predict was given, such as '02.1'."
         )
     known = content.question(id)
     recalled = _recalled(id)
     asked = recalled or Prediction(id, "", "", ())
-    sides, source = _evidence(id, measured, evidence)
-    try:
-        value, text = _answer(asked, measured, reason)
-    except InputError:
-        if recalled is not None or not isinstance(measured, str):
-            raise
-        # one of the choices of a question that was not asked here
-        value, text = measured, measured
+    sides, source = _evidence(measured, evidence)
+    value, text = _answer(asked, measured, reason)
     if isinstance(value, float):
         text, warning = _with_doubt(asked, known, measured, text, interval, warning)
     # what was measured answers nothing, so no badge may stand beside "not measured"
@@ -717,15 +673,9 @@ def _with_doubt(
     return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning
 
 
-def _evidence(id: str, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
+def _evidence(measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
     """Return the evidence of each side, where there are sides, and that of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
-    if not all(isinstance(each, Evidence) for each in sides.values()):
-        raise InputError(
-            f"reveal {id}: evidence is {shown(given)}; expected the evidence of each "
-            "side by its name. "
-            'Pass for example {"the CPU": cpu.evidence, "the GPU": bill.evidence}.'
-        )
     if sides:
         return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
     source = given or getattr(measured, "evidence", None)
@@ -740,6 +690,9 @@ def _answer(asked: Prediction, measured: Any, reason: str) -> tuple[float | str 
     value = getattr(measured, "median_seconds", measured)
     if value is None:
         return None, f"not measured{': ' + reason if reason else ''}"
+    # one of the choices of a question that was not asked in this kernel
+    if isinstance(value, str) and not asked.question:
+        return value, value
     if asked.choices:
         chosen = choose(value, asked.choices)
         return chosen, chosen

@@ -305,23 +305,7 @@ class CheckResult(Result):
         return f"{self.id} {mark}{': ' + self.message if self.message else '.'}"
 
     def _ipython_display_(self) -> None:
-        """Show the result at the end of a cell, once: ``check`` has just printed it."""
-        global _just_printed
-        if _just_printed is None or _just_printed[0] is not self or _just_printed[1] != _cell():
-            print(self)
-        _just_printed = None
-
-
-_just_printed: tuple[CheckResult, int | None] | None = None  # and the cell that it stands below
-
-
-def _cell() -> int | None:
-    """Return the number of the cell that runs; None outside of IPython, which who has cells has
-    imported.
-    """
-    ipython = sys.modules.get("IPython")
-    count = getattr(ipython.get_ipython(), "execution_count", None) if ipython is not None else None
-    return count if isinstance(count, int) else None
+        """Show nothing at the end of a cell: ``check`` has printed the result."""
 
 
 def check(id: str | Exercise, answer: Any = None) -> CheckResult:
@@ -340,7 +324,6 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
     CheckResult
         ``state`` is "passed", "wrong" or "not attempted".
     """
-    global _just_printed
     try:
         exercise = id if isinstance(id, Exercise) else content.exercise(id)
         exercise.prepare()  # a file of the course that cannot be read is not the learner's mistake
@@ -352,7 +335,6 @@ def check(id: str | Exercise, answer: Any = None) -> CheckResult:
         if result.state != NOT_ATTEMPTED:
             _keep(result, exercise, answer)
     print(result)
-    _just_printed = result, _cell()
     return result
 
 
@@ -385,11 +367,8 @@ def examine(exercise: Exercise, answer: Any) -> CheckResult:
 
 
 def _has_stub_body(function: Any, exercise: Exercise) -> bool:
-    """Return whether a function has the stub's body; a stub of one's own may be no Python."""
-    try:
-        parts = compile(exercise.stub, "stub", "exec").co_consts
-    except SyntaxError:
-        parts = ()
+    """Return whether a function has the stub's body."""
+    parts = compile(exercise.stub, "stub", "exec").co_consts
     stub = next(
         (part for part in parts if getattr(part, "co_name", "") == exercise.answer_name), None
     )

@@ -89,19 +89,14 @@ CHOICES = (
     (("the CPU", "the GPU"), {"the gpu": 2, 1: 1, "2": 2, " The CPU ": 1, "0002": 2}, ("the TPU", 0,
     3, None,
     True, 1.5, "00012", "-1", "9" * 5000, "²")),
-    (("as accurate", "less accurate", "the intervals cannot tell"), {"as acurate": 1},
+    (("as accurate", "less accurate", "the intervals cannot tell"), {"Less accurate": 2},
     ("not as accurate",)),
-    (("after the backward pass", "after the optimizer's step"), {"after backward pass": 1},
-    ("before the backward pass", "after the forward pass")),
-    (("more than was measured", "less than was measured"), {"less then was measured": 2},
-    ("than was measured",)),
-    (("float32", "8-bit kernels"), {"8 bit kernels": 2, "float 32": 1}, ("float64 kernels",)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(CHOICES)))
-def test_a_choice_is_read_by_number_words_or_a_slip_of_the_pen(number: int) -> None:
-    """What says something else, or is as near to two choices, is refused and not kept."""
+def test_a_choice_is_read_by_its_number_or_its_words(number: int) -> None:
+    """What says something else is refused and not kept."""
     choices, read, refused = CHOICES[number]
     asked = lessons.predict("90.2", "Which?", choices=choices)
     for wrong in refused:
@@ -121,8 +116,7 @@ def test_a_choice_is_read_by_number_words_or_a_slip_of_the_pen(number: int) -> N
         lambda: ask("", choices=["a", "a"]),
         lambda: ask("us", choices=["a", "b"]), lambda: lessons.reveal("", 5),
         lambda: lessons.reveal(5, 5), lambda: lessons.answer(5, 5),
-        lambda: lessons.answer("77.1", 5), lambda: lessons.reveal("90.1", 3,
-        evidence={"the CPU": 3.0}),
+        lambda: lessons.answer("77.1", 5),
         *(lambda junk=junk: lessons.reveal("90.1", junk) for junk in (math.nan, math.inf, [1, 2],
         object(), {})),
         *(lambda junk=junk: lessons.reveal("90.1", 3, interval=junk) for junk in (5, "12", (), (1,),
