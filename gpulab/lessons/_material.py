@@ -390,15 +390,14 @@ def _opponent(works: list[workloads.Workload]) -> list[Measurement]:
     device = devices.default()
     if not device.is_cpu:
         return [_quietest(work, device, _NEIGHBOURS) for work in works]
-    for name in recordings.of_accelerators():
-        found = [recorded(work.name, work.n, work.dtype).get(name) for work in works]
-        there = [m for m in found if m is not None and m.with_transfer_seconds]
-        if len(there) == len(works):
-            return there
-    raise RecordingError(
-        f"contest: no recorded GPU has all sizes of {works[0].name}; expected the recordings that "
-        "come with gpulab. Install it again."
+    times = [recorded(work.name, work.n, work.dtype) for work in works]
+    # of the recordings that come with gpulab, the first that has all sizes
+    name = next(
+        name
+        for name in recordings.of_accelerators()
+        if all(name in those and those[name].with_transfer_seconds for those in times)
     )
+    return [those[name] for those in times]
 
 
 def side_by_side() -> Listing:

@@ -146,11 +146,6 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
                     "stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
             return
-        except BaseException:
-            # a change that fails by itself (or is interrupted) would fail again with every later
-            # one
-            waiting.remove(edit)
-            raise
         waiting.clear()
 
 
@@ -162,8 +157,6 @@ def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
         content = json.loads(text)
     except FileNotFoundError:
         return empty(), None
-    except UnicodeDecodeError:
-        return empty(), "is not text"
     except (ValueError, RecursionError):
         return empty(), "is truncated or is not JSON"
     if _is_ours(content):
@@ -260,8 +253,6 @@ def policy() -> Policy:
         if chosen in POLICIES:
             return Policy(str(chosen), message)
         fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
-    except InputError as error:
-        return Policy("withhold", f"{error} Ask your instructor.")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         fault = f'cannot be read ({error}); expected JSON such as {{"solutions": "show"}}'
     return Policy("withhold", f"{where} {fault}. Ask your instructor.")
@@ -359,13 +350,9 @@ class Progress(Result):
     def _warning(self) -> str:
         if not self.fault:
             return ""
-        # One that cannot be opened cannot be moved either.
-        later = (
-            "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
-        )
         return (
             f"{pathlib.Path(self.file).name} {self.fault}, so its content is not shown; the file "
-            f"is kept{later}. "
+            "is kept. "
         )
 
     def _totals(self) -> str:
@@ -444,8 +431,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     Raises
     ------
     InputError
-        If it is not text, is empty, or is one digit with which no id begins: "2" is not a
-        notebook's number.
+        If it is not text, or is empty.
     """
     if not isinstance(notebook, str) or not notebook:
         raise InputError(
@@ -459,8 +445,6 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
         for part in ("predictions", "exercises")
     }
     if not any(mine.values()):
-        if len(notebook) == 1 and notebook.isdecimal():
-            content.chosen(notebook, "start_again")
         say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
         return
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
-import hashlib
 import json
 import os
 import pathlib
@@ -629,12 +628,8 @@ def _find_progress() -> None:
 
 
 def _default(name: str, what: str = "report") -> str:
-    """Return a file's name that tells students apart in one folder: letters of any alphabet, and a
-    short hash where others were lost.
-    """
-    plain = " ".join(unicodedata.normalize("NFC", name).lower().split())
+    """Return a file's name with the letters of the student's, of any alphabet."""
+    plain = unicodedata.normalize("NFC", name).lower()
     letters = "".join(c if c.isalnum() else " " for c in plain)
     word = "-".join(letters.split())[:_LONGEST_WORD].strip("-")
-    is_whole = word.replace("-", " ") == plain.replace("-", " ")
-    lost = "" if is_whole else hashlib.sha256(plain.encode()).hexdigest()[:4]
-    return f"{'-'.join(filter(None, (f'gpulab-{what}', word, lost)))}.json"
+    return f"{'-'.join(filter(None, (f'gpulab-{what}', word)))}.json"

@@ -38,7 +38,6 @@ from gpulab.units import format_bytes, plural
 SAME_NAME = ("ask", "later", "apart")
 # a report of the whole course has some 100 kB, one with every answer at its limit 3 MB
 MOST_BYTES = 8 * 2**20
-MOST_FILES = 5_000
 _MOST_ENTRIES = 1_000
 _LONGEST = 1_000  # characters of any text that is shown
 _LONGEST_PLACE = 100  # of where a file lies
@@ -70,9 +69,6 @@ class Student(NamedTuple):
     files: tuple[str, ...]
     report: StudentReport
     undecided: str = ""
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.report!r}>"
 
 
 @dataclass(frozen=True)
@@ -404,8 +400,6 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
         reports = [Path(folder, name) for name in visible if name.lower().endswith(".json")]
         found += reports
         others += len(visible) - len(reports)
-        if len(found) > MOST_FILES:
-            break
     remarks = [f"{plural(others, 'file')} not ending in .json skipped."] if others else []
     remarks += [
         f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
@@ -413,9 +407,7 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
         for error in closed
     ]
     remarks += [f"The folder {name} is a link; links are not followed." for name in links]
-    if len(found) > MOST_FILES:
-        remarks.append(f"Only the first {MOST_FILES:,} files were read; split the folder.")
-    return found[:MOST_FILES], remarks
+    return found, remarks
 
 
 def _place(path: str) -> str:
@@ -467,25 +459,10 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
         raise RecordingError(
             f"It cannot be read ({error.strerror or error}); expected a file that you may read."
         ) from error
-    except UnicodeEncodeError as error:
-        raise RecordingError(
-            "It holds an incomplete character; expected the output of `gpulab report`. The file "
-            "was damaged."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise RecordingError(
-            "It is not text; expected the file that `gpulab report` wrote. Was another file handed "
-            "in?"
-        ) from error
-    except RecursionError as error:
-        raise RecordingError(
-            "It is nested more deeply than any report; expected the output of `gpulab report`. Ask "
-            "for it again."
-        ) from error
-    except (ValueError, MemoryError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise RecordingError(
             f"It is not JSON ({message_of(error, 80)}); expected the output of `gpulab report`. Is "
-            "it cut off?"
+            "it cut off, or another file?"
         ) from error
     if fault:
         raise RecordingError(

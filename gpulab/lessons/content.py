@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import functools
 import textwrap
 import tomllib
@@ -345,10 +344,9 @@ def exercise(id: str) -> Exercise:
     """
     known = exercises()
     if not isinstance(id, str) or id not in known:
-        close = difflib.get_close_matches(shown(id).strip("'"), known)
         raise InputError(
-            f"exercise {shown(id, 40)} is not in this course; expected one of {', '.join(known)}."
-            + (f" Did you mean {close[0]!r}?" if close else " Copy the id from the notebook.")
+            f"exercise {shown(id, 40)} is not in this course; expected one of {', '.join(known)}. "
+            "Copy the id from the notebook."
         )
     return known[id]
 

@@ -138,7 +138,7 @@ def test_nothing_tells_who_or_where(
 
 
 def test_the_command_names_its_files(tmp_path: Path, approved: Any, capsys: Any) -> None:
-    """By the student's name, of any alphabet, so that no two are alike in one folder."""
+    """By the student's name, of any alphabet."""
     names = (
         "",
         "Anna Berg",
