@@ -8,7 +8,6 @@ machine without Jupyter.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import io
 import json
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulab import _interrupts
-from gpulab.errors import GpulabError, InputError, install_extra
+from gpulab.errors import GpulabError, install_extra
 
 # The command's name, the module that has its add_parser, and the line that the help shows.
 _COMMANDS = {
@@ -50,8 +49,6 @@ _COMMANDS = {
 }
 # What the extra ``lab`` brings, by the names of its modules.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")
-# the disk, or what one may use of it
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -115,20 +112,6 @@ def _show_every_character() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _refuse_lost_folder() -> None:
-    """Say so where the folder that the command was called in is no longer there: each command looks
-    for something in it.
-    """
-    try:
-        pathlib.Path.cwd()
-    except OSError as error:
-        raise InputError(
-            "the folder in which this command was called no longer exists "
-            f"({error.strerror or error}); expected an existing folder. Change to it again with "
-            "cd, or to another one, and run the command again."
-        ) from error
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -153,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         arguments = _parser(command).parse_args(words)
-        _refuse_lost_folder()
+        pathlib.Path.cwd()  # each command looks for something in it
         code = int(arguments.run(arguments))
         _interrupts.raise_waiting()
         sys.stdout.flush()
@@ -167,11 +150,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141  # 128 + SIGPIPE
     except OSError as error:
         # no file of ours: those that are written say which they are
-        if error.errno not in _FULL or error.filename is not None:
+        if error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
         message = (
-            f"the output cannot be written ({error.strerror}). Free some space, and run it again."
+            f"the output, or the folder of this command, is gone or full ({error.strerror}); "
+            "expected an existing folder and free space. Change to one, and run it again."
         )
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in _LAB:

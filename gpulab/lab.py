@@ -238,17 +238,15 @@ def jupyter_arguments(
 
 
 def _check_port(port: int) -> None:
-    whole("lab", "the port", port, 1, 65535, "Leave --port out to take the first free one.")
-    with socket.socket() as probe:
-        if sys.platform != "win32":  # there the option means something else
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_ADDRESS, port))
-        except OSError as error:
-            raise InputError(
-                f"lab: port {port} cannot be used ({error.strerror}); expected a free one. Leave "
-                "--port out to take the first free one."
-            ) from error
+    advice = "Leave --port out to take the first free one."
+    whole("lab", "the port", port, 1, 65535, advice)
+    try:
+        # on Windows a listening port can be bound again with the option that this sets elsewhere
+        socket.create_server((_ADDRESS, port)).close()
+    except OSError as error:
+        raise InputError(
+            f"lab: port {port} cannot be used ({error.strerror}); expected a free one. {advice}"
+        ) from error
 
 
 def _listen(server: Any, *, any_port: bool) -> None:
