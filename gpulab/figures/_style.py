@@ -435,7 +435,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
     """Return a linear axis of time in one unit that suits ``high``."""
     scale, unit = time_unit(high)
-    return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.4g}", low)
+    return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.6g}", low)
 
 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:

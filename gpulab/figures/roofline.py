@@ -15,8 +15,6 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import (
@@ -50,7 +48,6 @@ _WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels
 _LETTER, _LINE = 6.4, 14  # pixels of a letter and of a line of text
 _ROOM = 2.0  # how far the lines go beyond the outermost point or ridge
 _NAMES = 0.27  # of the lines' width, on either side: room for the names of the roofs
-_STEP = 5.0  # pixels between the places where a line is looked at
 _WHAT = {
     Badge.MEASURED: "measured",
     Badge.RECORDED: "recorded",
@@ -66,7 +63,6 @@ class _Places:
     def __init__(self, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> None:
         self.xaxis, self.yaxis = xaxis, yaxis
         self.taken: list[_Area] = []
-        self.on_lines: list[_Area] = []
 
     def of(self, x: float, y: float) -> tuple[float, float]:
         """Return where a point stands."""
@@ -74,11 +70,12 @@ class _Places:
         across = (math.log10(x) - left) / (right - left)
         return across * _WIDE, (math.log10(y) - low) / (high - low) * _TALL
 
-    def is_free(self, area: _Area, beside_lines: bool = False) -> bool:
-        """Return whether nothing else lies there; lines count only where asked."""
+    def is_free(self, area: _Area) -> bool:
+        """Return whether no point and no other text lies there."""
         left, low, right, high = area
-        others = [*self.taken, *(self.on_lines if beside_lines else ())]
-        return not any(left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in others)
+        return not any(
+            left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in self.taken
+        )
 
     def push_up(self, left: float, low: float, width: float, step: float) -> float:
         """Take the first free place for a line of text at or above a height, and return how much
@@ -89,13 +86,6 @@ class _Places:
         up = next(up for up in ups if self.is_free((left, low + up, left + width, top + up)))
         self.taken.append((left, low + up, left + width, low + up + _LINE))
         return up
-
-    def add_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Remember small areas along a line: a name stands beside it where it can."""
-        start, end = (self.of(x, y) for x, y in zip(xs, ys, strict=True))
-        steps = max(1, int(math.dist(start, end) / _STEP))
-        places = np.linspace(start, end, steps + 1)
-        self.on_lines += [(x - 1, y - 1, x + 1, y + 1) for x, y in places.tolist()]
 
 
 def roofline(
@@ -148,10 +138,6 @@ def roofline(
     )
     notes = _roof_notes([name for _, names in roofs for name in names], places)
     shapes = _ridge_marks(ridges, places, notes)
-    for trace in traces:
-        places.add_line(trace["x"], trace["y"])
-    for shape in shapes:
-        places.add_line((shape["x0"], shape["x1"]), (shape["y0"], shape["y1"]))
     for one, _ in machines:
         traces += _points(one, places)
     return picture(
@@ -325,11 +311,10 @@ def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
         "bottom center": (x - wide / 2, y - 6 - _LINE, x + wide / 2, y - 6),
     }
     inside = {s: a for s, a in areas.items() if a[0] >= 0 and a[2] <= _WIDE and a[1] >= 0}
-    for beside_lines in (True, False):  # where that is possible, else across one
-        for side, area in inside.items():
-            if places.is_free(area, beside_lines):
-                places.taken.append(area)
-                return words, side
+    for side, area in inside.items():
+        if places.is_free(area):
+            places.taken.append(area)
+            return words, side
     return "", "middle right"
 
 

@@ -23,16 +23,13 @@ from gpulab.figures._style import (
     guide,
     ink,
     interval_bars,
-    linear_axis,
     linear_seconds_axis,
     log_axis,
     note,
     on_mouse,
     picture,
-    round_step,
     row_axis,
     ticks,
-    time_unit,
     upright,
 )
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
@@ -198,22 +195,17 @@ def measurement(m: Measurement) -> LabFigure:
         xaxis={"title": {"text": ink("sample")}},
         yaxis=log_axis("seconds", spread.tolist(), "time per call (log scale)")
         if wide
-        else _linear_seconds(samples, m.median_seconds),
+        else _linear_seconds(spread),
         shapes=shapes,
         annotations=[note(words, 1, 1, **place)],
     )
 
 
-def _linear_seconds(samples: np.ndarray, median: float) -> dict[str, Any]:
-    """Return an axis from the smallest to the largest sample, in a unit that suits the median."""
-    scale, unit = time_unit(median)
-    finite = samples[np.isfinite(samples)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    margin = 0.08 * (high - low) or 0.05 * high or 1e-9
-    low, high = low - margin, high + margin
-    decimals = max(0, min(6, math.ceil(-math.log10(round_step((high - low) / 5) / scale) - 1e-9)))
-    axis = linear_axis(high, f"time per call ({unit})", lambda t: f"{t / scale:.{decimals}f}", low)
-    return {**axis, "range": [low, high]}
+def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
+    """Return an axis from the smallest to the largest sample."""
+    low, high = float(samples.min(initial=1.0)), float(samples.max(initial=0.0))
+    margin = 0.08 * (high - low) or 0.05 * high
+    return linear_seconds_axis(high + margin, "time per call", low - margin)
 
 
 # Copies.

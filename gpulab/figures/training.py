@@ -137,25 +137,19 @@ def _lanes_axis(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
-    """Return one step as recorded by the profiler: your marks, the operators on the host, the
-    kernels on the device.
-
-    Parameters
-    ----------
-    p : Profile
-    step : int
-        Index of the step, from 0.
-    depth : int
-        Depth of the calls: 0 shows what the program called, 1 also what these operators called, and
-        so on.
+def profile(p: Profile) -> LabFigure:
+    """Return the first step as recorded by the profiler: your marks, the operators on the host and
+    what they call, the kernels on the device.
     """
-    begin, end = p.steps[step]
+    begin, end = p.steps[0]
     inside = [span for span in p.spans if begin <= span.start_seconds <= end]
     # name -> lane and depth, of which those are drawn that have something to show
-    calls = ["operators", "nested calls", *(f"calls, depth {k}" for k in range(2, depth + 1))]
-    lanes = {"your marks": ("mark", 0), "marks inside": ("mark", 1)}
-    lanes |= {name: ("host", k) for k, name in enumerate(calls[: depth + 1])}
+    lanes = {
+        "your marks": ("mark", 0),
+        "marks inside": ("mark", 1),
+        "operators": ("host", 0),
+        "nested calls": ("host", 1),
+    }
     found = {
         name: [span for span in inside if (span.lane, span.depth) == where]
         for name, where in lanes.items()
@@ -231,9 +225,6 @@ def _on_bar(text: str, color: str) -> str:
 # The speed-up ladder.
 
 _RUNG, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
-# times the largest ratio: an interval that reaches further is cut there, with an arrow, and told in
-# words
-_FAR = 3.0
 _ROOM = 2.2  # times the furthest bar: what is written to the right of it
 # What an interval allows to say; the words beside each bar say the same.
 _VERDICTS = {
@@ -264,35 +255,34 @@ def waterfall(result: LadderResult) -> LabFigure:
     """
     together, product, device = result.together, result.product, palette.device_color(result.device)
     overs = [rung.form.over_start for rung in result.rungs]
-    most = _FAR * max(gain.ratio for gain in (together, product, *overs))
     before, traces = 1.0, []
     for row, (rung, over) in enumerate(zip(result.rungs, overs, strict=True)):
         color, gain = _VERDICTS[rung.gain.verdict], rung.gain
-        right = max(before, *_ends(over, most))
+        right = max(before, *_ends(over))
         traces += [
             _step(
                 row, before, over.ratio, color, f"{rung.title}: {gain} relative to the rung before"
             ),
             _beside(row, right, f"{format_ratio(gain.ratio)}, {gain.verdict}"),
-            *_whisker(row, over, palette.marker(Badge.MEASURED, color, size=8), most),
+            _whisker(row, over, palette.marker(Badge.MEASURED, color, size=8)),
         ]
         before = over.ratio
     row = len(overs)
     line = {"mode": "lines", "x": [1.0, product.ratio], "y": [row + 1] * 2, "hoverinfo": "skip"}
     traces += [
         _step(row, 1.0, together.ratio, device, f"all together: {together}"),
-        _beside(row, max(1.0, *_ends(together, most)), f"{together}, MEASURED"),
-        *_whisker(row, together, palette.marker(Badge.MEASURED, device, size=8), most),
+        _beside(row, max(1.0, *_ends(together)), f"{together}, MEASURED"),
+        _whisker(row, together, palette.marker(Badge.MEASURED, device, size=8)),
         {**line, "line": palette.line(Badge.MODELLED, device, 3)},
-        _beside(row + 1, max(1.0, *_ends(product, most)), f"{product}, MODELLED"),
-        *_whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9), most),
+        _beside(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"),
+        _whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9)),
     ]
     return _ladder(
         result,
         f"From the script to all techniques ({result.task})",
         traces,
         ("all together", "single gains multiplied"),
-        [end for gain in (together, product, *overs) for end in _ends(gain, most)],
+        [end for gain in (together, product, *overs) for end in _ends(gain)],
         _ROOM,
         ("speed-up over the script", "the script"),
     )
@@ -308,13 +298,12 @@ def ladder_gains(result: LadderResult) -> LabFigure:
         As ``training.ladder`` returns it.
     """
     traces, ends = [], []
-    most = _FAR * max(getattr(rung, field).ratio for field, *_ in _PLACES for rung in result.rungs)
     for number, (field, title, symbol, color) in enumerate(_PLACES):
         gains = [getattr(rung, field) for rung in result.rungs]
-        ends += [end for gain in gains for end in _ends(gain, most)]
+        ends += [end for gain in gains for end in _ends(gain)]
         rows = [row + 0.22 * (number - 1) for row in range(len(gains))]
         marks = {
-            **_marks(gains, rows, palette.marker(Badge.MEASURED, color, symbol, 9), most),
+            **_marks(gains, rows, palette.marker(Badge.MEASURED, color, symbol, 9)),
             "name": ink(title),
             "showlegend": True,
             **on_mouse(
@@ -322,7 +311,7 @@ def ladder_gains(result: LadderResult) -> LabFigure:
                 for rung, gain in zip(result.rungs, gains, strict=True)
             ),
         }
-        traces += [marks, *_cut(gains, rows, color, most)]
+        traces.append(marks)
     title = "The gain of a technique depends on the techniques before it"
     return _ladder(result, title, traces, (), ends, 1.0, ("speed-up", "no gain"))
 
@@ -385,46 +374,21 @@ def _beside(row: int, place: float, words: str) -> dict[str, Any]:
     }
 
 
-def _marks(
-    gains: Sequence[Gain], rows: Sequence[float], marker: dict[str, Any], most: float
-) -> dict[str, Any]:
-    """Return gains with their intervals, which ``most`` cuts."""
+def _marks(gains: Sequence[Gain], rows: Sequence[float], marker: dict[str, Any]) -> dict[str, Any]:
+    """Return gains with their intervals."""
     values = [gain.ratio for gain in gains]
-    spans = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
-    ends = [(low, min(high, most)) for low, high in spans]
+    ends = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
     error = interval_bars(values, ends, marker["color"], width=5)
     return {"mode": "markers", "x": values, "y": list(rows), "marker": marker, "error_x": error}
 
 
-def _whisker(row: int, gain: Gain, marker: dict[str, Any], most: float) -> list[dict[str, Any]]:
+def _whisker(row: int, gain: Gain, marker: dict[str, Any]) -> dict[str, Any]:
     on_it = {"hovertemplate": f"relative to the script: {gain}<extra></extra>"}
-    return [
-        {**_marks([gain], [row], marker, most), **on_it},
-        *_cut([gain], [row], marker["color"], most),
-    ]
+    return {**_marks([gain], [row], marker), **on_it}
 
 
-def _cut(
-    gains: Sequence[Gain], rows: Sequence[float], color: str, most: float
-) -> list[dict[str, Any]]:
-    """Return an arrow for each interval that goes on beyond ``most``."""
-    cut = [
-        row
-        for gain, row in zip(gains, rows, strict=True)
-        if gain.interval and gain.interval[1] > most
-    ]
-    arrows = {
-        "mode": "markers",
-        "x": [most] * len(cut),
-        "y": cut,
-        "hoverinfo": "skip",
-        "marker": {"symbol": "triangle-right", "size": 9, "color": color},
-    }
-    return [arrows] if cut else []
-
-
-def _ends(gain: Gain, most: float) -> list[float]:
-    return [gain.ratio, *(min(end, most) for end in gain.interval or ())]
+def _ends(gain: Gain) -> list[float]:
+    return [gain.ratio, *(gain.interval or ())]
 
 
 # Compressed models.

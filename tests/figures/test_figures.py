@@ -106,7 +106,7 @@ CASES: dict[str, Callable[[], LabFigure]] = {
         models.pipeline_schedule(2, 2, "interleaved", chunks=2)
     ),
     "pipeline_schedule, a run": lambda: figures.pipeline_schedule(made.schedule_run()),
-    "profile": lambda: figures.profile(made.profile(), depth=2),
+    "profile": lambda: figures.profile(made.profile()),
     "rank_memory": lambda: figures.rank_memory(
         [parallel.rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3", "zero3")],
         2.0**30,
