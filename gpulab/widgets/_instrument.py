@@ -528,7 +528,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def close(self) -> None:
         """Stop the work and close the widgets."""
         self.stop()
-        for part in (self._panel, self._picture, self._results):
+        for part in (*self.children, self._picture):
             part.close()
         super().close()
 

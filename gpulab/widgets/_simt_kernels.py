@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from gpulab._validate import is_whole
-from gpulab.errors import InputError, shown
+from gpulab.errors import shown
 from gpulab.lessons import content
 
 
@@ -34,11 +34,6 @@ class Launch:
     arguments : tuple
         Arrays and numbers.
     dynamic_shared_bytes : int
-
-    Raises
-    ------
-    InputError
-        If grid or block is None.
     """
 
     kernel: Any
@@ -46,14 +41,6 @@ class Launch:
     block: Any
     arguments: tuple[Any, ...]
     dynamic_shared_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for name, extent in (("grid", self.grid), ("block", self.block)):
-            if extent is None:
-                raise InputError(
-                    f"SimtMicroscope: {self.name} was passed without a {name}; expected a launch. "
-                    "Pass kernel, grid, block and the kernel's arguments."
-                )
 
     @property
     def name(self) -> str:

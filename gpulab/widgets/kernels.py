@@ -353,10 +353,8 @@ class RooflineExplorer(Instrument):
     def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Roofline:
         """Measure the roofs, then each workload; the points so far are shown after each of them."""
         progress(0.0, "measuring the roofs")
-        found = models.roofline(values["device"], stop=stop)
-        # another process disturbed the roofs that this one keeps: try again
-        if found.notes and "run" in self.results:
-            found = models.roofline(values["device"], refresh=True, stop=stop)
+        # again where the button is pressed again: another process may have disturbed the first run
+        found = models.roofline(values["device"], refresh="run" in self.results, stop=stop)
         chosen = values["workloads"]
         for done, name in enumerate(chosen, start=1):
             part = part_of(progress, done, len(chosen) + 1, name)

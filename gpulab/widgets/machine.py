@@ -818,8 +818,6 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
             for how, timing in zip(_ARRANGEMENTS.values(), both, strict=True)
             if timing
         ], ""
-    if recording.environment.device_kind == "cpu":
-        return [], f"{name} is a CPU: overlap is compared only with recorded GPUs."
     if not times:
         return [], f"Overlap on {name}: not recorded yet."
     sizes = " and ".join(format_bytes(nbytes) for nbytes in sorted({key[0] for key in times}))

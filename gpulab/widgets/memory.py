@@ -10,7 +10,7 @@ from IPython import get_ipython
 
 from gpulab import devices, figures, memory, networks, parallel
 from gpulab.devices import memory_sizes
-from gpulab.errors import OutOfMemoryError, StoppedError
+from gpulab.errors import OutOfMemoryError
 from gpulab.evidence import Note
 from gpulab.memory import MemoryTrace, Prediction, Released, Snapshot
 from gpulab.parallel import RankMemory, RankStates
@@ -688,13 +688,8 @@ class ShardingExplorer(Instrument):
         done: dict[str, RankMemory] = {}
         for number, (strategy, one) in enumerate(asked.items()):
             if one not in self._found:
-                try:
-                    found = one.predict(part_of(progress, number, len(asked), strategy), stop)
-                except StoppedError:
-                    if done:  # what was predicted before it stays
-                        return done
-                    raise
-                self._found[one] = found
+                part = part_of(progress, number, len(asked), strategy)
+                self._found[one] = one.predict(part, stop)  # a stop leaves those before it
             done[strategy] = self._found[one]
             self.publish(action, dict(done))
         return done

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -100,8 +99,6 @@ class OnRanks(Instrument):
             if stop():
                 raise StoppedError("Stopped while the ranks started; nothing was measured.")
             yield self._used
-        except InputError:  # refused before a rank heard of it
-            raise
         except BaseException:
             self._used = None  # a Stop must not interrupt ranks that are being ended
             LIVE.end()
@@ -638,27 +635,14 @@ class ScalingLab(OnRanks):
         if made and self._live_link is None:
             why = "Until then" if live is None else "One rank alone has no link:"
             measured.append(f"{why} {made} the sliders.")
-        recorded = [] if far is None or len(far.points) > 1 else [_of_one_processor(far)]
-        if far is None and (values["recorded"] != _NONE or not self._any_recorded):
-            where = (
-                "over several GPUs" if values["recorded"] == _NONE else f"on {values['recorded']}"
-            )
-            recorded = [f"Scaling {where}: not recorded yet."]
+        missing = values["recorded"] if far is None else _NONE
+        recorded = [] if missing == _NONE else [f"Scaling on {missing}: not recorded yet."]
         return Drawing(
             figures.scaling(shown, curves, values["quantity"]),
             *_table(shown, curves, values["top"]),
             [r.evidence for r in shown] + [c.evidence for c in curves],
             [note for r in shown for note in r.notes],
             " ".join([*_ring_words(curves, values["top"]), *measured, *recorded]),
-        )
-
-    @functools.cached_property
-    def _any_recorded(self) -> bool:
-        """Whether some machine with an accelerator has recorded scaling over more than one rank."""
-        return any(
-            entry.params["ranks"] != 1
-            for recording in recordings.of_accelerators().values()
-            for entry in recording.select("data-parallel scaling")
         )
 
     # The code.
@@ -731,18 +715,6 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
                 f"{format_ratio(ring.limit_speedup)})."
             )
     return words
-
-
-def _of_one_processor(far: ScalingResult) -> str:
-    """Return what a machine recorded that has one processor: the step and the gradients, for the
-    sliders.
-    """
-    (point,) = far.points
-    return (
-        f"{far.environment.device} was recorded with {plural(point.ranks, 'rank')}: "
-        f"{format_seconds(point.median_seconds)} per step, {format_bytes(far.parameter_bytes)} of "
-        "gradients. More ranks: not recorded yet."
-    )
 
 
 def _table(

@@ -279,7 +279,7 @@ def _lanes(count: int) -> str:
     return "lane" if count == 1 else "lanes"
 
 
-def _ranges(numbers: Sequence[int], most: int = 6) -> str:
+def _ranges(numbers: Sequence[int]) -> str:
     """Return lanes in words: "lanes 0 to 7, 16", "every second lane from 0 to 30"."""
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     if len(numbers) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
@@ -288,8 +288,6 @@ def _ranges(numbers: Sequence[int], most: int = 6) -> str:
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    if len(words) > most:
-        words[most - 1 :] = [f"and {len(words) - most + 1} more"]
     return f"{_lanes(len(numbers))} {', '.join(words)}"
 
 
@@ -777,12 +775,6 @@ class SimtMicroscope(FollowingInstrument):
             line = content.get("line")
             step = self._walk.next_at(self._shown_warp, self.values["step"], line)
             self._take(content, [("step", step, content.get("seq"))] if step else ())
-
-    def close(self) -> None:
-        """Stop the work and close the widgets."""
-        if hasattr(self, "_results"):  # one that was refused while it was made has none yet
-            self._microscope.close()
-            super().close()
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.kernels.simulate`` and the step that is shown."""
