@@ -19,7 +19,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
-from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
+from gpulab.errors import GpulabError, InputError, message_of, shown
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -290,16 +290,11 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
     def reading() -> float:
         nonlocal last, equal
         now = read()
-        if type(now) is not float and (isinstance(now, bool) or not isinstance(now, numbers.Real)):
+        is_number = type(now) is float or is_finite(now)
+        if not is_number or not last <= now < math.inf:
             raise InputError(
-                f"{function}: clock gave {kind_of(now)}; expected seconds. Pass time.perf_counter "
-                "or one like it."
-            )
-        if not last <= now < math.inf:
-            what = f"went from {last!r} back to {now!r}" if math.isfinite(now) else f"gave {now!r}"
-            raise InputError(
-                f"{function}: clock {what}; expected seconds that never decrease. Pass "
-                "time.perf_counter or one like it."
+                f"{function}: clock gave {shown(now)} after {last!r}; expected seconds that never "
+                "decrease. Pass time.perf_counter or one like it."
             )
         equal = equal + 1 if now == last else 0
         if equal >= MOST_EQUAL_READINGS:
@@ -324,19 +319,11 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
     """
     try:
         found = Path(path).expanduser()
-    except RuntimeError as error:
+        if "\0" in str(found):
+            raise TypeError("it has a null character")
+    except (RuntimeError, TypeError) as error:
         raise InputError(
-            f"{who}: {path} begins with the home folder of an unknown user; expected a path. Write "
-            "the path in full."
+            f"{who}: {shown(path)} is not the name of a file or a folder ({message_of(error)}); "
+            "expected text or a pathlib.Path. Write the path in full."
         ) from error
-    except TypeError as error:
-        raise InputError(
-            f"{who}: {shown(path)} is not the name of a file or a folder; expected text or a "
-            "pathlib.Path. Pass one."
-        ) from error
-    if "\0" in str(found):
-        raise InputError(
-            f"{who}: {shown(path)} has a null character; expected the name of a file or a folder. "
-            "Pass one."
-        )
     return found

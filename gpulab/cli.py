@@ -104,10 +104,6 @@ def _show_every_character() -> None:
     """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has
     one alphabet, and names have several.
     """
-    # it was closed (>&-), or Windows gave the program none: print then says nothing, and all else
-    # asks the output
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - kept open to the end
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -139,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pathlib.Path.cwd()  # each command looks for something in it
         code = int(arguments.run(arguments))
         _interrupts.raise_waiting()
-        sys.stdout.flush()
+        print(end="", flush=True)
         return code
     except KeyboardInterrupt:
         print("gpulab: interrupted.", file=sys.stderr)

@@ -40,7 +40,6 @@ SAME_NAME = ("ask", "later", "apart")
 MOST_BYTES = 8 * 2**20
 _MOST_ENTRIES = 1_000
 _LONGEST = 1_000  # characters of any text that is shown
-_LONGEST_PLACE = 100  # of where a file lies
 _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
 _TOMORROW = datetime.timedelta(days=1)
 # what is shown of a prediction
@@ -363,7 +362,7 @@ def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) 
     read: list[_Read] = []
     refused: list[tuple[str, str]] = []
     for file in files:
-        name = _place(file.relative_to(root).as_posix())
+        name = line(file.relative_to(root).as_posix())
         try:
             read.append(_Read(name, str(file.parent.relative_to(root)), read_report(file)))
         except RecordingError as error:
@@ -395,27 +394,19 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         inside = (Path(folder, name) for name in folders)
-        links += [_place(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
+        links += [line(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
         visible = sorted(name for name in names if not name.startswith("."))
         reports = [Path(folder, name) for name in visible if name.lower().endswith(".json")]
         found += reports
         others += len(visible) - len(reports)
     remarks = [f"{plural(others, 'file')} not ending in .json skipped."] if others else []
     remarks += [
-        f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
+        f"The folder {line(os.path.relpath(error.filename or root, root))} cannot be opened "
         f"({error.strerror or error}), so its content was not read."
         for error in closed
     ]
     remarks += [f"The folder {name} is a link; links are not followed." for name in links]
     return found, remarks
-
-
-def _place(path: str) -> str:
-    """Return a path below the folder as it may be shown; of a long one the end, for a platform's
-    archive begins all with one long name.
-    """
-    plain = line(path, len(path))
-    return plain if len(plain) <= _LONGEST_PLACE else f"…{plain[1 - _LONGEST_PLACE :]}"
 
 
 def read_report(path: str | os.PathLike[str]) -> StudentReport:
@@ -483,12 +474,10 @@ def _finite(word: str) -> float:
 
 def _date_fault(date: str) -> str:
     try:
-        made = datetime.datetime.fromisoformat(date)
-    except ValueError:
-        return f"Its date is {shown(date, 40)}"
-    if made.tzinfo is None:
-        return f"Its date is {shown(date, 40)}, without a time zone"
-    if made - datetime.datetime.now(datetime.timezone.utc) > _TOMORROW:
+        ahead = datetime.datetime.fromisoformat(date) - datetime.datetime.now(datetime.timezone.utc)
+    except (ValueError, TypeError):
+        return f"Its date is {shown(date, 40)}, not one with its time zone"
+    if ahead > _TOMORROW:
         return f"Its date, {shown(date, 40)}, is in the future (or that computer's clock is wrong)"
     return ""
 

@@ -124,12 +124,8 @@ def _function(kernel: Any) -> Any:
 
 def _host_array(argument: Any) -> np.ndarray | None:
     """Return an argument's array in main memory, or None."""
-    is_torch = type(argument).__module__.startswith("torch") and hasattr(argument, "detach")
-    if is_torch and argument.device.type == "cpu":
-        try:
-            argument = argument.detach().numpy()
-        except (TypeError, RuntimeError):  # of a type or a layout that NumPy has not
-            return None
+    if type(argument).__name__ == "Tensor":  # of PyTorch
+        argument = argument.detach().cpu().numpy()
     return argument if isinstance(argument, np.ndarray) and not argument.dtype.hasobject else None
 
 

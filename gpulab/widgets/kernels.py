@@ -14,7 +14,6 @@ from gpulab.errors import (
     InputError,
     MeasurementError,
     OutOfMemoryError,
-    RecordingError,
     StoppedError,
 )
 from gpulab.evidence import Badge, Note
@@ -401,11 +400,7 @@ class RooflineExplorer(Instrument):
         name, points, notes = values["beside"], list[RooflinePoint](), list[Note]()
         if name == _NONE:
             return None, notes
-        try:
-            roofs = models.roofline(name)
-        except (InputError, DeviceError, RecordingError) as error:
-            # such as a recording without ceilings
-            return None, [Note("skipped", str(error))]
+        roofs = models.roofline(name)
         recording = recordings.readable().get(name)  # a data sheet has predictions instead
         for each in values["workloads"]:
             try:

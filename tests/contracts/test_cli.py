@@ -74,7 +74,7 @@ def test_a_wrong_option_ends_with_two(
         ),
         *(["report", "--name", "x" * 5000], ["claims", "--recording", "no-such"]),
         *(["record", "--only", "no-such"], ["record", "--minutes", "-1"]),
-        *(["record", "--device", "cuda:99"], ["html", "--out", "o", "--only", "77"]),
+        ["record", "--device", "cuda:99"],
         *(["html", "--out", "o", "--notebooks", "no-such"], ["html", "--out", "~nosuchuser/x"]),
         *(["nbgrader", "--out", "o", "--points", "-1"], ["nbgrader", "--out", "file"]),
         *(["lab", "--reset", "77", "--dir", "mine"], ["claims", "--out", "file/inside"]),
