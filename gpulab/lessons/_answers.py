@@ -35,7 +35,6 @@ from gpulab.results import Result
 MOST_CHARACTERS = 64 * 1024
 _MOST_PARTS = 20_000
 _DEEPEST = 20
-_MOST_DIGITS = 4_000  # Python itself reads no longer whole number from a text
 _NUMPY = "biufc"
 _OWN_MODULE = re.compile(r"gpulab(\.[A-Za-z_][A-Za-z0-9_]*)+")
 Kept = dict[str, Any]
@@ -107,8 +106,6 @@ def _keep(answer: Any) -> Kept:
         name = _lambda(function)[0] if name == "<lambda>" else name
         parts.objects[name] = function
         parts.define(name, function)
-    except SyntaxError as error:  # such as a nonlocal of the function around it
-        raise NotKeptError(f"its source is not valid on its own ({error.msg})") from error
     except InputError as error:
         what = str(error).partition(": ")[2].partition(";")[0]
         raise NotKeptError(what) from error
@@ -146,15 +143,9 @@ class Encoder:
         kind = type(value)
         if value is None or kind is bool:
             return value
-        if kind is int:
-            if abs(value).bit_length() > 3 * _MOST_DIGITS:
-                raise NotKeptError("it holds a whole number of more than 4,000 digits")
-            return value
         if kind is str:
-            if len(value) > MOST_CHARACTERS:
-                raise NotKeptError(f"it holds a text of {len(value):,} characters")
             return value.encode("utf-8", "replace").decode()
-        if kind is float and math.isfinite(value):
+        if kind is int or (kind is float and math.isfinite(value)):
             return value
         if kind in _TEXTS and not (kind is bytes and len(value) > MOST_CHARACTERS):
             return {"t": kind.__name__, "v": _TEXTS[kind][0](value)}
@@ -163,8 +154,6 @@ class Encoder:
     def _tagged(self, value: Any, kind: type, depth: int) -> Kept:
         """Return what stands beside the type, or in place of it."""
         if kind in (tuple, list, set, frozenset):
-            if len(value) > _MOST_PARTS:
-                raise NotKeptError(f"it has {len(value):,} parts")
             items = sorted(value, key=repr) if kind in (set, frozenset) else value
             return {"v": [self.encode(item, depth) for item in items]}
         if kind is dict:

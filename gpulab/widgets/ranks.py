@@ -332,13 +332,10 @@ def _measured(values: Values) -> dict[str, Any]:
 
 def _timetable_words(s: StageSchedule, moved: bool) -> str:
     """Return a description of the timetable."""
-    formula = s.bubble_formula_ratio
-    beside = f"without messages {s.bubble_formula} gives {formula or 0:.1%}"
-    if formula is not None and abs(formula - s.bubble_ratio) < 5e-4:
-        beside = f"as the formula {s.bubble_formula} gives"
     again = "The measured run had other settings: press Measure on ranks to run the present ones."
     return (
-        f"The stages wait {s.bubble_ratio:.1%} of the time, {beside}. The speed-up of {s.stages} "
+        f"The stages wait {s.bubble_ratio:.1%} of the time; without messages, {s.bubble_formula} "
+        f"gives {s.bubble_formula_ratio or 0:.1%}. The speed-up of {s.stages} "
         f"stages over one is {s.speedup:.2f}x. "
         f"A stage holds the activations of {_microbatches(max(s.held))} at most."
         f"{f' {again}' if moved else ''}"
@@ -352,13 +349,10 @@ def _microbatches(count: float) -> str:
 def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
     """Return a comparison of the measured run with the timetable."""
     more = 100 * (run.bubble_ratio - s.bubble_ratio)
-    messages = "messages"
-    if s.transfer:
-        messages += f" that do not take exactly {format_seconds(s.transfer)}"
     return (
         f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable "
         f"predicts {s.bubble_ratio:.1%}. The difference of {more:+.1f} points comes from "
-        f"{messages}, from starting passes and from other programs. A stage held "
+        "messages, from starting passes and from other programs. A stage held "
         f"{_microbatches(max(run.held))} at most."
     )
 
