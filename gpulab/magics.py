@@ -350,17 +350,13 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
         An error is shown in the cell, with its line.
     """
     try:
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            _COMPILE.error(f"{line.strip()!r}: {error}")
-        options, others = _COMPILE.parse_known_args(words)
+        options, others = _COMPILE.parse_known_args(shlex.split(line))
         if options.o is not None and not options.o.isidentifier():
             _COMPILE.error(f"-o {options.o!r} is not a valid variable name")
         result = gpulab.kernels.compile_cuda(cell, options.arch, others, names=options.name)
         if options.o is not None:
             shell.user_ns[options.o] = result
-    except GpulabError as error:
+    except (GpulabError, ValueError) as error:  # the latter is shlex's, of a quote without its end
         print(error, file=sys.stderr)
         return None
     display(result)
