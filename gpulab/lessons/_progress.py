@@ -238,12 +238,12 @@ def policy() -> Policy:
     """Return the class's policy; with a setting that cannot be read, solutions are withheld and the
     message says why.
     """
-    chosen, named = os.environ.get("GPULAB_SOLUTIONS"), os.environ.get("GPULAB_CLASS")
+    chosen = os.environ.get("GPULAB_SOLUTIONS")
     message, where = "", "GPULAB_SOLUTIONS"
     try:
         if not chosen:
-            file = expanded("GPULAB_CLASS", named) if named else here() / ".gpulab" / "class.json"
-            if not named and not file.exists():
+            file = here() / ".gpulab" / "class.json"
+            if not file.exists():
                 return Policy("show", "")
             where = str(file)
             # which knows by its first bytes how Windows' own tools wrote it

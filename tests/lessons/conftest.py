@@ -12,7 +12,6 @@ def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "kept" / "progress.json"))
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
-    for name in ("GPULAB_SOLUTIONS", "GPULAB_CLASS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     know_this_machine()
     return tmp_path / "kept" / "progress.json"

@@ -135,18 +135,14 @@ def test_the_class_decides_about_solutions(
     assert out.replace(str(tmp_path), "HERE") == approved
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("GPULAB_SOLUTIONS", "withhold"), ("GPULAB_SOLUTIONS", "x" * 500), ("GPULAB_CLASS",
-    "none.json"), ("GPULAB_CLASS", "~nosuchuser/class.json")],
-)  # fmt: skip
+@pytest.mark.parametrize("value", ["withhold", "x" * 500])
 def test_an_environment_variable_decides_first(
-    variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A value that is none, and a file that is not there, withhold."""
+    """A value that is none withholds."""
     (tmp_path / ".gpulab").mkdir()
     (tmp_path / ".gpulab" / "class.json").write_text('{"solutions": "show"}')
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("GPULAB_SOLUTIONS", value)
     lessons.solution("02.8")
     out = capsys.readouterr().out
     assert ("withheld" in out, content.exercise("02.8").solution in out) == (True, False)
