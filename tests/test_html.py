@@ -34,6 +34,8 @@ SECOND = [
     "import os\n\nimport gpulab as gl",
     "gl.figures.access(gl.models.access_pattern(stride_elements=3))",
     "print(os.getcwd())",
+    "from IPython.display import SVG, Image, display\n\n"
+    "display(Image(data=b'not looked at', format='png', alt='a dot'), SVG('<svg/>'))",
 ]
 
 
@@ -127,6 +129,8 @@ def test_figures_have_data_and_words(site: Path) -> None:
     stored = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     assert stored
     assert all({"data", "layout"} <= set(json.loads(each)) for each in stored)
+    assert re.findall(r'<img alt="(.*?)" src="data:image/(\S+?);', text)[0] == ("a dot", "png")
+    assert "data:image/svg+xml;base64," in text
     drawn = re.findall(r'class="plot-here".*?style="height:(\d+)px"', text, re.DOTALL)
     assert list(map(int, drawn)) == [json.loads(each)["layout"]["height"] for each in stored]
 
