@@ -494,11 +494,9 @@ def class_predictions(room: Classroom) -> LabFigure:
         f"right{f'; {row.text}' if row.text else ''}."
         for row in rows
     )
-    count = len(room.students)
-    machines = f"{count} students' machines, as they report"
     evidence = Evidence(
         Badge.RECORDED,
-        machines if count != 1 else "1 student's machine, as it reports",
+        f"{plural(len(room.students), 'machine')}, as the students' machines report",
         date=max(student.report.date for student in room.students),
         command="gpulab report",
     )
