@@ -197,17 +197,7 @@ class StoppedError(GpulabError):
 
 
 class MeasurementError(GpulabError, RuntimeError):
-    """The function that was measured raised; its own error is the cause.
-
-    Attributes
-    ----------
-    partial : gpulab.timing.Measurement or None
-        What was measured until then; None if no sample was completed.
-    """
-
-    def __init__(self, message: str, partial: object = None) -> None:
-        super().__init__(message)
-        self.partial = partial
+    """The function that was measured raised; its own error is the cause."""
 
 
 class RecordingError(GpulabError, ValueError):

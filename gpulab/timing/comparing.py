@@ -14,11 +14,11 @@ from gpulab import _validate, workloads
 from gpulab import devices as _devices
 from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
-from gpulab.errors import InputError, StoppedError, kind_of, shown
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import agreement, work_arrays
 from gpulab.timing.measurement import Comparison, ComparisonRow, Measurement
-from gpulab.timing.measuring import Job, checked_limits, in_turns
+from gpulab.timing.measuring import SAMPLING_RULES, Job, in_turns
 from gpulab.timing.notes import no_interval, ordered
 from gpulab.timing.sampling import Limits, Progress, Stop
 from gpulab.timing.statistics import paired_ratio, ratio_interval
@@ -30,6 +30,7 @@ Functions = Mapping[str, Callable[..., Any]]
 _Compared = tuple[str, dict[str, Job], Workload | None]
 
 
+@_validate.arguments(**SAMPLING_RULES, tolerance=_validate.positive)
 def compare(
     work: str | Workload | Callable[..., Any] | Functions,
     *args: Any,
@@ -40,8 +41,8 @@ def compare(
     deadline: float = 2.0,
     tolerance: float | None = None,
     clock: Callable[[], float] | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
     conditions: Callable[[], Readings] | None = None,
     **params: Any,
 ) -> Comparison:
@@ -98,16 +99,13 @@ def compare(
     >>> [row.name for row in c.rows]
     ['method', 'function']
     """
-    limits = checked_limits("compare", relative_width, deadline, progress, stop)
-    if tolerance is not None:
-        tolerance = _validate.positive("compare", "tolerance", tolerance)
     return compare_within(
-        limits,
+        Limits(relative_width, deadline, progress, stop),
         work,
         args,
         devices=devices,
         dtype=dtype,
-        transfer=_validate.flag("compare", "transfer", transfer),
+        transfer=transfer,
         tolerance=tolerance,
         clock=clock,
         conditions=conditions,
@@ -129,17 +127,12 @@ def compare_within(
     params: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compare within limits that were checked."""
-    if limits.stop():
-        raise StoppedError(
-            "compare: stopped before anything ran; there is nothing to report. Run it again."
-        )
     limits.say(0.0, "making inputs")
     read = _validate.clock("compare", clock) or time.perf_counter
     parameters = {"dtype": dtype, **(params or {})}
     label, jobs_by_name, workload = _gather(work, args, devices, read, parameters)
     jobs, notes, agreement_notes = list(jobs_by_name.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
-    scripted = _validate.callback("compare", "conditions", conditions)
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
@@ -163,15 +156,14 @@ def compare_within(
         agreement_notes.extend(found)
 
     measurements = in_turns(
+        "compare",
         jobs,
         limits,
         first_calls,
         notes,
-        "compare: stopped before every row had a sample; there is nothing to compare. Run it "
-        "again.",
         transfer=transfer,
         is_live=clock is None,
-        scripted=scripted,
+        scripted=conditions,
     )
     count = plural(len(measurements[0].samples_seconds), "sample")
     limits.say(1.0, f"{label}: {count} of each")

@@ -11,9 +11,7 @@ import functools
 import gc
 import math
 import sys
-import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +31,6 @@ from gpulab.errors import (
     StoppedError,
     kind_of,
     message_of,
-    shown,
 )
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import notes, turns, work_arrays
@@ -51,7 +48,6 @@ from gpulab.timing.sampling import (
 from gpulab.units import format_seconds, plural
 
 T = TypeVar("T")
-_NARROWEST = 1e-30  # of the widths that can be asked for: none is reached before the deadline
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
 # needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
@@ -69,6 +65,30 @@ _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 _OTHER_SWITCHES = {"cupy", "jax", "tensorflow"}  # libraries that do not look at PyTorch's
 
 
+_AMOUNT = functools.partial(_validate.within, advice="Leave it out if it is not known.")
+# The rules for what ``measure`` and ``compare`` both take; the narrowest width is never reached
+# before the deadline.
+SAMPLING_RULES: dict[str, Callable[[str, str, Any], Any]] = {
+    "relative_width": functools.partial(
+        _validate.within,
+        low=1e-30,
+        high=1.0,
+        advice="Pass a share of the median, such as 0.02 for an interval of 2 %.",
+    ),
+    "deadline": _validate.deadline,
+    "progress": _validate.hook,
+    "stop": _validate.hook,
+    "transfer": _validate.flag,
+    "conditions": _validate.callback,
+}
+
+
+@_validate.arguments(
+    **SAMPLING_RULES,
+    cold=_validate.flag,
+    flops=_AMOUNT,
+    nbytes=_AMOUNT,
+)
 def measure(
     fn: Callable[..., Any],
     *args: Any,
@@ -81,8 +101,8 @@ def measure(
     nbytes: float | None = None,
     clock: Callable[[], float] | None = None,
     label: str | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
     conditions: Callable[[], Readings] | None = None,
 ) -> Measurement:
     """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and notes on
@@ -140,7 +160,7 @@ def measure(
     OutOfMemoryError
         If ``fn`` ran out of memory.
     MeasurementError
-        If ``fn`` raised; ``.partial`` holds what was measured until then.
+        If ``fn`` raised.
     StoppedError
         If ``stop`` said so before there was a sample.
 
@@ -151,88 +171,44 @@ def measure(
     >>> m.device, m.median_seconds < m.first_call_seconds * 100
     ('cpu', True)
     """
-    if isinstance(fn, str):
-        raise InputError(
-            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) "
-            "for a catalogue workload, or gl.workloads.get(name)."
-        )
     if not callable(fn):
         raise InputError(
             f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
-            "gl.measure(f, x), not gl.measure(f(x))."
+            'gl.measure(f, x), not gl.measure(f(x)); for a catalogue workload gl.compare("matmul").'
         )
-    limits = checked_limits("measure", relative_width, deadline, progress, stop)
-    for name, value in (("flops", flops), ("nbytes", nbytes)):
-        if value is not None:
-            advice = "Leave it out if it is not known."
-            _validate.within("measure", name, value, advice=advice)
-    if label is not None and not isinstance(label, str):
-        raise InputError(
-            f"measure: label={shown(label)}; expected text. Leave it out to use the function's "
-            "name."
-        )
+    limits = Limits(relative_width, deadline, progress, stop)
     where = _devices.find(device) if device is not None else work_arrays.device_of(fn, args)
     job = Job(
         fn=fn,
         args=args,
         device=where or Device("cpu"),
         is_named=device is not None,
-        label=label or work_arrays.label_of(fn),
+        label=str(label or work_arrays.label_of(fn)),
         clock=_validate.clock("measure", clock) or time.perf_counter,
         flops=flops,
         nbytes=nbytes,
     )
-    if limits.stop():
-        raise StoppedError(
-            f"measure: stopped before {job.label} was called; there is nothing to report. Run it "
-            "again."
-        )
-
     (m,) = in_turns(
+        "measure",
         [job],
         limits,
-        lambda: job.attempt(job.first_call),
+        functools.partial(job.attempt, job.first_call),
         job.notes,
-        f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it "
-        "again.",
-        transfer=_validate.flag("measure", "transfer", transfer),
-        cold=_validate.flag("measure", "cold", cold),
+        transfer=transfer,
+        cold=cold,
         is_live=clock is None,
-        scripted=_validate.callback("measure", "conditions", conditions),
+        scripted=conditions,
     )
     limits.say(1.0, f"{job.label}: {plural(len(m.samples_seconds), 'sample')}")
     return m
 
 
-def checked_limits(
-    function: str,
-    relative_width: float,
-    deadline: float,
-    progress: Progress | None,
-    stop: Stop | None,
-) -> Limits:
-    """Return the limits that a caller requested.
-
-    Raises
-    ------
-    InputError
-        If a number is not positive, the width more than the whole, the deadline more than a day,
-        or a callback is no function or raises.
-    """
-    advice = "Pass a share of the median, such as 0.02 for an interval of 2 %."
-    width = _validate.within(function, "relative_width", relative_width, _NARROWEST, 1.0, advice)
-    say = _validate.callback(function, "progress", progress)
-    ask = _validate.callback(function, "stop", stop)
-    limits = Limits(width, _validate.deadline(function, "deadline", deadline))
-    return limits._replace(say=say or limits.say, stop=ask or limits.stop)
-
-
 def in_turns(
+    function: str,
     jobs: list[Job],
     limits: Limits,
-    first_calls: Callable[[], None],
+    first_calls: Callable[[], Any],
     turn_notes: list[Note],
-    nothing_yet: str,
     *,
     transfer: bool,
     cold: bool = False,
@@ -243,6 +219,8 @@ def in_turns(
 
     Parameters
     ----------
+    function : str
+        The public function that messages begin with.
     jobs : list of Job
     limits : Limits
         The deadline and the patience are those of each job.
@@ -250,8 +228,6 @@ def in_turns(
         Makes the first call of every job, once their devices' turns are held.
     turn_notes : list of Note
         Gets those on waiting for the turns.
-    nothing_yet : str
-        The error's sentence where it is stopped before every job has a sample.
     transfer, cold : bool
         As in ``measure``.
     is_live : bool
@@ -260,12 +236,18 @@ def in_turns(
         Gives the counters, for tests.
     """
     clock, count = jobs[0].clock, len(jobs)
+    stopped = StoppedError(
+        f"{function}: stopped before {' and '.join(job.label for job in jobs)} had one sample; "
+        "there is nothing to report. Run it again."
+    )
+    if limits.stop():
+        raise stopped
     read: Callable[..., Any] = conditions.read if is_live else lambda *_: None
     if scripted is not None:
         read = lambda *_: scripted()  # noqa: E731
     together = limits._replace(deadline=count * limits.deadline, patience=count * limits.patience)
     with ExitStack() as stack:
-        collections = stack.enter_context(calm_collector(clock))
+        stack.enter_context(calm_collector())
         if is_live:
             turns.take(jobs, stack, turn_notes, limits)
         copies = [job.attempt(job.with_copies) for job in jobs if transfer]
@@ -276,7 +258,6 @@ def in_turns(
         before, made = [read(job.device, None) for job in jobs], jobs[0].calls
         loops = [job.attempt(job.loops, limits, cold) for job in jobs]
         runs = [functools.partial(job.run, run) for job, (run, _) in zip(jobs, loops, strict=True)]
-        collections.clear()
         samples = sample_in_turns(
             runs,
             clock,
@@ -285,12 +266,12 @@ def in_turns(
             together._replace(span=(0.05, 0.7 if transfer else 0.99)),
         )
         if any(len(one.samples_seconds) == 0 for one in samples):
-            raise StoppedError(nothing_yet)
+            raise stopped
         # all of them before any note: what a note asks of the machine takes time
         after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
         for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += notes.of_sampling(
-                job, one, limits, first, last, collections, alone=count == 1, cold=cold
+                job, one, limits, first, last, alone=count == 1, cold=cold
             )
         # after all notes: more calls are made, and more may be collected meanwhile
         for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
@@ -345,8 +326,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
     samples, stopped = [np.zeros(0)] * len(jobs), limits.stop()
     if not stopped:
         runs: list[Run] = [
-            functools.partial(job.run, copy, keep=False)
-            for job, copy in zip(jobs, copies, strict=True)
+            functools.partial(job.run, copy) for job, copy in zip(jobs, copies, strict=True)
         ]
         warm = [run(1)[1] for run in runs]
         limits = limits._replace(deadline=_TRANSFER_SHARE * limits.deadline, span=(0.7, 0.99))
@@ -357,22 +337,16 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
         # unless the sampling before them was stopped already
         if stopped and all(note.code != "stopped" for note in job.notes):
             sentence = (
-                "stopped before the call with both copies was timed, so that time is missing. Run "
-                "it again to get it."
+                f"the call with both copies was stopped after {plural(len(taken), 'sample')}; its "
+                "time is based on these, and missing where there are none. Run it again for more."
             )
-            if len(taken):
-                sentence = (
-                    "the call with both copies was stopped after "
-                    f"{plural(len(taken), 'sample')}; its time is based on these. Run it again for "
-                    "more."
-                )
             job.notes.append(Note("stopped", sentence))
     return [float(np.median(taken)) if len(taken) else None for taken in samples]
 
 
 @dataclass
 class Job:
-    """One running measurement: the work, how to wait for it, and the samples so far."""
+    """One running measurement: the work, how to wait for it, and what was noted so far."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -389,9 +363,6 @@ class Job:
     # waits for a result, where waiting for the device is not enough
     finish: Callable[[Any], Any] | None = None
     elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
-    # Every sample taken, three numbers each: calls, and the seconds until they had returned and
-    # until they were finished. The sampler thins its samples out, and an error would lose them.
-    readings: array[float] = field(default_factory=lambda: array("d"))
     notes: list[Note] = field(default_factory=list)
     energy: tuple[float, float] | None = None  # joules per call, and how far they may be off
 
@@ -487,7 +458,6 @@ class Job:
             if (done and self.clock() - begin >= most) or limits.stop():
                 break
             self.warm_seconds = min(self.warm_seconds, self.run(loops[0], 1)[1])
-        del self.readings[:]  # should a call raise until here, these are what was measured
         return (single(work_arrays.cache_flusher(self.device))[0], None) if cold else loops
 
     def with_copies(self) -> Run:
@@ -519,31 +489,15 @@ class Job:
 
         return run
 
-    def run(self, loop: Run, calls: int, keep: bool = True) -> tuple[float, float]:
-        """Run a loop, count its calls and keep its times, so that an error can say which call and
-        lose nothing.
-
-        Not ``keep``, the times are of something else (the call with both copies) and must not pass
-        for the call's.
-        """
+    def run(self, loop: Run, calls: int) -> tuple[float, float]:
+        """Run a loop and count its calls, so that an error can say which one it was."""
         self.calls += calls
-        times = self.attempt(loop, calls)
-        if keep:
-            self.readings.extend((calls, *times))
-        return times
-
-    def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return how many calls the newest sample has, and launched and finished seconds per call
-        of all samples of that size.
-        """
-        calls, launched, finished = np.array(self.readings).reshape(-1, 3).T
-        same = calls == calls[-1]
-        return int(calls[-1]), launched[same] / calls[-1], finished[same] / calls[-1]
+        return self.attempt(loop, calls)
 
     def attempt(self, work: Callable[..., T], *args: Any) -> T:
         """Return what ``work(*args)`` gives. An error of the measured function becomes one of
-        gpulab's that says which call it was; its cause is kept, and so are the samples. What is
-        gpulab's already, and an interrupt, passes.
+        gpulab's that says which call it was; its cause is kept. What is gpulab's already, and an
+        interrupt, passes.
         """
         try:
             return work(*args)
@@ -552,29 +506,10 @@ class Job:
         except Exception as error:
             which = f"in call {self.calls}" if self.calls else "before the first call"
             doing = f"measure: {self.label} on {self.device} failed {which}"
-            raise _devices.translate(error, doing) or self._failure(error, which) from error
-
-    def _failure(self, error: Exception, which: str) -> MeasurementError:
-        """Return the error that says in which call the function raised, with what was measured
-        before.
-        """
-        partial, kept = None, "no sample was completed before"
-        if self.readings:
-            calls, launches, samples = self.of_last_size()
-            count = plural(len(samples), "sample")
-            reason = (
-                f"the function raised after {count}, {format_seconds(float(samples.sum()))} in all"
-            )
-            starts = np.zeros(len(samples))
-            sampled = Sampled(samples, launches, starts, None, calls, "stopped", reason, 0.0)
-            self.notes.append(notes.no_interval(reason))
-            partial = _measurement(self, sampled, None, cold=False)
-            kept = f"{count} taken before {'is' if len(samples) == 1 else 'are'} in .partial"
-        return MeasurementError(
-            f"measure: {self.label} raised {type(error).__name__} ({message_of(error)}) {which}; "
-            f"expected every call to return. Fix the function and measure again; {kept}.",
-            partial,
-        )
+            raise _devices.translate(error, doing) or MeasurementError(
+                f"measure: {self.label} raised {type(error).__name__} ({message_of(error)}) "
+                f"{which}; expected every call to return. Fix the function and measure again."
+            ) from error
 
 
 def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) -> Measurement:
@@ -617,29 +552,18 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
 
 
 @contextmanager
-def calm_collector(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[float]]:
+def calm_collector() -> Iterator[None]:
     """Keep the garbage collector from walking all that was imported before: its long pauses are not
     the work's.
 
     Garbage that the work makes is collected as ever. Where somebody froze objects already, they
-    stay frozen. Gives a list that grows by the seconds of each collection in another thread, which
-    stops this one too.
+    stay frozen.
     """
-    frozen, here, begun = gc.get_freeze_count(), threading.get_ident(), [0.0]
-    seconds: list[float] = []
-
-    def watch(phase: str, _: Any) -> None:
-        if phase == "start":
-            begun[0] = clock()
-        elif threading.get_ident() != here:
-            seconds.append(clock() - begun[0])
-
-    if not frozen:
-        gc.freeze()
-    gc.callbacks.append(watch)
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
     try:
-        yield seconds
+        yield
     finally:
-        gc.callbacks.remove(watch)
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()

@@ -106,7 +106,7 @@ _CACHE_ROOM = 2.0
 
 def ordered(notes: list[Note]) -> tuple[Note, ...]:
     """Return the notes, gravest first, no sentence twice."""
-    return tuple(dict.fromkeys(sorted(notes, key=lambda note: _ORDER.index(note.code))))
+    return tuple(dict.fromkeys(note for code in _ORDER for note in notes if note.code == code))
 
 
 def of_sampling(
@@ -115,52 +115,33 @@ def of_sampling(
     limits: Limits,
     before: Readings | None,
     after: Readings | None,
-    collections: list[float],
     *,
     alone: bool,
     cold: bool,
 ) -> list[Note]:
-    """Return the notes that the samples, the garbage collections meanwhile, the machine's counters
-    and the rates give.
+    """Return the notes that the samples, the machine's counters and the rates give.
 
     Not ``alone``, others were called between the samples; ``cold``, each call found the caches
     empty.
     """
     samples, calls = sampled.samples_seconds, sampled.calls_per_sample
-    median, starts = float(np.median(samples)), sampled.sample_starts_seconds
-    notes, window = [], None
+    median, notes, window = float(np.median(samples)), [], None
     if before is not None and after is not None:
         notes = conditions.from_readings(before, after)
         window = Window.between(before, after)
-    _, _, walls = job.of_last_size()
-    # The time between samples that the samples themselves do not fill; where they were thinned out,
-    # what is unusual in it. Where turns are taken, what lies between two samples is another row's
-    # call: one that waits is no stop of this row's.
-    gaps = np.zeros(0)
-    if alone and len(samples) > 1:
-        thinned = 3.0 * np.median(np.diff(starts))
-        filled = (samples[:-1] + sampled.overhead_seconds) * calls
-        gaps = np.maximum(np.diff(starts) - (filled if sampled.kept_every == 1 else thinned), 0.0)
-    elapsed, collected = float(np.ptp(starts) + walls[-1] * calls), sum(collections)
-    if collected and collected >= max(SHARE * elapsed, _LEAST_STOP_SECONDS):
-        sentence = (
-            "another thread's garbage collection stopped this one "
-            f"{plural(len(collections), 'time')}, the longest {format_seconds(max(collections))}, "
-            f"{percent(collected / elapsed)} of the time in total. That thread makes objects, "
-            "perhaps in cycles; end it, and measure again."
-        )
-        notes.append(Note("stalled", sentence))
-    else:
-        notes += _stalled(walls * calls, gaps, window)
+    # Where turns are taken, what lies between two samples is another row's call: one that waits is
+    # no stop of this row's.
+    gaps = sampled.gaps_seconds if alone else np.zeros(0)
+    notes += _stalled(sampled.walls_seconds, gaps, window)
     notes += _unstable(samples, limits.relative_width)
     extra = job.first_seconds - median
-    if job.first_seconds >= _FIRST_CALL_RATIO * median and extra >= _FIRST_CALL_EXTRA_SECONDS:
-        ratio = ""
-        if median > 0:
-            ratio = f", {job.first_seconds / median:.0f} times as much as the later ones"
+    is_slow = 0 < _FIRST_CALL_RATIO * median <= job.first_seconds
+    if is_slow and extra >= _FIRST_CALL_EXTRA_SECONDS:
         sentence = (
-            f"the first call took {format_seconds(job.first_seconds)}{ratio} (compiling, loading, "
-            "allocating). It is not in the median; count it if you call the function only once."
+            f"the first call took {format_seconds(job.first_seconds)}, "
+            f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
+            "loading, allocating). It is not in the median; count it if you call the function only "
+            "once."
         )
         notes.append(Note("slow-first-call", sentence))
     if sampled.stopped_by == "stopped":
@@ -528,11 +509,10 @@ def _levels(device: Device, refresh: bool) -> tuple[MemoryLevel, ...]:
     stated = devices.spec(device).levels
     if not device.is_cpu and all(level.bytes_per_second is not None for level in stated):
         return stated
-    measured: dict[str, float] = {}  # the highest of both
-    for again in (False, True) if refresh else (False,):
-        for level in devices.ceilings(device, refresh=again).levels:
-            found = level.bytes_per_second or math.inf
-            measured[level.name] = max(found, measured.get(level.name, 0.0))
+    measured = {
+        level.name: level.bytes_per_second or math.inf
+        for level in devices.ceilings(device, refresh=refresh).levels
+    }
     levels = []
     for level in stated:
         room = _DRAM_ROOM if level is stated[-1] else _CACHE_ROOM

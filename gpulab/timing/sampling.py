@@ -97,8 +97,6 @@ class Sampled(NamedTuple):
         never negative.
     launch_seconds : ndarray, shape (n,), float64
         Seconds per call until the last call had returned, likewise.
-    sample_starts_seconds : ndarray, shape (n,), float64
-        Clock reading before each sample.
     interval_seconds : (float, float) or None
         A 95 % interval of the median, never narrower than the clock's tick allows; None where no
         honest interval can be given.
@@ -109,22 +107,19 @@ class Sampled(NamedTuple):
         "precision", "deadline" or "stopped".
     no_interval_reason : str or None
         One sentence, where ``interval_seconds`` is None.
-    overhead_seconds : float
-        What was removed from each sample, per call.
-    kept_every : int
-        One of every ``kept_every`` samples was kept, chosen at random: 1, or more where more than
-        8,192 samples were taken.
+    walls_seconds, gaps_seconds : ndarray, shape (m,) and (m - 1,), float64
+        Of every sample taken (beyond 8,192 not all are in ``samples_seconds``): seconds of all its
+        calls, with the loop's and the clock's own time; and from its end to the next one's start.
     """
 
     samples_seconds: np.ndarray
     launch_seconds: np.ndarray
-    sample_starts_seconds: np.ndarray
     interval_seconds: Interval | None
     calls_per_sample: int
     stopped_by: str
     no_interval_reason: str | None
-    overhead_seconds: float
-    kept_every: int = 1
+    walls_seconds: np.ndarray
+    gaps_seconds: np.ndarray
 
 
 def sample_in_turns(
@@ -286,40 +281,40 @@ class _Column:
         if self.empty is not None and wanted and len(self._empties) < MOST_KEPT:
             self._empties.append(self.empty(self.calls))
 
-    def _kept(self) -> tuple[np.ndarray, int]:
-        """Return at most 8,192 samples as rows, and how many samples each stands for: one of every
-        two (three, ...), drawn at random, because always the first would miss half of what
-        alternates.
+    def _kept(self) -> np.ndarray:
+        """Return at most 8,192 samples as rows: one of every two (three, ...), drawn at random,
+        because always the first would miss half of what alternates.
         """
         rows = np.asarray(self.samples).reshape(-1, 3)  # what is drawn from it is a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))
         places = np.arange(len(rows) // every) * every
-        return rows[places + np.random.default_rng(0).integers(every, size=len(places))], every
+        kept: np.ndarray = rows[places + np.random.default_rng(0).integers(every, size=len(places))]
+        return kept
 
     def is_too_short(self) -> bool:
         """Return whether the samples are too short for the clock's tick, as they show it."""
         self.tick = self.tick_per_call() * self.calls
-        middle = float(np.median(self._kept()[0][:, 1]))
+        middle = float(np.median(self._kept()[:, 1]))
         return middle < min(self.ticks * self.tick, self.longest)
 
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
-        samples = self._per_call()[1]
+        _, samples = self._per_call()
         allowed = relative_width * float(np.median(samples)) - 2 * self.tick_per_call()
         return allowed > 0 and is_precise(samples, allowed / float(np.median(samples)))
 
-    def _per_call(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return the seconds of each sample until returned and until finished, per call, and how
-        much the empty loop took of the latter.
+    def _per_call(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seconds of each sample until returned and until finished, per call, without
+        those of the empty loop.
         """
-        calls = max(self.calls, 1)
         empty = np.median(np.array(self._empties or [(0.0, 0.0)]), axis=0)
-        launched, finished = np.maximum((self._kept()[0][:, :2] - empty) / calls, 0.0).T.copy()
-        return launched, finished, float(empty[1]) / calls
+        launched, finished = self._kept()[:, :2].T - empty[:, None]
+        calls = max(self.calls, 1)
+        return np.maximum(launched / calls, 0.0), np.maximum(finished / calls, 0.0)
 
     def tick_per_call(self) -> float:
         """Return how far a sample may be off because the clock ticks: by one tick at most."""
-        rows, _ = self._kept()
+        rows = self._kept()
         readings = np.unique(rows[:, 1])
         _, newest, start = rows[-1]
         rounding = 8 * float(np.spacing(start + newest))
@@ -333,8 +328,8 @@ class _Column:
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
-        launched, samples, overhead = self._per_call()
-        rows, every = self._kept()
+        launched, samples = self._per_call()
+        _, walls, starts = np.array(self.samples).reshape(-1, 3).T
         interval, reason = median_interval(samples)
         if interval is not None:
             tick = self.tick_per_call()
@@ -349,13 +344,12 @@ class _Column:
         return Sampled(
             samples_seconds=samples,
             launch_seconds=launched,
-            sample_starts_seconds=rows[:, 2],
             interval_seconds=interval,
             calls_per_sample=max(self.calls, 1),
             stopped_by=stopped_by,
             no_interval_reason=reason,
-            overhead_seconds=overhead,
-            kept_every=every,
+            walls_seconds=walls,
+            gaps_seconds=np.maximum(np.diff(starts) - walls[:-1], 0.0),
         )
 
 

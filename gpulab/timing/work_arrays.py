@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,26 +133,15 @@ def device_of_values(values: Iterable[Any], named: Device | None = None) -> Devi
 
 
 def array_bytes(*values: Any, beside: Any = ()) -> int:
-    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a
-    broadcast axis has length 1.
+    """Return the bytes of all arrays in the values; an array given twice counts once.
 
     What is ``beside`` them too, such as an argument that is also the result, does not count.
     """
     distinct = {id(array): (array, owner) for array, owner in arrays_in(values)}
     counted = {id(array) for array, _ in arrays_in(beside)}
-    return sum(_own_bytes(*pair) for key, pair in distinct.items() if key not in counted)
-
-
-def _own_bytes(array: Any, owner: _backends.Backend) -> int:
-    if owner.immutable:  # neither strides nor broadcast axes
-        return owner.nbytes(array)
-    layout = getattr(array, "layout", None)
-    # sparse tensors have no strides; what they hold is theirs to say
-    if layout is not None and str(layout) != "torch.strided":
-        return 0
-    strides = array.stride() if layout is not None else array.strides
-    lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
-    return int(math.prod(lengths)) * int(array.itemsize)
+    return sum(
+        owner.nbytes(array) for key, (array, owner) in distinct.items() if key not in counted
+    )
 
 
 def dtypes_in(*values: Any) -> tuple[str, ...]:
@@ -193,18 +181,14 @@ def refuse_promise(label: str, result: Any) -> None:
     """Raise InputError where a call gave only the promise of work: nothing has been computed, so
     there is nothing to time.
     """
-    if inspect.isasyncgen(result):
-        what, way = "generator", "a function that runs it to its end"
-    elif inspect.isgenerator(result) or isinstance(result, (map, filter)):
-        what, way = type(result).__name__, f"lambda: list({label}(...))"
-    elif inspect.iscoroutine(result):
-        result.close()
-        what, way = "coroutine", f"lambda: asyncio.run({label}(...)), outside a notebook's own loop"
-    else:
+    if inspect.iscoroutine(result):
+        result.close()  # else Python warns that nobody waited for it
+    elif not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType, map, filter)):
         return
     raise InputError(
-        f"measure: {label} returned a {what}, so its work was not done; expected a function that "
-        f"does it. Measure {way}."
+        f"measure: {label} returned a {type(result).__name__}, so its work was not done; expected "
+        f"a function that does it. Measure lambda: list({label}(...)), or asyncio.run({label}(...))"
+        " outside of a notebook."
     )
 
 

@@ -25,7 +25,7 @@ from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.timing.comparing import compare_within
-from gpulab.timing.measuring import checked_limits
+from gpulab.timing.sampling import Limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
 from gpulab.training import backend_switches
 from gpulab.training.backend_switches import Generators
@@ -161,9 +161,9 @@ def _in_turns(
     """
     longest = max(one.seconds(data) for one in both)
     turns = min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest))
-    limits = checked_limits("compare_scripts", _WIDTH, turns, None, None)
+    seconds = _validate.deadline("compare_scripts", "deadline", turns)
     return compare_within(
-        limits._replace(fewest=FEWEST_SAMPLES, patience=deadline),
+        Limits(_WIDTH, seconds, fewest=FEWEST_SAMPLES, patience=deadline),
         {one.name: one.timed(data) for one in both},
         (),
         devices=[str(where)],

@@ -7,7 +7,6 @@ import itertools
 import math
 import types
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gpulab as gl
@@ -174,7 +173,7 @@ def test_any_times_give_a_consistent_result(
 def test_an_error_in_the_function_keeps_its_kind_and_its_samples(
     raised: BaseException, expected: type[BaseException], call: int
 ) -> None:
-    """The call is named, the cause kept, and the samples before it are in ``.partial``."""
+    """The call is named, and the cause kept."""
     clock = Clock()
 
     def fail_in_time(n: int) -> float:
@@ -187,31 +186,6 @@ def test_an_error_in_the_function_keeps_its_kind_and_its_samples(
     assert caught.value is raised or caught.value.__cause__ is raised
     if expected is MeasurementError:
         assert f"in call {call};" in str(caught.value)
-        partial = caught.value.partial
-        kept = [] if partial is None else [*partial.samples_seconds]
-        assert kept == pytest.approx([1e-3] * len(kept))
-        assert min(1, call - 2) <= len(kept) <= max(0, call - 2)  # the first call is no sample
-
-
-@pytest.mark.parametrize("run", [gl.measure, gl.compare])
-def test_an_error_among_the_copies_leaves_the_times_of_the_call(run: Callable[..., Any]) -> None:
-    """1 ms alone, 3 ms on a copy, and the ninth of those raises: what is kept took 1 ms."""
-    clock, x = Clock(), np.ones(4)
-    copied = [-1 if run is gl.compare else 0]  # the float64 run has a copy of its own
-
-    def work(a: np.ndarray) -> np.ndarray:
-        copied[0] += a is not x
-        if copied[0] == 9:
-            raise ValueError("no more paper")
-        clock.now += 1e-3 if a is x else 3e-3
-        return a
-
-    with pytest.raises(MeasurementError) as caught:
-        run(
-            work, x, clock=clock, transfer=True, **({} if run is gl.measure else {"devices": "cpu"})
-        )
-    assert caught.value.partial.samples_seconds == pytest.approx(1e-3)
-    assert len(caught.value.partial.samples_seconds) >= 60
 
 
 def test_both_copies_are_of_the_arrays_alone() -> None:
@@ -348,21 +322,6 @@ def test_the_machines_counters_give_notes() -> None:
     found = [m.energy, short.energy, *(row.measurement.energy for row in two.rows)]
     assert found == ["100 mJ ± 14.6 mJ", "not available", "100 mJ ± 10.0 mJ", "300 mJ ± 29.9 mJ"]
     assert short.has_note("skipped")
-
-
-def test_garbage_of_another_thread_is_noted() -> None:
-    """Its collection stops this thread for 5 ms in each call of 6 ms."""
-    clock = Clock()
-
-    def stop(phase: str, info: Any) -> None:
-        clock.now += 5e-3 * (phase == "stop")
-
-    gc.callbacks.append(stop)
-    with ThreadPoolExecutor(1) as other:
-        work = clock.takes(1e-3, lambda: other.submit(gc.collect).result())
-        m = gl.measure(work, clock=clock, deadline=0.2, device="cpu")
-    gc.callbacks.remove(stop)
-    assert "the longest 5.00 ms, 83 % of the time" in m.notes[0].sentence
 
 
 def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
