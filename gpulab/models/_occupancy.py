@@ -22,13 +22,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._validate import whole, word
-from gpulab.errors import InputError, LaunchError, shown
+from gpulab._validate import arguments, whole, word
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
@@ -531,6 +532,19 @@ class Occupancy(Result):
         return (f"one SM of {self.compute_capability}", "one block takes", "blocks allowed"), rows
 
 
+@arguments(
+    threads_per_block=partial(
+        whole, low=1, high=MAX_THREADS_PER_BLOCK, advice="Use more blocks of fewer threads."
+    ),
+    registers_per_thread=partial(
+        whole,
+        low=0,
+        high=MAX_REGISTERS_PER_THREAD,
+        advice="The compiler spills what does not fit.",
+    ),
+    shared_bytes_per_block=partial(whole, low=0, high=_LARGEST),
+    barriers_per_block=partial(whole, low=0, high=MAX_BARRIERS_PER_BLOCK),
+)
 def occupancy(
     threads_per_block: int,
     registers_per_thread: int,
@@ -564,8 +578,6 @@ def occupancy(
 
     Raises
     ------
-    LaunchError
-        If the block or a thread's registers are larger than any device allows.
     InputError
         If an argument is not a whole number in its range, or the compute capability is not known.
 
@@ -584,30 +596,11 @@ def occupancy(
     '4 blocks. With at most 48 registers per thread, 5 blocks fit (62.5 %).'
     """
     sm = sm_limits(compute_capability)
-    threads = whole("occupancy", "threads_per_block", threads_per_block, 1, _LARGEST)
-    registers = whole("occupancy", "registers_per_thread", registers_per_thread, 0, _LARGEST)
-    if threads > MAX_THREADS_PER_BLOCK:
-        raise LaunchError(
-            f"occupancy: a block of {threads:,} threads; expected at most 1,024. Use more blocks "
-            "of fewer threads."
-        )
-    if registers > MAX_REGISTERS_PER_THREAD:
-        raise LaunchError(
-            f"occupancy: {registers:,} registers per thread; expected at most 255. The compiler "
-            "spills what does not fit."
-        )
-    shared = whole("occupancy", "shared_bytes_per_block", shared_bytes_per_block, 0, _LARGEST)
-    barriers = whole(
-        "occupancy", "barriers_per_block", barriers_per_block, 0, MAX_BARRIERS_PER_BLOCK
-    )
-    table = occupancy_table(
-        threads, registers, shared, sm.compute_capability, barriers_per_block=barriers
-    )
+    launch = threads_per_block, registers_per_thread, shared_bytes_per_block
+    table = occupancy_table(*launch, sm.compute_capability, barriers_per_block=barriers_per_block)
     return Occupancy(
-        threads,
-        registers,
-        shared,
-        barriers,
+        *launch,
+        barriers_per_block,
         allowed={
             name: int(blocks)
             for name, blocks in table.blocks_by_resource.items()
@@ -671,11 +664,6 @@ def occupancy_sweep(
     }
     usual = np.arange(*ranges[word("occupancy_sweep", "axis", axis, AXES)])
     tried = usual if values is None else _whole_array(axis, values, 0, _LARGEST)
-    if tried.ndim != 1 or not tried.size:
-        raise InputError(
-            f"occupancy_sweep: values has the shape {tried.shape}; expected a list of at least "
-            "one. Pass whole numbers."
-        )
     return tried, table_of(launch, **{axis: tried})
 
 

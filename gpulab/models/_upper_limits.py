@@ -15,10 +15,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from gpulab import devices, recordings
-from gpulab._validate import callback, flag, items, whole, within, word
+from gpulab._validate import arguments, callback, flag, items, positive, whole, within, word
 from gpulab.devices import datasheets, specs
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
@@ -46,9 +47,6 @@ KNOWN_ERROR = (
     "middle 80 %; on nvidia-h200 the recorded time is 1.8 times the model's in the median of 23 "
     "cases, 1.1 to 33 times in the middle 80 %"
 )
-# A millionth of an operation a call is no count; far smaller ones would make times of zero.
-_LEAST_COUNT = 1e-6
-
 _UNSTATED = "not stated for this device"
 _POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", "of the roof")
 CEILINGS = ("measured", "datasheet", "recorded")
@@ -296,6 +294,11 @@ class Roofline(Result):
             / self.memory_roof(memory).bytes_per_second
         )
 
+    @arguments(
+        flops=within,
+        nbytes=within,
+        seconds=partial(positive, advice="Pass the time that was measured."),
+    )
     def place(
         self,
         label: str,
@@ -333,12 +336,7 @@ class Roofline(Result):
             If a number is negative or not finite, there is no such roof, or a time comes without
             its evidence (or the other way round).
         """
-        if not isinstance(label, str):
-            raise InputError(
-                f"place: label={shown(label)}; expected text. Pass the words for the table."
-            )
-        work, traffic = _count("flops", flops), _count("nbytes", nbytes)
-        if not work and not traffic:
+        if not flops and not nbytes:
             raise InputError(
                 f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected at least one of the two. "
                 "Count it first."
@@ -350,24 +348,19 @@ class Roofline(Result):
                 f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both "
                 "or neither. Pass both."
             )
-        if seconds is not None and not within("place", "seconds", seconds):
-            raise InputError(
-                "place: seconds=0; expected a positive time. A call that takes no time was not "
-                "measured."
-            )
         if working_set_bytes != math.inf:
             within("place", "working_set_bytes", working_set_bytes)
         top, level = self.arithmetic_roof(arithmetic), self.memory_roof(memory, working_set_bytes)
-        computing, moving = work / top.flops_per_second, traffic / level.bytes_per_second
+        computing, moving = flops / top.flops_per_second, nbytes / level.bytes_per_second
         return RooflinePoint(
             label=label,
-            flops=work,
-            nbytes=traffic,
+            flops=flops,
+            nbytes=nbytes,
             arithmetic=top.name,
             memory=level.name,
             attainable_seconds=max(computing, moving),
             bound_by="memory" if moving > computing else "arithmetic",
-            seconds=None if seconds is None else float(seconds),
+            seconds=seconds,
             evidence=evidence if evidence is not None else _predicted(top, level),
         )
 
@@ -397,20 +390,12 @@ class Roofline(Result):
         InputError
             If these are not a workload and a measurement, or the roofline lacks that arithmetic.
         """
-        if not all(
-            hasattr(workload, name)
-            for name in ("label", "flops", "nbytes", "working_set_bytes", "dtype")
-        ):
+        is_timed = measurement is None or hasattr(measurement, "median_seconds")
+        if not hasattr(workload, "working_set_bytes") or not is_timed:
             raise InputError(
-                f"place_workload: {shown(workload)}; expected a workload. Pass "
-                'gl.workloads.get("matmul")(n=1024).'
-            )
-        if measurement is not None and not all(
-            hasattr(measurement, name) for name in ("median_seconds", "evidence")
-        ):
-            raise InputError(
-                f"place_workload: measurement={shown(measurement)}; expected the result of "
-                "gl.measure, or None. Pass one of these."
+                f"place_workload: {shown(workload)} with the measurement {shown(measurement)}; "
+                'expected a workload such as gl.workloads.get("matmul")(n=1024), and the result of '
+                "gl.measure or None. Pass these."
             )
         point = self.place(
             workload.label,
@@ -502,16 +487,6 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
     return found
 
 
-def _count(name: str, value: Any) -> float:
-    amount = within("place", name, value)
-    if 0.0 < amount < _LEAST_COUNT:
-        raise InputError(
-            f"place: {name}={shown(value)}; expected 0, or a count of one call. Pass whole "
-            "operations and bytes."
-        )
-    return amount
-
-
 def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
     assumed = "arithmetic and traffic overlap fully, each byte moves once, nothing else takes time"
     source = f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})"
@@ -520,6 +495,7 @@ def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
     return Evidence.modelled(assumed, source, error, device=top.evidence.device)
 
 
+@arguments(ceilings=partial(word, known=CEILINGS), refresh=flag, stop=callback)
 def roofline(
     device: Any = None,
     ceilings: str | None = None,
@@ -569,8 +545,6 @@ def roofline(
     >>> h200.place("axpy", flops=2e9, nbytes=12e9).bound_by
     'memory'
     """
-    if ceilings is not None:
-        word("roofline", "ceilings", ceilings, CEILINGS)
     if isinstance(device, recordings.Recording) and ceilings in (None, "recorded"):
         return _recorded(device)
     if ceilings == "recorded" or (
@@ -592,9 +566,7 @@ def roofline(
         ) from error
     if ceilings == "datasheet":
         return _stated(devices.spec(where))
-    shown_now = devices.ceilings(
-        where, refresh=flag("roofline", "refresh", refresh), stop=callback("roofline", "stop", stop)
-    )
+    shown_now = devices.ceilings(where, refresh=refresh, stop=stop)
     rates = {
         name: devices.Figure(rate, "the fastest matrix product, just measured")
         for name, rate in shown_now.flops_per_second.items()
@@ -677,8 +649,7 @@ Limit = Literal["weights", "cache", "arithmetic"]
 # bits of a weight as stored; a group of 32 codes shares a scale of 16 bits
 WEIGHT_BITS = {"float32": 32.0, "bfloat16": 16.0, "int8": 8.0, "int4": 4.5}
 CACHE_BITS = {"float32": 32.0, "bfloat16": 16.0, "float8": 8.0}
-_MOST = 10**8
-_IN_ITS_CONFIGURATION = "Take it from the model's configuration."
+_COUNT = partial(whole, low=1, high=10**8, advice="Take it from the model's configuration.")
 
 
 @dataclass(frozen=True)
@@ -719,19 +690,13 @@ class LanguageModel(Result):
     source: str = "your own figures"
 
     def __post_init__(self) -> None:
-        """Refuse what is no shape: counts are whole numbers from 1, and names are of one line."""
+        """Refuse what is no shape: counts are whole numbers from 1."""
         for name, kind in LanguageModel.__annotations__.items():
             value = getattr(self, name)
             if kind == "int":  # of NumPy's integers, Python's
-                value = whole("LanguageModel", name, value, 1, _MOST, _IN_ITS_CONFIGURATION)
-                object.__setattr__(self, name, value)
+                object.__setattr__(self, name, _COUNT("LanguageModel", name, value))
             elif kind == "bool":
                 flag("LanguageModel", name, value)
-            elif not isinstance(value, str) or not value.isprintable():
-                raise InputError(
-                    f"LanguageModel: {name} is {shown(value)}; expected a text of one line. "
-                    f"{_IN_ITS_CONFIGURATION}"
-                )
 
     @property
     def read_parameters(self) -> int:
@@ -841,6 +806,7 @@ class InferencePlan(Result):
         """New tokens of the whole batch."""
         return self.batch / self.step_seconds
 
+    @arguments(price_per_hour=within)
     def cost_per_million_tokens(self, price_per_hour: float) -> float:
         """Return the price of a million new tokens, in the currency of ``price_per_hour``.
 
@@ -849,7 +815,6 @@ class InferencePlan(Result):
         InputError
             If the price is not 0 or more.
         """
-        price_per_hour = within("cost_per_million_tokens", "price_per_hour", price_per_hour)
         return price_per_hour / 3600 / self.tokens_per_second * 1e6
 
     @property
@@ -891,6 +856,13 @@ class InferencePlan(Result):
         ]
 
 
+@arguments(
+    context=_COUNT,
+    batch=_COUNT,
+    weights=partial(word, known=WEIGHT_BITS),
+    cache=partial(word, known=CACHE_BITS),
+    memory_bytes=within,
+)
 def inference(
     model: LanguageModel | str,
     device: Any = None,
@@ -954,12 +926,7 @@ def inference(
             f"inference: model={shown(model)}; expected one of {', '.join(LANGUAGE_MODELS)}, or a "
             "LanguageModel. Pass one of these."
         )
-    bits = WEIGHT_BITS[word("inference", "weights", weights, WEIGHT_BITS)]
-    cache_bits = CACHE_BITS[word("inference", "cache", cache, CACHE_BITS)]
-    context = whole("inference", "context", context, 1, _MOST)
-    batch = whole("inference", "batch", batch, 1, _MOST)
-    if memory_bytes is not None:
-        memory_bytes = within("inference", "memory_bytes", memory_bytes)
+    bits = WEIGHT_BITS[weights]
     roofs = device if isinstance(device, Roofline) else roofline(device)
     formats = [roof.name for roof in roofs.arithmetic]
     arithmetic = "float32" if weights == "float32" or "bfloat16" not in formats else "bfloat16"
@@ -970,7 +937,7 @@ def inference(
         room = product_memory_bytes(roofs.device)
     stored = shape.parameter_count * bits / 8
     read = shape.read_parameters * bits / 8
-    own = shape.cache_bytes(context, cache_bits)
+    own = shape.cache_bytes(context, CACHE_BITS[cache])
     attention = 4 * shape.layers * shape.heads * shape.head_size * context
     of_token = 2 * shape.read_parameters + attention
     scores = 2 * shape.vocabulary * shape.width  # a prompt needs those of its last position only

@@ -22,11 +22,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gpulab._validate import is_finite, is_whole, items, whole, within, word
+from gpulab._validate import arguments, is_finite, is_whole, items, whole, within, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -36,7 +37,17 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 
 # More ranks than any training run has had; the search for the best number of ranks ends here.
 MOST_RANKS = 2**20
-_LEAST = 1e-30  # of what must be above 0
+# What arguments may be: numbers above 0, shares, numbers of ranks, bytes a second.
+_ABOVE_0 = partial(within, low=1e-30)
+_SHARE = partial(within, high=1)
+_COUNT_OF_RANKS = partial(whole, low=1, high=MOST_RANKS)
+
+
+def _rate(function: str, name: str, value: Any) -> float:
+    """Return bytes per second, above 0 or infinite."""
+    return math.inf if value == math.inf else _ABOVE_0(function, name, value)
+
+
 # Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD
 # EPYC, 2026-11-22.
 _KNOWN_ERROR = (
@@ -274,6 +285,13 @@ class CollectiveCost(Result):
         )
 
 
+@arguments(
+    operation=partial(word, known=OPERATIONS),
+    nbytes=within,
+    ranks=_COUNT_OF_RANKS,
+    latency_seconds=within,
+    bandwidth_bytes_per_second=_rate,
+)
 def collective_cost(
     operation: str,
     nbytes: float,
@@ -325,18 +343,12 @@ def collective_cost(
     messages. Source: Thakur, Rabenseifner and Gropp 2005, International Journal of High Performance
     Computing Applications 19, 49, sections 3 and 4.
     """
-    by_name = _ALGORITHMS[word("collective_cost", "operation", operation, OPERATIONS)]
+    by_name = _ALGORITHMS[operation]
     algorithm = (
         next(iter(by_name))
         if algorithm is None
         else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
     )
-    ranks = whole("collective_cost", "ranks", ranks, 1, MOST_RANKS)
-    nbytes = within("collective_cost", "nbytes", nbytes)
-    latency = within("collective_cost", "latency_seconds", latency_seconds)
-    rate = bandwidth_bytes_per_second
-    if rate != math.inf:
-        rate = within("collective_cost", "bandwidth_bytes_per_second", rate, _LEAST)
     how = by_name[algorithm]
     evidence = Evidence.modelled(
         f"{how.words}; a message costs a latency and its bytes over the bandwidth, a rank sends "
@@ -351,8 +363,8 @@ def collective_cost(
         ranks,
         how.steps(ranks),
         nbytes * how.critical(ranks),
-        latency,
-        rate,
+        latency_seconds,
+        bandwidth_bytes_per_second,
         evidence,
     )
 
@@ -398,6 +410,7 @@ def collective_message(
     return max(latency_seconds, 0.0) / cost.steps, bandwidth_bytes_per_second * cost.critical_bytes
 
 
+@arguments(operation=partial(word, known=OPERATIONS))
 def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
     """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare:
     the rate of the links of a ring.
@@ -432,7 +445,6 @@ def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> 
     >>> bus_bandwidth("all_reduce", 1e9, 4, 0.5)
     3000000000.0
     """
-    word("bus_bandwidth", "operation", operation, OPERATIONS)
     if operation == "barrier" or not seconds > 0:
         return math.nan
     share = _BUS_SHARES.get(operation)
@@ -564,6 +576,7 @@ class ScalingCurve(PointsByRanks, Result):
         )
 
 
+@arguments(serial_share=_SHARE, seconds=_ABOVE_0)
 def amdahl(
     serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
 ) -> ScalingCurve:
@@ -599,20 +612,24 @@ def amdahl(
     Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
     capabilities", AFIPS Spring Joint Computer Conference (1967).
     """
-    s = within("amdahl", "serial_share", serial_share, 0, 1)
-    one = within("amdahl", "seconds", seconds, _LEAST)
-    parts = {p: s + (1 - s) / p for p in _ranks("amdahl", ranks)}
-    points = [ScalingPoint(p, one * x, one * x, 0.0, 0.0, 1 / x) for p, x in parts.items()]
+    parts = {p: serial_share + (1 - serial_share) / p for p in _ranks("amdahl", ranks)}
+    points = [ScalingPoint(p, seconds * x, seconds * x, 0.0, 0.0, 1 / x) for p, x in parts.items()]
     evidence = Evidence.modelled(
-        f"{100 * s:.3g} % of the time on one rank cannot be divided, the rest divides evenly, and "
-        "communication costs nothing",
+        f"{100 * serial_share:.3g} % of the time on one rank cannot be divided, the rest divides "
+        "evenly, and communication costs nothing",
         "Amdahl, AFIPS Spring Joint Computer Conference (1967)",
     )
     return ScalingCurve(
-        "Amdahl", "strong", tuple(points), 1 if s == 1 else None, 1 / s if s else math.inf, evidence
+        "Amdahl",
+        "strong",
+        tuple(points),
+        1 if serial_share == 1 else None,
+        1 / serial_share if serial_share else math.inf,
+        evidence,
     )
 
 
+@arguments(serial_share=_SHARE, seconds=_ABOVE_0)
 def gustafson(
     serial_share: float, ranks: int | Iterable[int], *, seconds: float = 1.0
 ) -> ScalingCurve:
@@ -648,26 +665,35 @@ def gustafson(
     -----
     Source: Gustafson, "Reevaluating Amdahl's law", Communications of the ACM 31 (1988), 532.
     """
-    s = within("gustafson", "serial_share", serial_share, 0, 1)
-    one = within("gustafson", "seconds", seconds, _LEAST)
     points = [
-        ScalingPoint(p, one, one, 0.0, 0.0, s + (1 - s) * p) for p in _ranks("gustafson", ranks)
+        ScalingPoint(p, seconds, seconds, 0.0, 0.0, serial_share + (1 - serial_share) * p)
+        for p in _ranks("gustafson", ranks)
     ]
     evidence = Evidence.modelled(
-        f"{100 * s:.3g} % of the time is serial and does not grow, the rest grows with the ranks, "
-        "and communication costs nothing",
+        f"{100 * serial_share:.3g} % of the time is serial and does not grow, the rest grows with "
+        "the ranks, and communication costs nothing",
         "Gustafson, Communications of the ACM 31 (1988)",
     )
     return ScalingCurve(
         "Gustafson",
         "weak",
         tuple(points),
-        1 if s == 1 else None,
-        1.0 if s == 1 else math.inf,
+        1 if serial_share == 1 else None,
+        1.0 if serial_share == 1 else math.inf,
         evidence,
     )
 
 
+@arguments(
+    step_seconds=_ABOVE_0,
+    parameter_bytes=within,
+    latency_seconds=within,
+    bandwidth_bytes_per_second=_rate,
+    mode=partial(word, known=MODES),
+    overlap=_SHARE,
+    serial_share=_SHARE,
+    processors=_COUNT_OF_RANKS,
+)
 def scaling(
     step_seconds: float,
     parameter_bytes: float,
@@ -730,58 +756,44 @@ def scaling(
     compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
     hidden.
     """
-    one = within("scaling", "step_seconds", step_seconds, _LEAST)
-    nbytes = within("scaling", "parameter_bytes", parameter_bytes)
-    latency = within("scaling", "latency_seconds", latency_seconds)
-    rate = bandwidth_bytes_per_second
-    if rate != math.inf:
-        rate = within("scaling", "bandwidth_bytes_per_second", rate, _LEAST)
-    weak = word("scaling", "mode", mode, MODES) == "weak"
-    share = within("scaling", "overlap", overlap, 0, 1)
-    serial = within("scaling", "serial_share", serial_share, 0, 1)
-    places = math.inf
-    if processors is not None:
-        places = whole("scaling", "processors", processors, 1, MOST_RANKS)
+    weak, places = mode == "weak", math.inf if processors is None else processors
 
     def step(p: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Return what a `ScalingPoint` has after its ranks, for a number of ranks or an array."""
         turns = np.maximum(p / places, 1.0)  # of ranks that share a processor
         # the part of the compute that grows with a rank's batch
-        spread = one * (1 - serial) * (turns if weak else 1 / np.minimum(p, places))
-        compute = one * serial * turns + spread
+        divided = step_seconds * (1 - serial_share)
+        spread = divided * (turns if weak else 1 / np.minimum(p, places))
+        compute = step_seconds * serial_share * turns + spread
         # what ``collective_cost`` says of a ring all-reduce
-        moved = 2 * (p - 1) * latency + 2 * (p - 1) / p * nbytes / rate
-        exposed = moved - np.minimum(share * moved, BACKWARD_SHARE * spread)
+        wire = 2 * (p - 1) / p * parameter_bytes / bandwidth_bytes_per_second
+        moved = 2 * (p - 1) * latency_seconds + wire
+        exposed = moved - np.minimum(overlap * moved, BACKWARD_SHARE * spread)
         seconds = compute + exposed
-        return seconds, compute, moved, exposed, (p if weak else 1) * one / seconds
+        return seconds, compute, moved, exposed, (p if weak else 1) * step_seconds / seconds
 
-    # Between two of these the speed-up only rises or only falls: one rank, one on each processor,
-    # the fastest step where as much as possible or nothing more is hidden, and the number from
-    # which on the backward pass is too short to hide more.
-    wait, wire, divided = np.float64(latency), nbytes / rate, one * (1 - serial)
-    with np.errstate(all="ignore"):  # without latency there are none but the first two
-        hidden = BACKWARD_SHARE * divided / np.float64(2 * share)
-        b, c = wire - wait - weak * hidden, wire + (not weak) * hidden
-        root = np.sqrt(b * b + 4 * wait * c)  # of wait p^2 + b p - c = 0
-        fastest = [divided / np.float64(1 - share), (1 - BACKWARD_SHARE) * divided]
-        at = np.sqrt([(each / 2 - wire) / wait for each in fastest])
-        at = np.array([1, places, *at, (root - b) / (2 * wait), 2 * c / (root + b)])
-    at = np.floor(np.nan_to_num(at, nan=1.0))[:, None] + np.arange(-1, 3)
-    tried = np.unique(np.clip(at, 1, min(places, MOST_RANKS)))
-    speedups = step(tried)[-1]
-    reached = float(speedups.max())
-    # Rounding must not decide between numbers of ranks that are equally fast.
-    best: int | None = int(tried[np.argmax(speedups >= reached * (1 - _ROUNDING))])
+    def fastest(tried: Any) -> float:
+        """Return the number of ranks with the highest speed-up; of those that differ by rounding
+        alone, the first.
+        """
+        speedups = step(tried)[-1]
+        return float(tried[np.argmax(speedups >= speedups.max() * (1 - _ROUNDING))])
+
+    most = min(places, MOST_RANKS)
+    near = fastest(np.unique(np.geomspace(1, most, 4096).round()))  # 0.4 % apart at most
+    best: int | None = int(fastest(np.arange(max(near // 1.01, 1), min(1.01 * near, most) + 1)))
+    reached = float(step(best)[-1])
     bound = float(step(_WITHOUT_END)[-1])
     if bound > reached * (1 + _ROUNDING):
         best, reached = None, bound if bound < _NO_BOUND else math.inf
     batch = "each rank has the batch of one" if weak else "the batch is divided evenly"
-    link = f"{format_seconds(latency)} a message and {format_bytes_per_second(rate)}"
+    rate = format_bytes_per_second(bandwidth_bytes_per_second)
     shared = "" if places == math.inf else f"; ranks beyond {places} take turns"
     evidence = Evidence.modelled(
-        f"{batch}; compute takes {format_seconds(one)} on one rank; a ring averages "
-        f"{format_bytes(nbytes)} of gradients over links of {link}, "
-        f"{100 * share:.3g} % of it at most during the backward pass{shared}",
+        f"{batch}; compute takes {format_seconds(step_seconds)} on one rank; a ring averages "
+        f"{format_bytes(parameter_bytes)} of gradients over links of "
+        f"{format_seconds(latency_seconds)} a message and {rate}, "
+        f"{100 * overlap:.3g} % of it at most during the backward pass{shared}",
         "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)",
     )
     points = tuple(ScalingPoint(p, *map(float, step(p))) for p in _ranks("scaling", ranks))
@@ -998,6 +1010,13 @@ class StageSchedule(StagePasses, Result):
         return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
 
 
+@arguments(
+    stages=partial(whole, low=1, high=MOST_PASSES),
+    microbatches=partial(whole, low=1, high=MOST_PASSES),
+    schedule=partial(word, known=PIPELINE_SCHEDULES),
+    transfer=partial(within, high=_MOST_COST),
+    chunks=partial(whole, low=1, high=MOST_PASSES),
+)
 def pipeline_schedule(
     stages: int,
     microbatches: int,
@@ -1058,10 +1077,7 @@ def pipeline_schedule(
     >>> [f"{one.name} at {one.begin:g}" for one in two.of_stage(1)]
     ['F0 at 1', 'B0 at 2', 'F1 at 3', 'B1 at 4']
     """
-    name = word("pipeline_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
-    stages = whole("pipeline_schedule", "stages", stages, 1, MOST_PASSES)
-    microbatches = whole("pipeline_schedule", "microbatches", microbatches, 1, MOST_PASSES)
-    parts = _chunks(name, stages, microbatches, chunks)
+    parts = _chunks(schedule, stages, microbatches, chunks)
     passes = 2 * stages * microbatches * parts
     if passes > MOST_PASSES:
         raise InputError(
@@ -1072,11 +1088,10 @@ def pipeline_schedule(
         "forward": _costs("forward", forward, stages),
         "backward": _costs("backward", backward, stages),
     }
-    transfer = within("pipeline_schedule", "transfer", transfer, 0, _MOST_COST)
-    orders = [_order(name, stage, stages, microbatches, parts) for stage in range(stages)]
+    orders = [_order(schedule, stage, stages, microbatches, parts) for stage in range(stages)]
     timed = _timetable(orders, costs, transfer, parts)
     return StageSchedule(
-        name,
+        schedule,
         stages,
         microbatches,
         parts,
@@ -1084,7 +1099,7 @@ def pipeline_schedule(
         costs["backward"],
         transfer,
         timed,
-        Evidence.modelled(_ASSUMPTIONS, _SOURCES[name], _SCHEDULE_KNOWN_ERROR),
+        Evidence.modelled(_ASSUMPTIONS, _SOURCES[schedule], _SCHEDULE_KNOWN_ERROR),
     )
 
 
@@ -1097,14 +1112,13 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
                 'Leave it out, or pass schedule="interleaved".'
             )
         return 1
-    parts = 2 if chunks is None else whole("pipeline_schedule", "chunks", chunks, 1, MOST_PASSES)
     if microbatches % stages:
         raise InputError(
             f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
             "schedule expects a multiple of the stages. Pass "
             f"microbatches={stages * math.ceil(microbatches / stages)}."
         )
-    return parts
+    return 2 if chunks is None else chunks
 
 
 def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:

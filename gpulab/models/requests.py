@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._validate import flag, is_whole, items, whole, word
+from gpulab._validate import arguments, flag, is_whole, items, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -45,6 +46,15 @@ Lanes = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.signedinteger]
+
+
+def _size(function: str, name: str, value: Any) -> int:
+    if not is_whole(value) or value not in ELEMENT_BYTES:
+        raise InputError(
+            f"{function}: {name}={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that one "
+            "instruction can load. Pass one of these."
+        )
+    return int(value)
 
 
 def sectors_per_request(
@@ -81,17 +91,11 @@ def sectors_per_request(
     array([ 4,  8, 32,  5])
     """
     _check("sectors_per_request", addresses, mask)
-    if not is_whole(element_bytes) or element_bytes < 1:
-        raise InputError(
-            f"sectors_per_request: element_bytes={shown(element_bytes)}; expected a whole number "
-            "from 1. Pass the element's size."
-        )
+    size = whole("sectors_per_request", "element_bytes", element_bytes, 1, 2**20)
     counts = np.empty(len(addresses), np.int64)
     for start in range(0, len(addresses), _WARPS_AT_ONCE):
         part = slice(start, start + _WARPS_AT_ONCE)
-        counts[part] = _sectors(
-            addresses[part], None if mask is None else mask[part], int(element_bytes)
-        )
+        counts[part] = _sectors(addresses[part], None if mask is None else mask[part], size)
     return counts
 
 
@@ -136,16 +140,12 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     array([ 1,  2, 32,  1])
     """
     _check("shared_wavefronts", addresses, mask)
-    if not is_whole(element_bytes) or element_bytes not in ELEMENT_BYTES:
-        raise InputError(
-            f"shared_wavefronts: element_bytes={shown(element_bytes)}; expected 1, 2, 4, 8 or 16. "
-            "Pass one of these."
-        )
-    passes = max(1, int(element_bytes) // WORD_BYTES)
+    size = _size("shared_wavefronts", "element_bytes", element_bytes)
+    passes = max(1, size // WORD_BYTES)
     counts = np.empty(len(addresses), np.int64)
     for start in range(0, len(addresses), _WARPS_AT_ONCE):
         part = slice(start, start + _WARPS_AT_ONCE)
-        keys = _bank_keys(addresses[part], None if mask is None else mask[part], int(element_bytes))
+        keys = _bank_keys(addresses[part], None if mask is None else mask[part], size)
         counts[part] = _busiest_bank(keys).reshape(-1, passes).sum(axis=1)
     return counts
 
@@ -156,22 +156,16 @@ def _check(function: str, addresses: Lanes, mask: Mask | None) -> None:
         or addresses.dtype.kind not in "iu"
         or addresses.shape[1:] != (WARP_LANES,)
     ):
-        what = (
-            f"{addresses.dtype}{addresses.shape}"
-            if isinstance(addresses, np.ndarray)
-            else shown(addresses)
-        )
         raise InputError(
-            f"{function}: addresses is {what}; expected an array of whole numbers with the shape "
-            "(warps, 32). Pass one row per warp."
+            f"{function}: addresses is {shown(addresses)}; expected an array of whole numbers with "
+            "the shape (warps, 32). Pass one row per warp."
         )
     if mask is not None and not (
         isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == addresses.shape
     ):
-        what = f"{mask.dtype}{mask.shape}" if isinstance(mask, np.ndarray) else shown(mask)
         raise InputError(
-            f"{function}: mask is {what}; expected bool{addresses.shape}. Pass one flag per lane, "
-            "or None for all."
+            f"{function}: mask is {shown(mask)}; expected bool{addresses.shape}. Pass one flag per "
+            "lane, or None for all."
         )
 
 
@@ -266,6 +260,13 @@ _EVIDENCE = Evidence.modelled(
 )
 
 _TABLE = 1024  # elements of the table that the scattered lanes look into
+_ELEMENTS = partial(whole, low=-_MOST_ELEMENTS, high=_MOST_ELEMENTS)
+_LANES: dict[str, Callable[[str, str, Any], Any]] = {
+    "stride_elements": _ELEMENTS,
+    "offset_elements": _ELEMENTS,
+    "element_bytes": _size,
+    "active_lanes": partial(whole, low=0, high=WARP_LANES),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -406,6 +407,7 @@ class AccessPattern(Result):
         return ("one warp", "touched", "ideal"), rows
 
 
+@arguments(**_LANES)
 def access_pattern(
     stride_elements: int = 1,
     offset_elements: int = 0,
@@ -442,16 +444,10 @@ def access_pattern(
     5
     """
     lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
-    return _of_kind("access_pattern", ACCESS_KINDS["strided"], *lanes)
+    return _of_kind(ACCESS_KINDS["strided"], *lanes)
 
 
-def _of_kind(
-    function: str, kind: AccessKind, stride: Any, offset: Any, size: Any, active_lanes: Any
-) -> AccessPattern:
-    stride = whole(function, "stride_elements", stride, -_MOST_ELEMENTS, _MOST_ELEMENTS)
-    offset = whole(function, "offset_elements", offset, -_MOST_ELEMENTS, _MOST_ELEMENTS)
-    size = _size(function, size)
-    active = whole(function, "active_lanes", active_lanes, 0, WARP_LANES)
+def _of_kind(kind: AccessKind, stride: int, offset: int, size: int, active: int) -> AccessPattern:
     addresses = [kind.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
     # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
     # nothing else changes.
@@ -463,6 +459,7 @@ def _of_kind(
     )
 
 
+@arguments(addresses=items, element_bytes=_size, active=items)
 def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> AccessPattern:
     """Return what a warp touches at 32 addresses.
 
@@ -492,25 +489,23 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     >>> access_at(column).conflict_ways, access_at(padded).conflict_ways
     (32, 1)
     """
-    size = _size("access_at", element_bytes)
-    given = items("access_at", "addresses", addresses)
-    flags = [True] * WARP_LANES if active is None else items("access_at", "active", active)
-    if len(given) != WARP_LANES or len(flags) != WARP_LANES:
+    flags = [True] * WARP_LANES if active is None else active
+    if len(addresses) != WARP_LANES or len(flags) != WARP_LANES:
         raise InputError(
-            f"access_at: {len(given)} addresses and {len(flags)} flags; expected 32 of each. Pass "
-            "one per lane."
+            f"access_at: {len(addresses)} addresses and {len(flags)} flags; expected 32 of each. "
+            "Pass one per lane."
         )
     lanes = [flag("access_at", "active", each) for each in flags]
     numbers = [
         whole("access_at", f"the address of lane {i}", a, 0, _LARGEST_ADDRESS) if lanes[i] else 0
-        for i, a in enumerate(given)
+        for i, a in enumerate(addresses)
     ]
     live = [address for address, lane in zip(numbers, lanes, strict=True) if lane]
-    wrong = next((address for address in live if address % size), None)
-    if wrong is not None:
+    wrong = [address for address in live if address % element_bytes]
+    if wrong:
         raise InputError(
-            f"access_at: address {wrong} is not a multiple of the {size} bytes of an element; "
-            "expected aligned addresses, as on a GPU."
+            f"access_at: address {wrong[0]} is not a multiple of the {element_bytes} bytes of an "
+            "element; expected aligned addresses, as on a GPU."
         )
     if live and max(live) - min(live) >= _LARGEST_SPAN:
         raise InputError(
@@ -519,17 +514,8 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
         )
     low = min(live, default=0)
     return _pattern(
-        [a if lane else low for a, lane in zip(numbers, lanes, strict=True)], lanes, size
+        [a if lane else low for a, lane in zip(numbers, lanes, strict=True)], lanes, element_bytes
     )
-
-
-def _size(function: str, value: Any) -> int:
-    if not is_whole(value) or value not in ELEMENT_BYTES:
-        raise InputError(
-            f"{function}: element_bytes={shown(value)}; expected 1, 2, 4, 8 or 16, the sizes that "
-            "one instruction can load. Pass one of these."
-        )
-    return int(value)
 
 
 def _pattern(addresses: list[int], active: list[bool], size: int) -> AccessPattern:
@@ -604,6 +590,7 @@ ACCESS_KINDS: Mapping[str, AccessKind] = MappingProxyType(
 )
 
 
+@arguments(kind=partial(word, known=ACCESS_KINDS), **_LANES)
 def named_access(
     kind: str,
     stride_elements: int = 1,
@@ -645,6 +632,5 @@ def named_access(
     >>> named_access("rows of 8", 1024).sectors
     4
     """
-    chosen = ACCESS_KINDS[word("named_access", "kind", kind, ACCESS_KINDS)]
     lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
-    return _of_kind("named_access", chosen, *lanes)
+    return _of_kind(ACCESS_KINDS[kind], *lanes)
