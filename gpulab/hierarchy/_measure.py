@@ -193,11 +193,6 @@ class _NumbaChain:
     """Numbers in an array, one a line: each is the place of the next."""
 
     def __init__(self, nbytes: int, seed: int) -> None:
-        if _numba() is None:
-            raise MissingLibraryError(
-                "latency: method='numba' needs numba, which is not installed here. Leave method "
-                "out, or install numba."
-            )
         self._ring, self._order = laid_out(nbytes, seed, LINE_BYTES)
         self.start(1)
 
@@ -433,11 +428,7 @@ def _device(function: str, device: Any) -> Device:
 def _method(function: str, method: str | None, device: Device) -> str:
     """Return how to chase: what was requested, else the most precise method available."""
     known = methods() if device.is_cpu else ("cupy",)
-    if method is None:
-        return known[0]
-    return _validate.word(
-        function, "method", method, ("numba", "python") if device.is_cpu else known
-    )
+    return known[0] if method is None else _validate.word(function, "method", method, known)
 
 
 def _sizes(
@@ -466,18 +457,11 @@ def _sizes(
         doublings = range(_FIRST.bit_length() - 1, _LARGEST.bit_length())
         halves = (n for k in doublings for n in (2**k, 2**k + 2 ** (k - 1)) if n <= end)
         return tuple(n for n in halves if n <= _FINE_TO or n.bit_count() == 1) or (_FIRST,)
-    chosen = _validate.items(function, "sizes", sizes)
-    for n in chosen:
-        if not _validate.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
-            raise InputError(
-                f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to "
-                "16 GiB. Pass for example sizes=[2**k for k in range(12, 27)]."
-            )
-    if not chosen:
-        raise InputError(
-            f"{function}: sizes is empty; expected at least one size in bytes. Leave it out for "
-            "the default."
-        )
+    example = "sizes=[2**k for k in range(12, 27)]"
+    chosen = [
+        _validate.whole(function, "a size", n, _SMALLEST, _LARGEST, f"Pass for example {example}.")
+        for n in _validate.items(function, "sizes", sizes, example)
+    ]
     needed = max(chosen) * _OVERHEAD[method] * MARGIN
     if needed > room:
         raise OutOfMemoryError(
@@ -485,7 +469,7 @@ def _sizes(
             f"{format_bytes(needed)} to set up; expected at most {format_bytes(room)}, which is "
             "free. Pass smaller sizes."
         )
-    return tuple(sorted({int(n) // LINE_BYTES * LINE_BYTES for n in chosen}))
+    return tuple(sorted({n // LINE_BYTES * LINE_BYTES for n in chosen}))
 
 
 def _reported_caches(device: Device) -> tuple[Reported, ...]:

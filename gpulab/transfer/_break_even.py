@@ -88,9 +88,6 @@ def break_even(
         If the machine has no such device.
     StoppedError
         If it was stopped before the first size.
-    KeyboardInterrupt
-        If the learner interrupts before the first size was compared; later the result covers the
-        sizes reached.
 
     Examples
     --------
@@ -338,10 +335,6 @@ class _Search:
             return self._ends("skipped", str(error))
         except InputError as error:
             self.notes.append(Note("skipped", str(error)))
-        except KeyboardInterrupt:
-            if not self.rows:
-                raise
-            return self._ends("interrupted", f"The search was interrupted at n = {w.n}; {again}")
         if self.series.stopped:
             return self._ends("stopped", f"The search was stopped at n = {w.n}; {again}")
         return True

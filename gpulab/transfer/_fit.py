@@ -99,10 +99,7 @@ class AlphaBeta(Result):
         InputError
             If a size is negative or not finite.
         """
-        try:
-            x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
-        except Exception:  # whatever the caller's own objects raise when asked for a number
-            x = np.array([[math.nan]])
+        x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
         if x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all():
             raise InputError(
                 f"predict: got the sizes {shown(nbytes)}; expected bytes, 0 or more, as one number "
@@ -235,15 +232,12 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
             f"fit: cannot read the points as numbers ({message_of(error)}); expected two "
             "sequences. Pass sizes in bytes, then seconds."
         ) from error
-    if x.ndim != 1 or x.shape != y.shape:
+    is_positive = all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y))
+    if x.ndim != 1 or x.shape != y.shape or not is_positive:
         raise InputError(
             f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of "
-            "the same length. Pass one time per size."
-        )
-    if not all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y)):
-        raise InputError(
-            f"fit: a size or a time is zero, negative, not a number or above {_LARGEST:g}; "
-            "expected positive ones in bytes and seconds. Leave such points out."
+            f"the same length, of positive numbers below {_LARGEST:g}. Pass one time in seconds "
+            "for each size in bytes, and leave out points that have none."
         )
     sizes = np.unique(x)
     if len(sizes) < MIN_SIZES:

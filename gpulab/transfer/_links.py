@@ -10,7 +10,6 @@ machine without an accelerator it is the copy within host memory.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +19,7 @@ import numpy as np
 
 from gpulab import _validate, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import (
-    GpulabError,
-    InputError,
-    OutOfMemoryError,
-    shown,
-)
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import require_recordings
@@ -173,11 +167,9 @@ def named_link(
     word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
     key = word if word in _RATES else f"{word}-x16"
     if not isinstance(name, str) or key not in _RATES:
-        close = difflib.get_close_matches(word[:64], list(_RATES), n=1, cutoff=0.4)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(
             f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
-            f"{', '.join(_RATES)}.{hint}"
+            f"{', '.join(_RATES)}. Pass one of these."
         )
     _validate.word("link", "memory", memory, ("pinned", "pageable"))
     rate, source = _RATES[key]
@@ -240,11 +232,7 @@ class ProcessorModel(Result):
         InputError
             If the model has no rate for the dtype.
         """
-        if dtype not in self.flops_per_second:
-            raise InputError(
-                f"{self.name}: there is no rate for {shown(dtype)}; expected one of: "
-                f"{', '.join(self.flops_per_second)}. Pass one of these."
-            )
+        _validate.word(self.name, "dtype", dtype, self.flops_per_second)
         return self.launch_seconds + max(
             flops / self.flops_per_second[dtype], nbytes / self.bytes_per_second
         )
@@ -279,12 +267,7 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
     """
     if isinstance(which, ProcessorModel):
         return which
-    if not isinstance(which, str) or which not in _PROCESSORS:
-        raise InputError(
-            f"processor: {shown(which)} is not one that gpulab models; expected one of: "
-            f"{', '.join(_PROCESSORS)}. Pass one of these."
-        )
-    return _PROCESSORS[which]
+    return _PROCESSORS[_validate.word("processor", "which", which, _PROCESSORS)]
 
 
 def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
