@@ -24,34 +24,6 @@ def normal(generator: Any, *shape: int, scale: float = 1.0) -> Any:
     return torch.randn(*shape, generator=generator).mul_(scale)
 
 
-def uniform(generator: Any, *shape: int) -> Any:
-    """Return values from [0, 1), float32 of ``shape``.
-
-    Examples
-    --------
-    >>> import torch
-    >>> bool((uniform(torch.Generator().manual_seed(0), 100) < 1).all())
-    True
-    """
-    import torch
-
-    return torch.rand(*shape, generator=generator)
-
-
-def integers(generator: Any, below: int, *shape: int) -> Any:
-    """Return whole numbers from 0 to ``below`` - 1, int64 of ``shape``.
-
-    Examples
-    --------
-    >>> import torch
-    >>> int(integers(torch.Generator().manual_seed(0), 5, 100).max())
-    4
-    """
-    import torch
-
-    return torch.randint(below, shape, generator=generator)
-
-
 def well_conditioned(generator: Any, n: int) -> Any:
     """Return a random matrix whose condition number stays near 2 at every size, float32 of shape
     (n, n).

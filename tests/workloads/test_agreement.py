@@ -142,17 +142,16 @@ def test_when_a_gradient_counts(dtype, flops, off, expected):
     assert w.difference(loss, inputs) == pytest.approx(expected, abs=room)
 
 
-@pytest.mark.parametrize("n", [4097, (1 << 18) + 3])
 @pytest.mark.parametrize("dtype", get("sort").dtypes)
-def test_a_wrong_order_is_found(n, dtype):
-    """Two elements in each other's place, or one exchanged: above 2^18 by a checksum."""
+def test_a_wrong_order_is_found(dtype):
+    """Two elements in each other's place, or one exchanged."""
+    n = 4097
     w = get("sort")(n=n, dtype=dtype)
     inputs = w.inputs("cpu")
     good, swapped, changed = (w.run(*inputs) for _ in range(3))
     swapped[[10, n - 10]], changed[-1] = swapped[[n - 10, 10]], 100
     found = [w.difference(one, inputs) for one in (good, swapped, changed)]
     assert (found[0], [one > 0 for one in found[1:]]) == (0, [True, True])
-    assert [one == math.inf for one in found[1:]] == [n > 2**18] * 2
 
 
 @pytest.mark.parametrize(
