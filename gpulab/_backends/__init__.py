@@ -42,8 +42,6 @@ _CLASSES: dict[str, type[Backend]] = {
 # Those that come with an extra of gpulab: where they are absent, that is no fault of the set-up.
 _EXTRA = ("jax", "tensorflow")
 _made: dict[str, Backend] = {}
-# why an import failed: a second try meets what the first one has half loaded
-_broken: dict[str, str] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -69,26 +67,17 @@ def backend(name: str) -> Backend:
         )
     if name in _made:
         return _made[name]
-    if name in _broken:
-        raise MissingLibraryError(_broken[name])
     try:
         return _made.setdefault(name, _CLASSES[name]())
     except Exception as error:
+        kind = MissingLibraryError if name in _EXTRA else InputError
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise kind(missing(name)) from error
         # a library whose parts do not fit together raises what its own import meets
-        if name in _EXTRA:
-            if isinstance(error, ModuleNotFoundError) and error.name == name:
-                raise MissingLibraryError(missing(name)) from error
-            _broken[name] = (
-                f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
-                f"{message_of(error, 100)}); expected a working installation. "
-                f"{_CLASSES[name].how_to_get}"
-            )
-            raise MissingLibraryError(_broken[name]) from error
-        if not isinstance(error, ImportError):
-            raise
-        raise InputError(
-            f"library {name!r} cannot be imported ({error}); expected it to be installed. Run "
-            "`gpulab doctor`."
+        raise kind(
+            f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
+            f"{message_of(error, 100)}); expected a working installation. "
+            f"{_CLASSES[name].how_to_get}"
         ) from error
 
 
@@ -121,11 +110,7 @@ def backend_of(x: object) -> Backend | None:
     modules = sys.modules
     for name in _CLASSES:
         # A half-imported or broken library (its name in sys.modules, None as value) owns no array.
-        if (
-            modules.get(name) is not None
-            and name not in _broken
-            and (_made.get(name) or backend(name)).owns(x)
-        ):
+        if modules.get(name) is not None and (_made.get(name) or backend(name)).owns(x):
             return _made[name]
     return None
 
@@ -138,17 +123,14 @@ def share(x: Any, library: str) -> Any:
         return x
     if owner is None:
         return _share_foreign(x, target)
-    hazard = owner.hazard(x, library) or target.refuses(x, owner)
-    if hazard is not None:
-        raise _copy_required(x, library, *hazard)
+    obstacle = owner.obstacle(x, library) or target.refuses(x, owner)
+    if obstacle is not None:
+        raise _copy_required(x, library, *obstacle)
     try:
         view = target.from_dlpack(x)
     except Exception as error:
-        obstacle = owner.obstacle(x, library) or (
-            f"{library} refuses it ({message_of(error)})",
-            "gl.to_device or gl.to_host",
-        )
-        raise _copy_required(x, library, *obstacle) from error
+        refusal = f"{library} refuses it ({message_of(error)})"
+        raise _copy_required(x, library, refusal, "gl.to_device or gl.to_host") from error
     if target.immutable and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
         raise _copy_required(
             x, library, f"{library} made a copy of it", f"gl.to_device(x, library={library!r})"
@@ -161,7 +143,7 @@ def waits_for(result: Any) -> Callable[[Any], Any] | None:
     device; None where it is not needed.
     """
     for name in _EXTRA:
-        if sys.modules.get(name) is not None and name not in _broken:
+        if sys.modules.get(name) is not None:
             wait = backend(name).waits_for(result)
             if wait is not None:
                 return wait

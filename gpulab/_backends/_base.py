@@ -99,10 +99,6 @@ class Backend(abc.ABC):
         """Return whether numpy has the elements' type."""
         return True
 
-    def is_contiguous(self, x: Any) -> bool:
-        """Return whether the elements are contiguous in row-major order."""
-        return True
-
     @abc.abstractmethod
     def to_host(self, x: Any) -> np.ndarray:
         """Return a numpy array; the device has finished when it returns."""
@@ -157,12 +153,6 @@ class Backend(abc.ABC):
         """
         return self.no_data(x) or self.unshared(x, library) or self.out_of_reach(x, library)
 
-    def hazard(self, x: Any, library: str) -> Problem | None:
-        """Return the obstacle that the libraries themselves would not report: the few checks that
-        every ``share`` makes.
-        """
-        return self.obstacle(x, library)
-
     def refuses(self, x: Any, owner: Backend) -> Problem | None:
         """Return why this library cannot see ``x``, an array of ``owner``, without a copy, and
         which call makes one; None if it can.
@@ -200,9 +190,6 @@ class NumpyBackend(Backend):
     def pointer(self, x: Any) -> int:
         return int(x.__array_interface__["data"][0])
 
-    def is_contiguous(self, x: Any) -> bool:
-        return bool(x.flags.c_contiguous)
-
     def to_host(self, x: Any) -> np.ndarray:
         return x  # type: ignore[no-any-return]
 
@@ -221,10 +208,7 @@ class NumpyBackend(Backend):
     def copy(self, x: Any) -> Any:
         return np.array(x, copy=True)
 
-    def obstacle(self, x: Any, library: str) -> Problem | None:
-        return self.hazard(x, library) or _dtype_problem(x)
-
-    def hazard(self, x: Any, library: str) -> Problem | None:
+    def unshared(self, x: Any, library: str) -> Problem | None:
         flags = x.flags
         if x.strides and min(x.strides) < 0:
             return "it has a negative stride", "numpy.ascontiguousarray(x)"
@@ -238,9 +222,7 @@ class NumpyBackend(Backend):
             return "it is read-only, and the other library could write to it", "x.copy()"
         if not flags.aligned:
             return "its elements are not aligned in memory", "x.copy()"
-        if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
-            return _dtype_problem(x)
-        return self.out_of_reach(x, library)
+        return _dtype_problem(x)
 
     def from_dlpack(self, x: Any) -> Any:
         view = np.from_dlpack(x)

@@ -16,13 +16,9 @@ tensor of text is exported. gpulab refuses both before it calls TensorFlow.
 from __future__ import annotations
 
 import abc
-import contextlib
 import ctypes
 import math
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -133,18 +129,6 @@ class JaxBackend(_UnchangingBackend):
                 "it is a traced value inside jit, grad or vmap, without data",
                 "an array from outside of the function",
             )
-        if x.is_deleted():
-            return (
-                "its memory was released (deleted, or donated to a function)",
-                "the array that resulted from it",
-            )
-        if not isinstance(x.dtype, np.dtype):
-            return f"its dtype {x.dtype} exists only in JAX", "jax.random.key_data(x)"
-        if not x.is_fully_addressable:
-            return (
-                "a part of it is on another machine",
-                "jax.experimental.multihost_utils.process_allgather(x)",
-            )
         return None
 
     def to_host(self, x: Any) -> np.ndarray:
@@ -215,13 +199,8 @@ class JaxBackend(_UnchangingBackend):
     def unshared(self, x: Any, library: str) -> Problem | None:
         if len(x.devices()) > 1:
             return f"it is spread over {len(x.devices())} devices", "gl.to_host(x)"
+        x.block_until_ready()  # its memory is filled only then
         return None
-
-    def hazard(self, x: Any, library: str) -> Problem | None:
-        found = self.obstacle(x, library)
-        if found is None:
-            x.block_until_ready()  # its memory is filled only then
-        return found
 
     def refuses(self, x: Any, owner: Backend) -> Problem | None:
         is_empty = owner.device_of(x) == "cpu" and not owner.nbytes(x)
@@ -235,38 +214,6 @@ class JaxBackend(_UnchangingBackend):
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
         arrays = (leaf for leaf in self.module.tree_util.tree_leaves(result) if self.owns(leaf))
         return self.module.block_until_ready if next(arrays, None) is not None else None
-
-
-@contextlib.contextmanager
-def _without_chatter() -> Iterator[None]:
-    """Leave out what TensorFlow's C++ tells for information while it is imported; all else stands
-    on the error output afterwards.
-
-    Of TensorFlow 2.21 a part does not heed TF_CPP_MIN_LOG_LEVEL: on processors with AVX512-VNNI it
-    tells that oneDNN is on, at any level.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "0":  # somebody wants to read it
-        yield
-        return
-    try:
-        kept = os.dup(2)
-    except OSError:  # no error output, so nothing to leave out
-        yield
-        return
-    with tempfile.TemporaryFile() as output:
-        os.dup2(output.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            output.seek(0)
-            rest = b"".join(line for line in output if not _CHATTER.match(line))
-            with contextlib.suppress(OSError):  # nobody reads it any more
-                os.write(2, rest)
-
-
-_CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog\(\)")
 
 
 class TensorFlowBackend(_UnchangingBackend):
@@ -286,10 +233,8 @@ class TensorFlowBackend(_UnchangingBackend):
     )
 
     def __init__(self) -> None:
-        with _without_chatter():
-            super().__init__()
-        tf = self.module
-        self._eager: Any = tf.__internal__.EagerTensor
+        super().__init__()
+        self._eager: Any = self.module.__internal__.EagerTensor
 
     def owns(self, x: object) -> bool:
         return isinstance(x, (self.module.Tensor, self.module.Variable))
@@ -298,10 +243,7 @@ class TensorFlowBackend(_UnchangingBackend):
         """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
         one.
         """
-        if isinstance(x, self.module.Variable):
-            if not self.module.executing_eagerly():
-                return "it is a Variable of a graph", "session.run(x)"
-        elif not isinstance(x, self._eager):
+        if not isinstance(x, (self.module.Variable, self._eager)):
             return (
                 "it is a symbolic tensor of a graph, without values",
                 "what session.run or the function returns",
@@ -359,13 +301,7 @@ class TensorFlowBackend(_UnchangingBackend):
         there = self._device(device)
         # outside of any graph that is being built
         with self.module.init_scope(), self.module.device(there):
-            made = make()
-        if not isinstance(made, self._eager):
-            raise InputError(
-                "to_device: TensorFlow is building a graph, or eager execution is off; expected "
-                "eager execution. Call to_device outside of the graph."
-            )
-        return made
+            return make()
 
     def _device(self, device: str) -> str:
         """Return TensorFlow's own name of a device that is there: it would place elsewhere without
@@ -397,14 +333,6 @@ class TensorFlowBackend(_UnchangingBackend):
                 f"gl.share(x.value(), {library!r})",
             )
         return None
-
-    def refuses(self, x: Any, owner: Backend) -> Problem | None:
-        if not owner.is_contiguous(x):
-            return (
-                "its elements are not contiguous in row-major order",
-                "gl.to_device(x, library='tensorflow')",
-            )
-        return super().refuses(x, owner)
 
     def from_dlpack(self, x: Any) -> Any:
         return self.module.experimental.dlpack.from_dlpack(x.__dlpack__())

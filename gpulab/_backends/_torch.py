@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab._backends._base import Backend, Problem, require_plain_numbers
-from gpulab.errors import DeviceError, InputError, kind_of
+from gpulab.errors import InputError, kind_of
 
 _NOT_IN_NUMPY = (
     *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
@@ -50,9 +50,6 @@ class TorchBackend(Backend):
 
     def in_numpy(self, x: Any) -> bool:
         return x.dtype not in self._not_in_numpy
-
-    def is_contiguous(self, x: Any) -> bool:
-        return bool(x.is_contiguous())
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
@@ -110,17 +107,6 @@ class TorchBackend(Backend):
             .clone(memory_format=self.module.contiguous_format)
         )
 
-    def hazard(self, x: Any, library: str) -> Problem | None:
-        # numpy would show a negated view without its sign, and CuPy would quietly copy from main
-        # memory; the rest raises.
-        if (
-            type(x) in self._plain_types
-            and not x.is_neg()
-            and (library == "numpy" or x.device.type == "cuda")
-        ):
-            return None
-        return self.obstacle(x, library)
-
     def unshared(self, x: Any, library: str) -> Problem | None:
         if x.requires_grad:
             return (
@@ -148,18 +134,10 @@ class CupyBackend(Backend):
     def pointer(self, x: Any) -> int:
         return int(x.data.ptr)
 
-    def is_contiguous(self, x: Any) -> bool:
-        return bool(x.flags.c_contiguous)
-
     def to_host(self, x: Any) -> np.ndarray:
         return x.get()  # type: ignore[no-any-return]
 
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
-        if not device.startswith("cuda"):
-            raise DeviceError(
-                f"to_device: cupy has no arrays on {device!r}; expected a CUDA device. Pass "
-                "library='torch' or 'numpy'."
-            )
         require_plain_numbers(a)
         with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
             if pinned:
@@ -182,9 +160,7 @@ class CupyBackend(Backend):
     def copy(self, x: Any) -> Any:
         return x.copy()
 
-    def obstacle(self, x: Any, library: str) -> Problem | None:
-        if library == "numpy":
-            return self.out_of_reach(x, library)
+    def unshared(self, x: Any, library: str) -> Problem | None:
         if x.strides and min(x.strides) < 0:
             return "it has a negative stride", "cupy.ascontiguousarray(x)"
         return None
