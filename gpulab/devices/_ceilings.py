@@ -284,8 +284,7 @@ def _host_memory(
     # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose
     # rate would then be theirs.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
-    free = host.free_bytes or _SMALLEST_STREAM_BYTES
-    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
+    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * host.free_bytes))
     partly = (
         f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so the "
         "DRAM figure partly includes the cache. Treat it as an upper bound."
@@ -300,7 +299,7 @@ def _host_memory(
         (not cached, Note("skipped", unknown)),
     )
     notes += [note for holds, note in doubts if holds]
-    measure("DRAM", float(host.memory_bytes or math.inf), taken)
+    measure("DRAM", float(host.memory_bytes), taken)
     return tuple(levels)
 
 
@@ -308,13 +307,12 @@ def _device_memory(device: Device, clock: Clock) -> tuple[MemoryCeiling, ...]:
     """Main memory alone: a stream through a GPU's L2 takes less time than its launch, so calls
     cannot show that level.
     """
-    free = device.free_bytes or _DEVICE_STREAM_BYTES / 2
-    working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * free))
+    working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * device.free_bytes))
     rates = [
         stream_rates.device_rate(operation, working_set, str(device), device.synchronize, clock)
         for operation in stream_rates.OPERATIONS
     ]
-    return (MemoryCeiling("DRAM", float(device.memory_bytes or math.inf), working_set, *rates),)
+    return (MemoryCeiling("DRAM", float(device.memory_bytes), working_set, *rates),)
 
 
 def _products(device: Device, clock: Clock, notes: list[Note]) -> dict[str, float]:
@@ -367,7 +365,7 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
             2 * n if 8 * first < _LONGEST_PRODUCT_SECONDS else n,
         )
         # three matrices (and float32 originals) fit into a quarter of what is free
-        room = math.isqrt(int(_SHARE_OF_FREE * (device.free_bytes or 2**30)) // (5 * 8))
+        room = math.isqrt(int(_SHARE_OF_FREE * device.free_bytes) // (5 * 8))
         size = min(larger, _LARGEST_SIZE[place], max(128, room // 128 * 128))
         if size > n:
             rate = max(rate, 2.0 * size**3 / seconds(size, 6))

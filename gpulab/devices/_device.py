@@ -149,9 +149,8 @@ class Device(Result):
             return str(getattr(torch, self.torch_type).get_device_name(self.index))
 
     @property
-    def memory_bytes(self) -> int | None:
-        """The memory of the device, in bytes; for the CPU what this process may use; None where the
-        library does not report it.
+    def memory_bytes(self) -> int:
+        """The memory of the device, in bytes; for the CPU what this process may use.
 
         Raises
         ------
@@ -161,9 +160,8 @@ class Device(Result):
         return self._memory()[1]
 
     @property
-    def free_bytes(self) -> int | None:
-        """The memory that can be allocated now, in bytes; None where the library does not report
-        it.
+    def free_bytes(self) -> int:
+        """The memory that can be allocated now, in bytes.
 
         Raises
         ------
@@ -172,7 +170,7 @@ class Device(Result):
         """
         return self._memory()[0]
 
-    def _memory(self) -> tuple[int | None, int | None]:
+    def _memory(self) -> tuple[int, int]:
         """Free and total bytes."""
         if self.is_cpu:
             return host_facts.available_memory_bytes(), host_facts.memory_bytes()

@@ -221,7 +221,7 @@ def spec(device: _device.Device | str | None = None) -> DeviceSpec:
 @functools.lru_cache(maxsize=64)
 def _spec(device: _device.Device, name: str) -> DeviceSpec:
     if device.is_cpu:
-        return cpu_spec(host_facts.probe(), device.memory_bytes or math.inf, name)
+        return cpu_spec(host_facts.probe(), device.memory_bytes, name)
     return gpu_spec(diagnosis.accelerator(device), name)
 
 

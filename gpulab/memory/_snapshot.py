@@ -201,10 +201,10 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     What is free is what the device says; of the rest, what this process holds is its own, and what
     is neither its own nor free is others' (and the system's).
     """
-    total, free = where.memory_bytes or 0, where.free_bytes
+    total, free = where.memory_bytes, where.free_bytes
     held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)
     mine = host_facts.resident_bytes() if where.is_cpu else _process_bytes(where)
-    used = min(total, max(0, total - free if free is not None else max(reserved, found)))
+    used = min(total, max(0, total - free))
     tensors = min(held, used, mine if where.is_cpu and mine is not None else used)
     cached = 0 if where.is_cpu else min(max(0, reserved - tensors), used - tensors)
     parts = {"tensors": tensors, "cached": cached}

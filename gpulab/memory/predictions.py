@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -20,11 +19,9 @@ from torch.utils._pytree import tree_leaves
 from gpulab import _validate, devices
 from gpulab.errors import (
     DeviceError,
-    GpulabError,
     InputError,
     StoppedError,
     kind_of,
-    message_of,
     shown,
 )
 from gpulab.evidence import Evidence, Note
@@ -68,6 +65,8 @@ _ASSUMPTIONS = {
     "the workspaces of cuDNN's convolutions not counted",
 }
 _PEAK_TENSORS = 50
+# where PyTorch logs the traceback of an operator that fails on fakes
+FAKE_ERRORS = logging.getLogger("torch._subclasses.fake_tensor")
 # every operator of every step is kept: more would fill the memory that is looked at
 _MOST_STEPS = 1000
 
@@ -170,7 +169,8 @@ def predict(
         mock.patch.object(
             optimizer_module, "_foreach_supported_types", [torch.nn.Parameter, FakeTensor]
         ),
-        fake_errors_unlogged(),
+        # its errors are said in one sentence, without the operator's traceback
+        mock.patch.object(FAKE_ERRORS, "disabled", True),
         FakeTensorMode(allow_non_fake_inputs=True),
         training_step.on_substitutes(
             "predict",
@@ -183,7 +183,6 @@ def predict(
             new_storage=fake_storage,
             device=kind,
         ) as step,
-        kernel_memory.CallsOnFakes(tracker),
         training_step.checkpointed(step.model if checkpoint else None) as calls,
         contextlib.suppress(Stopped),
         contextlib.closing(tracker),
@@ -285,12 +284,7 @@ def largest_batch(
     >>> memory.largest_batch(layer, lambda n: torch.zeros(n, 1000), memory=5 * 10**8, **options)
     21646
     """
-    make = _validate.callback("largest_batch", "make_batch", make_batch)
-    if make is None:
-        raise InputError(
-            "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
-            "torch.zeros(n, 784)."
-        )
+    make = _validate.hook("largest_batch", "make_batch", make_batch)
     free, kind = free_bytes_of(memory, _device_type(model, device))
 
     def needed_bytes(size: int) -> int:
@@ -469,40 +463,14 @@ def trace(
 
 
 def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
-    expected = "a model that lists its parameters, and inputs that do not contain themselves"
-    with devices.guard(
-        "trace: looking for the device", f"{expected}. Fix the model or the inputs."
-    ):
-        own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
-        tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
-    if any(t.is_meta for t in tensors):
-        raise InputError(
-            "trace: the model is on the meta device, which has no memory; expected a real device. "
-            "Use memory.predict."
-        )
+    own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
+    tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     return devices.find(tensors[0].device) if tensors else devices.default()
 
 
 def _copied_storage(original: Any) -> Any:
     with devices.guard("trace: copying the model, which memory.predict does not"):
         return original.untyped_storage().clone()
-
-
-@contextlib.contextmanager
-def fake_errors_unlogged() -> Iterator[None]:
-    """Keep PyTorch from logging the traceback of an operator that fails on fakes: the error itself
-    says it in one sentence.
-    """
-    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
-
-    def elsewhere(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    logger.addFilter(elsewhere)
-    try:
-        yield
-    finally:
-        logger.removeFilter(elsewhere)
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -518,22 +486,9 @@ def model_made_by(factory: Any, device_type: str, function: str = "predict") -> 
     """Return the model that a factory makes with fake tensors on a kind of device; errors are said
     in the name of a function.
     """
-    if not callable(factory):
-        raise InputError(
-            f"{function}: model is {kind_of(factory)}; expected a torch.nn.Module or a function "
-            "that makes one."
-        )
-    try:
-        with torch.device(device_type):
-            model = factory()
-    except GpulabError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"{function}: the model's factory raised {type(error).__name__} ({message_of(error)}); "
-            "expected it to return a torch.nn.Module. Pass a module, or a function that makes one "
-            "without arguments."
-        ) from error
+    make = _validate.hook(function, "model", factory)
+    with torch.device(device_type):
+        model = make()
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"{function}: the model's factory returned {kind_of(model)}; expected a "

@@ -41,7 +41,7 @@ class Limit:
     """
 
     def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
-        self.nbytes, self.device, self._is_entered = nbytes, device, False
+        self.nbytes, self.device = nbytes, device
         # stays from the first entry on
         self._cap: Any = (
             Cap("cpu", nbytes, on_top) if device.is_cpu else _AllocatorCap(device, nbytes, on_top)
@@ -65,17 +65,10 @@ class Limit:
         return max(0, self.nbytes - self.live_bytes)
 
     def __enter__(self) -> Limit:
-        if self._is_entered:
-            raise InputError(
-                "limit: this limit has already been entered; expected one use at a time. Make a "
-                "second limit."
-            )
         self._cap.__enter__()
-        self._is_entered = True
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._is_entered = False
         self._cap.__exit__(*error)
 
     def __repr__(self) -> str:

@@ -105,10 +105,6 @@ class Lender:
         lent.set_(self._storages[storage._cdata][1], *place)
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)
-        if source.is_conj():
-            lent = torch.conj(lent)
-        if source.is_neg():
-            lent = torch._neg_view(lent)
         if isinstance(original, torch.nn.Parameter):
             parameter = torch.nn.Parameter(lent, requires_grad=original.requires_grad)
             parameter.__dict__.update(original.__dict__)
@@ -128,13 +124,7 @@ class Lender:
 
     def everything(self, value: Any) -> Any:
         """Return a nest of lists, tuples and mappings with each tensor replaced by its stand-in."""
-        try:
-            return tree_map_only(torch.Tensor, self.tensor, value)
-        except RecursionError as error:
-            raise InputError(
-                f"{self.function}: {kind_of(value)} in the inputs or the model contains itself; "
-                "expected lists, tuples and mappings of finite depth. Remove it."
-            ) from error
+        return tree_map_only(torch.Tensor, self.tensor, value)
 
 
 def unwrapped(function: str, model: Any) -> Any:
@@ -144,12 +134,6 @@ def unwrapped(function: str, model: Any) -> Any:
     parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     while isinstance(model, parallel) or hasattr(model, "_orig_mod"):
         model = model.module if isinstance(model, parallel) else model._orig_mod
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(
-                f"{function}: {type(module).__name__} is compiled TorchScript; expected a Python "
-                "module. Pass the original."
-            )
     return model
 
 
@@ -208,37 +192,18 @@ def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> 
 
 
 @contextlib.contextmanager
-def autocast_off(device_type: str) -> Iterator[None]:
-    """Suspend an autocast block of the caller's, and its depth, so that an inner block ends as an
-    outermost one does.
-    """
-    if not torch.is_autocast_enabled(device_type):
-        yield
-        return
-    depth = torch.autocast_increment_nesting() - 1
-    for _ in range(depth + 1):
-        torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()
-    torch.set_autocast_enabled(device_type, False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled(device_type, True)
-        for _ in range(depth):
-            torch.autocast_increment_nesting()
-
-
-@contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
     generators of Python, NumPy and torch back after it.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    # only where the caller's is on: an inner block that is the outermost one clears the cache
+    is_casting = torch.is_autocast_enabled(device_type)
     with (
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
         torch.inference_mode(False),
         torch.enable_grad(),
-        autocast_off(device_type),
+        torch.autocast(device_type, enabled=False) if is_casting else contextlib.nullcontext(),
         contextlib.ExitStack() as after,
     ):
         after.callback(random.setstate, random.getstate())
@@ -284,12 +249,6 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
     """
     if optimizer is None:
         return "no optimizer", None
-    if isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(
-            f"{function}: got {kind_of(optimizer)} that belongs to other tensors; expected a name "
-            "or a factory. Pass optimizer=lambda parameters: "
-            f"torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
-        )
     if isinstance(optimizer, str):
         known, name = optimizer_kinds(), optimizer.lower()
         _validate.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
@@ -299,7 +258,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
     if not callable(optimizer):
         raise InputError(
             f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "
-            "'adam'."
+            "'adam', or for example lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
         )
     name = str(getattr(optimizer, "__name__", "optimizer"))  # a partial has none
     return name.replace("<lambda>", "own optimizer"), optimizer
@@ -313,10 +272,7 @@ def loss_of(function: str, value: Any) -> Any:
     InputError
         If there is no scalar tensor that depends on a parameter.
     """
-    if isinstance(value, Mapping) and "loss" in value:
-        value = value["loss"]
-    elif not isinstance(value, torch.Tensor) and hasattr(value, "loss"):
-        value = value.loss
+    value = getattr(value, "loss", value)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         what = (
             f"a tensor of shape {tuple(value.shape)}"
@@ -390,23 +346,14 @@ class Step:
         trained = self._guard(
             "model", lambda: [p for p in self.model.parameters() if p.requires_grad]
         )
-        if not trained:
-            raise InputError(
-                f"{self.function}: the model has no parameter that requires a gradient; expected "
-                "at least one. Unfreeze a layer."
-            )
         if factory is not None:
             tracker.in_optimizer = True  # Adagrad makes its state at once
             self.optimizer = self._guard("optimizer", lambda: factory(trained))
             tracker.in_optimizer = False
-            if not (
-                callable(getattr(self.optimizer, "step", None))
-                and callable(getattr(self.optimizer, "zero_grad", None))
-            ):
+            if not hasattr(self.optimizer, "zero_grad"):
                 raise InputError(
                     f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; "
-                    "expected an optimizer with step() and zero_grad(). Return for example "
-                    "torch.optim.Adam(parameters)."
+                    "expected an optimizer. Return for example torch.optim.Adam(parameters)."
                 )
             self.scaler = scaler if self.scaled else self.scaler
 
@@ -431,6 +378,7 @@ class Step:
                 if self.loss is None
                 else self.loss(self.model(*self.inputs), *targets)
             )
+        torch.clear_autocast_cache()  # its end does so only where it is the outermost block
         return loss_of(self.function, value)
 
     def _guard(self, part: str, call: Callable[[], Any]) -> Any:

@@ -45,7 +45,7 @@ from gpulab import _validate
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import kernel_memory, training_step
-from gpulab.memory.predictions import fake_errors_unlogged, model_made_by
+from gpulab.memory.predictions import FAKE_ERRORS, model_made_by
 from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
 from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import undisturbed
@@ -180,7 +180,7 @@ def predict_ranks(
     with (
         fake_rank(rank, ranks),  # with fake tensors; the caller's modes off, generators kept
         undisturbed("cpu"),
-        fake_errors_unlogged(),
+        mock.patch.object(FAKE_ERRORS, "disabled", True),
         FakeTensorMode(allow_non_fake_inputs=True),
         _step_errors(),
     ):

@@ -747,7 +747,7 @@ class InferencePlanner(Instrument):
         there = {"device": str(device), "dtype": dtype}
         batch = values["batch"]
         needed = 2 * dtype.itemsize * sum(i * out + batch * (i + out) for i, out in sizes)
-        if needed > (device.free_bytes or needed):
+        if needed > device.free_bytes:
             raise InputError(
                 f"measure: a layer of {shape.name} needs {needed:,} bytes here; expected at most "
                 f"{device.free_bytes:,}. Choose a smaller model."

@@ -84,9 +84,8 @@ def own(loss: Callable[..., torch.Tensor], *layers: nn.Module) -> nn.Module:
     return model
 
 
-IMAGES, TOKENS, ROWS, SPOKEN = (
+IMAGES, TOKENS, ROWS = (
     torch.randn(4, 1, 8, 8), torch.randint(50, (3, 8)), torch.randn(200, 32),
-    (torch.randint(1, 20, (30,)), torch.tensor([50, 50, 40, 30]), torch.tensor([6, 9, 12, 3])),
 )  # fmt: skip
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731
@@ -117,12 +116,6 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
     "rows that the loss holds": (
         lambda: own(lambda y, x: (y * ROWS.view(200, 32).T.T).square(), nn.Linear(32, 32)),
         ROWS + 1, torch.optim.Adam, "float32",
-    ),
-    "speech": (
-        lambda: own(
-            lambda y, x: nn.functional.ctc_loss(y.log_softmax(-1), *SPOKEN), nn.Linear(32, 20)
-        ),
-        torch.randn(50, 4, 32), MOMENTUM, "float32",
     ),
     "recurrent": (
         lambda: own(lambda y, x: y[0], nn.GRU(32, 24, 2, bidirectional=True)),
