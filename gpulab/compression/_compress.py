@@ -36,7 +36,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from gpulab import _validate
+from gpulab import _validate, devices
 from gpulab.compression import compressed_layers
 from gpulab.compression.compressed_layers import (
     Aware,
@@ -49,7 +49,7 @@ from gpulab.compression.compressed_layers import (
     check_padding,
     finish,
 )
-from gpulab.errors import DeviceError, InputError, message_of
+from gpulab.errors import DeviceError, InputError
 
 # -------------------------------------------------------------------------------------------------
 # Pruning and sparse formats.
@@ -120,12 +120,6 @@ def prune(
             )
         return _remove_channels(copied, compressed_layers.chosen("prune", copied, skip), amount)
     found = compressed_layers.chosen("prune", copied, skip)
-    for name, layer in found.items():
-        if not bool(layer.weight.detach().isfinite().all()):
-            raise InputError(
-                f"prune: the weights of {name} are not all finite numbers; expected a trained "
-                "model. Train it again."
-            )
     if pattern is not None:
         _validate.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
@@ -239,13 +233,9 @@ def _chains(model: Any) -> list[_Chain]:
 
 def _traced(model: Any) -> list[Any]:
     takes_targets = "targets" in inspect.signature(model.forward).parameters
-    try:
+    expected = "code without branches on its values. Prune single weights (structured=False)."
+    with devices.guard("prune: following the model with torch.fx", expected):
         graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
-    except Exception as error:
-        raise InputError(
-            f"prune: torch.fx cannot follow this model ({type(error).__name__}); expected code "
-            "without branches on its values. Prune single weights instead (structured=False)."
-        ) from error
     return list(graph.nodes)
 
 
@@ -389,7 +379,10 @@ def _cut_inputs(layer: Any, keep: Any, channels: int) -> None:
 
 # Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
 # that PyTorch's 2:4 kernels take in half precision (torch/sparse/semi_structured.py).
-_ROWS, _COLUMNS = 32, 64
+_TILES = (
+    "float16 or bfloat16 with multiples of 32 rows and 64 columns. Convert with model.half(), or "
+    "skip this layer."
+)
 
 
 def to_sparse(
@@ -424,11 +417,6 @@ def to_sparse(
     if format == "2:4":
         return _semi_structured(done, found)
     for name, layer in found.items():
-        if layer.weight.device.type == "mps":
-            raise DeviceError(
-                "to_sparse: PyTorch has no CSR products on Apple's GPU; expected a CPU or CUDA "
-                "device. Use model.cpu() first."
-            )
         if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
             continue  # a grouped convolution stays dense
         with compressed_layers.quiet():
@@ -447,22 +435,12 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
         reason = compressed_layers.two_four_refusal(weight.device)
         if reason:
             raise DeviceError(f"to_sparse: {reason} Use format='csr', or keep the dense weights.")
-        if (
-            weight.dtype not in (torch.float16, torch.bfloat16)
-            or weight.shape[0] % _ROWS
-            or weight.shape[1] % _COLUMNS
-        ):
-            raise InputError(
-                f"to_sparse: {name} is {weight.dtype} of shape {tuple(weight.shape)}; expected "
-                f"float16 or bfloat16 with multiples of {_ROWS} rows and {_COLUMNS} columns. "
-                "Convert with model.half(), or skip this layer."
-            )
         if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
             raise InputError(
                 f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
                 "with pattern='2:4' first."
             )
-        with compressed_layers.quiet():
+        with compressed_layers.quiet(), devices.guard(f"to_sparse: storing {name}", _TILES):
             layer.weight = torch.nn.Parameter(
                 torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
             )
@@ -643,15 +621,10 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
         layer.register_forward_pre_hook(
             lambda _, inputs, ends=seen[name]: ends.append(torch.aminmax(inputs[0].detach()))
         )
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                model(batch)
-    except Exception as error:
-        raise InputError(
-            f"quantize: the model raised {message_of(error)} on a calibration input; expected "
-            "inputs like the training's."
-        ) from error
+    like = "inputs like the training's. Pass some of those."
+    with torch.no_grad(), devices.guard("quantize: running the calibration inputs", like):
+        for batch in batches:
+            model(batch)
     found_ranges = {}
     for name, ends in seen.items():
         if not ends:
@@ -676,9 +649,8 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     Raises
     ------
     InputError
-        If the scheme is not supported here, or there is no linear layer.
-    DeviceError
-        If torchao refuses this device, or cannot be imported.
+        If the scheme is not supported here, there is no linear layer, or torchao refuses this
+        device.
     """
     if scheme.weights != "per-channel" or scheme.bits != 8 or scheme.activations == "static":
         raise InputError(
@@ -693,21 +665,16 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
             "'float'."
         )
-    with compressed_layers.quiet():
-        try:
-            from torchao import quantization
+    supported = "a device that it supports. Use arithmetic='float'."
+    with compressed_layers.quiet(), devices.guard("quantize: torchao", supported):
+        from torchao import quantization
 
-            make = (
-                quantization.Int8DynamicActivationInt8WeightConfig
-                if scheme.activations
-                else quantization.Int8WeightOnlyConfig
-            )
-            quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
-        except Exception as error:
-            raise DeviceError(
-                f"quantize: torchao refused ({message_of(error)}); expected a device it supports. "
-                "Use arithmetic='float'."
-            ) from error
+        make = (
+            quantization.Int8DynamicActivationInt8WeightConfig
+            if scheme.activations
+            else quantization.Int8WeightOnlyConfig
+        )
+        quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
     return model.eval()
 
 

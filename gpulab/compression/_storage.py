@@ -21,7 +21,6 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,10 @@ import torch
 
 from gpulab import _files
 from gpulab.compression import compressed_layers
-from gpulab.compression.compressed_layers import finish, quiet
-from gpulab.errors import (
-    CheckpointError,
-    GpulabError,
-    InputError,
-    message_of,
-    shown,
-)
+from gpulab.compression.compressed_layers import finish
+from gpulab.errors import CheckpointError, shown
 
 _MAGIC = b"gpulab-model-2\n"
-# bytes, unpacked: a million tensors; a file can't ask for more memory than that
-_MOST_HEADER = 1 << 26
 _MOST_VALUES = 256
 _DTYPES = (
     "float64",
@@ -86,30 +77,33 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     CheckpointError
         If the file is damaged or was not written by ``save``.
-    InputError
-        If it has a tensor of a library's own type, and that library is not installed.
     OSError
         If it cannot be read.
+
+    Notes
+    -----
+    A tensor of a library's own type is read by ``torch.load``, which wants that library to be
+    imported first.
     """
     content = _files.read_regular(Path(path), 2**62)
-    try:
-        return dict(_entries(content))
-    except GpulabError:  # the file is whole, and a library is missing
-        raise
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        zlib.error,
-        AttributeError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+    head = len(_MAGIC) + 8
+    length, checksum = (
+        int.from_bytes(content[at : at + 4], "little") for at in (head - 8, head - 4)
+    )
+    if not content.startswith(_MAGIC) or zlib.crc32(content[head:]) != checksum or not length:
         raise CheckpointError(
-            f"load: {shown(str(path))} is not a file of compression.save "
-            f"({message_of(error, 60)}); expected one. Save the model again."
-        ) from error
+            f"load: {shown(str(path))} is damaged or no file of compression.save; expected one. "
+            "Save the model again."
+        )
+    header = json.loads(zlib.decompress(content[head : head + length]))
+    body = io.BytesIO(content[head + length :])
+    done: dict[str, Any] = {}
+    for name, entry in header.items():
+        if entry["form"] == "same":
+            done[name] = done[entry["as"]]
+        else:
+            done[name] = _restored(entry, [body.read(size) for size in entry["parts"]])
+    return done
 
 
 def size_on_disk(model: Any) -> int:
@@ -161,7 +155,9 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     """Return the header's entry and the bytes of the smallest form."""
     name = str(tensor.dtype).removeprefix("torch.")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or name not in _DTYPES:
-        return _foreign(tensor)
+        file = io.BytesIO()  # a library's own kind, in PyTorch's file format
+        torch.save(tensor, file)
+        return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
     plain = tensor.detach().cpu().contiguous().flatten()
     # bfloat16, which NumPy does not have, as its 16 bits
     flat = np.asarray((plain.view(torch.uint16) if name == "bfloat16" else plain).numpy())
@@ -204,42 +200,9 @@ def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
     return np.packbits(np.pad(each, ((0, 0), (8 - bits, 0))), axis=1)[:, 0]
 
 
-def _foreign(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """Return a tensor of a library's own kind, in PyTorch's own file format."""
-    file = io.BytesIO()
-    torch.save(tensor, file)
-    return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
-
-
-def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
-    if not content.startswith(_MAGIC):
-        raise ValueError("it does not begin with the mark of such a file")
-    begin = len(_MAGIC) + 8
-    length, checksum = (
-        int.from_bytes(content[at : at + 4], "little") for at in (begin - 8, begin - 4)
-    )
-    if zlib.crc32(content[begin:]) != checksum:
-        raise ValueError("its checksum does not match")
-    header = json.loads(
-        zlib.decompressobj().decompress(content[begin : begin + length], _MOST_HEADER)
-    )
-    body = io.BytesIO(content[begin + length :])
-    done: dict[str, Any] = {}
-    for name, entry in header.items():
-        if entry["form"] == "same":
-            done[name] = done[entry["as"]]
-        else:
-            done[name] = _restored(entry, [body.read(size) for size in entry["parts"]])
-        yield name, done[name]
-    if body.read():
-        raise ValueError("longer than its header says")
-
-
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     if entry["form"] == "torch":
-        return _load_foreign(parts[0])
-    if entry["dtype"] not in _DTYPES:
-        raise ValueError("unknown dtype")
+        return torch.load(io.BytesIO(parts[0]), weights_only=True)
     plain = np.dtype("uint16" if entry["dtype"] == "bfloat16" else entry["dtype"])
     flat = np.zeros(math.prod(entry["shape"]), plain)
     if entry["form"] == "mask":
@@ -252,24 +215,5 @@ def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
 
 
 def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: int) -> np.ndarray:
-    values: np.ndarray
-    if "bits" in entry:
-        values = np.frombuffer(parts[0], plain)[_unpack_bits(parts[1], entry["bits"], count)]
-    else:
-        values = np.frombuffer(parts[0], entry.get("as", plain))
-    if values.size != count:
-        raise ValueError("a wrong number of elements")
-    return values
-
-
-def _load_foreign(content: bytes) -> Any:
-    try:
-        if b"torchao" in content:
-            with quiet():
-                import torchao.quantization  # noqa: F401  (it registers with PyTorch which of its classes are safe to load)
-        return torch.load(io.BytesIO(content), weights_only=True)
-    except Exception as error:
-        raise InputError(
-            f"load: a tensor of a library's own type cannot be read ({type(error).__name__}); "
-            "expected its library. Install it."
-        ) from error
+    values = np.frombuffer(parts[0], entry.get("as", plain))
+    return values[_unpack_bits(parts[1], entry["bits"], count)] if "bits" in entry else values

@@ -55,17 +55,14 @@ def quiet() -> Iterator[None]:
     They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
     none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
     """
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 def module(function: str, model: Any) -> Any:
@@ -93,14 +90,9 @@ def duplicate(function: str, model: Any) -> Any:
         If it is not a module, or one that cannot be copied.
     """
     module(function, model)
-    try:
+    expected = "tensors that are parameters or buffers. Build it again and load its state_dict."
+    with devices.guard(f"{function}: copying the model", expected):
         return copy.deepcopy(model)
-    except Exception as error:
-        raise InputError(
-            f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected "
-            "one whose tensors are all parameters or buffers. Build it again and load its "
-            "state_dict."
-        ) from error
 
 
 def layers(model: Any) -> dict[str, Any]:
@@ -483,12 +475,6 @@ class Shipped(nn.Module):
                 x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
             )
         return functional.linear(x, weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Return what distinguishes this layer from others."""
-        return (
-            f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
-        )
 
 
 def check_padding(layer: Any) -> None:

@@ -227,16 +227,9 @@ class Weighing(Result):
         """
         return tuple(_sentence(self.models[0], each) for each in self.models[1:])
 
-    @property
-    def front(self) -> tuple[str, ...]:
-        """The labels of the Pareto front: no other model is as good in accuracy, size and time and
-        better in one of them.
-        """
-        return self.front_of()
-
     def front_of(self, *, size: bool = True, time: bool = True) -> tuple[str, ...]:
-        """Return the labels of the models that no other beats in accuracy and, as chosen, in size
-        and time.
+        """Return the labels of the Pareto front: no other model is as good in accuracy and, as
+        chosen, in size and time, and better in one of them.
         """
         values = {
             m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time)

@@ -44,7 +44,6 @@ _LONGEST_PRODUCT_SECONDS = 0.15
 _PRODUCT_SECONDS = 0.008  # long against a launch, short enough for five dtypes in half a second
 _CPU_SECONDS = 0.05  # for the products of one size and dtype on a CPU
 _RATES = ("copy_bytes_per_second", "read_bytes_per_second", "triad_bytes_per_second")
-_TURN_SECONDS = 0.05  # how often a stop is asked for while another thread measures
 _ADVICE = (
     "So these figures may be far too low; measure again with refresh=True when the machine is idle."
 )
@@ -198,18 +197,13 @@ def ceilings(
             )
         return time.perf_counter()
 
-    while not _one_at_a_time.acquire(timeout=_TURN_SECONDS):
-        clock()
-    try:
+    with _one_at_a_time, guard(f"ceilings: measuring {where}"):
         if refresh or where not in _measured:
-            with guard(f"ceilings: measuring {where}"):
-                found = _measure(where, clock)
-                if any(note.code == "contended" for note in found.notes):
-                    found = _best(found, _measure(where, clock))
-                _measured[where] = found
+            found = _measure(where, clock)
+            if any(note.code == "contended" for note in found.notes):
+                found = _best(found, _measure(where, clock))
+            _measured[where] = found
         return _measured[where]
-    finally:
-        _one_at_a_time.release()
 
 
 def _measure(device: Device, clock: Clock) -> Ceilings:

@@ -196,18 +196,13 @@ class Device(Result):
         """
         if self.is_cpu:
             return
-        try:
-            import torch
+        import torch
 
+        with guard(f"waiting for {self}"):
             if self.kind == "mps":
                 torch.mps.synchronize()
             else:
                 getattr(torch, self.torch_type).synchronize(self.index)
-        except Exception as error:
-            ours = translate(error, f"waiting for {self}")
-            if ours is None:
-                raise
-            raise ours from error
 
 
 def accelerators() -> tuple[Device, ...]:

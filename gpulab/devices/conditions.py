@@ -58,9 +58,8 @@ class Readings:
         How long the container's CPU quota held the process back (summed over its cores).
     thermal_events : int or None
         How often the cores slowed down because of heat.
-    frequency_hertz, base_frequency_hertz : float or None
-        The highest clock of the cores now, since idle cores run at a low one; the lowest that the
-        manufacturer guarantees.
+    frequency_hertz : float or None
+        The highest clock of the cores now, since idle cores run at a low one.
     gpu : GpuReadings or None
         Of the GPU that is measured.
     """
@@ -76,7 +75,6 @@ class Readings:
     throttled_seconds: float | None = None
     thermal_events: int | None = None
     frequency_hertz: float | None = None
-    base_frequency_hertz: float | None = None
     gpu: GpuReadings | None = None
 
 
@@ -121,7 +119,6 @@ def read(
         throttled_seconds=sum(held) if held else None,
         thermal_events=sum(hot) if hot else None,
         frequency_hertz=1e3 * max(clocks) if clocks else None,
-        base_frequency_hertz=_base_hertz(root, tuple(cores)),
         gpu=gpu,
     )
 
@@ -163,12 +160,6 @@ def _run_delays(tasks: pathlib.Path) -> dict[str, float]:
 
 # What does not change while a process runs is looked up once: readings are taken around each
 # measurement.
-@functools.cache
-def _base_hertz(root: pathlib.Path, cores: tuple[int, ...]) -> float | None:
-    clocks = host_facts.core_values(root, cores, "cpufreq/base_frequency")
-    return 1e3 * min(clocks) if clocks else None
-
-
 @functools.cache
 def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
     folders = host_facts.cgroup_directories(root, "cpu")
@@ -321,7 +312,6 @@ def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[No
     least, held = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds), window.throttled or 0.0
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
     fell = _drop(before.frequency_hertz, after.frequency_hertz)
-    below = _drop(after.base_frequency_hertz, after.frequency_hertz)
     clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
     slower = (
         (
@@ -329,7 +319,6 @@ def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[No
             f"the cores slowed down because of heat {plural(hot, 'time')}",
         ),
         (fell, f"the cores' clock fell by {percent(fell)} to {clock} while measuring"),
-        (below, f"the cores' clock is {percent(below)} below the manufacturer's base clock"),
     )
     cure = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
     sentences = [f"{what}. {cure}" for holds, what in slower if holds][:1]

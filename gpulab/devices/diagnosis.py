@@ -12,7 +12,6 @@ may still refuse to compute.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -79,7 +78,6 @@ _NEEDED: Mapping[str, str] = {
     "ipyparallel": "8.8",
     "cloudpickle": "3",
 }
-_ABSENT = "not installed"
 _PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
 
 
@@ -141,7 +139,7 @@ class Facts:
     system, architecture : str
         "Linux", "Darwin" or "Windows"; the machine's architecture.
     translated : bool
-        Whether this Python runs under another architecture's emulation (Rosetta, qemu-user).
+        Whether this Python runs under Rosetta, on an architecture other than its own.
     processor : Processor
     memory : Memory
     disk_path : str
@@ -199,7 +197,7 @@ def gather(root: pathlib.Path = host_facts.ROOT) -> Facts:
     return Facts(
         system=platform.system(),
         architecture=platform.machine(),
-        translated=_is_translated(),
+        translated=host_facts.sysctl("sysctl.proc_translated") == "1",
         processor=host_facts.probe(root),
         memory=Memory(
             host_facts.installed_memory_bytes(),
@@ -234,17 +232,6 @@ def _pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
     ]
     vendors = (_PCI_VENDORS.get(host_facts.read_text(one / "vendor")) for one in displays)
     return dict(Counter(vendor for vendor in vendors if vendor))
-
-
-def _is_translated() -> bool:
-    if platform.system() == "Darwin":
-        return host_facts.sysctl("sysctl.proc_translated") == "1"
-    # qemu-user shows the guest's architecture to Python but the host's processor in /proc/cpuinfo.
-    return platform.machine() in (
-        "aarch64",
-        "riscv64",
-        "ppc64le",
-    ) and "vendor_id" in host_facts.read_text(host_facts.ROOT / "proc/cpuinfo")
 
 
 def _probe_torch() -> Torch:
@@ -355,9 +342,6 @@ class Problem(NamedTuple):
     symptom: str
     remedy: str
 
-    def __str__(self) -> str:
-        return f"{self.severity} {self.code}: {self.symptom} {self.remedy}"
-
 
 @dataclass(frozen=True)
 class Machine(Result):
@@ -449,10 +433,7 @@ def machine(facts: Facts | None = None) -> Machine:
     """
     known = gather() if facts is None else facts
     usable = [gpu.device for gpu in known.accelerators if gpu.device and facts is None]
-    try:
-        environment = _device.environment(next(iter(usable), "cpu"))
-    except DeviceError:  # the GPU vanished since it was asked; the stamp is then the host's
-        environment = _device.environment("cpu")
+    environment = _device.environment(next(iter(usable), "cpu"))
     return Machine(
         environment=environment,
         processor=known.processor,
@@ -952,28 +933,18 @@ def checkup(facts: Facts | None = None) -> Checkup:
 
 
 def _package(name: str, oldest: str) -> Check:
-    # a word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a file
-    quote = '"' if sys.platform == "win32" else "'"
-    wanted = f"{quote}{name}>={oldest}{quote}"
-    version: str | None = _ABSENT
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version(name)
-    partly = f"Run {pip_command(f'install --ignore-installed {wanted}')}."
-    older = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
-    only = "not installed; only `gpulab lab` needs it, a hosted notebook does not"
-    found = (
-        (version == _ABSENT and name == "jupyterlab", Check(name, "note", only)),
-        (version == _ABSENT, Check(name, "fix", _ABSENT, f"Run {set_up_command()}.")),
-        # a folder for the package's facts without any: an installation that was interrupted, or
-        # met a full disk
-        (not version, Check(name, "fix", "only partly installed", partly)),
-        (
-            _numbers(version) < _numbers(oldest),
-            Check(name, "fix", f"{version}; the course needs {oldest} or newer.", older),
-        ),
-        (True, Check(name, "ok", str(version))),
-    )
-    return next(check for holds, check in found if holds)
+    try:
+        version = importlib.metadata.version(name) or "only partly installed"
+    except importlib.metadata.PackageNotFoundError:
+        if name == "jupyterlab":
+            only = "not installed; only `gpulab lab` needs it, a hosted notebook does not"
+            return Check(name, "note", only)
+        version = "not installed"
+    if _numbers(version) >= _numbers(oldest):
+        return Check(name, "ok", version)
+    again = pip_command(f'install --ignore-installed "{name}>={oldest}"')
+    found = f"{version}; the course needs {oldest} or newer."
+    return Check(name, "fix", found, f"Run {set_up_command()}, or {again}.")
 
 
 def _write_access(folder: pathlib.Path) -> Check:

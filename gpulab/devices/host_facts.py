@@ -345,10 +345,6 @@ class Processor(Result):
         )
         return ", ".join(text for is_known, text in parts if is_known)
 
-    def cache(self, level: str) -> Cache | None:
-        """Return one level ("L1d", "L2", "L3"), or None where the system does not report it."""
-        return next((cache for cache in self.caches if cache.level == level), None)
-
 
 def probe(root: pathlib.Path = ROOT) -> Processor:
     """Return what the system says about its processor.
@@ -425,16 +421,11 @@ def _probe_apple() -> Processor:
         text = sysctl(name)
         return (int(text) if text.isdigit() else 0) or None
 
-    # Apple reports the performance cores' caches under perflevel0; Intel Macs only the plain names.
+    # of the performance cores
     sizes = {
-        "L1d": count("hw.perflevel0.l1dcachesize") or count("hw.l1dcachesize"),
-        "L2": count("hw.perflevel0.l2cachesize") or count("hw.l2cachesize"),
-        "L3": count("hw.l3cachesize"),
+        "L1d": count("hw.perflevel0.l1dcachesize"),
+        "L2": count("hw.perflevel0.l2cachesize"),
     }
-    features = " ".join(map(sysctl, ("machdep.cpu.features", "machdep.cpu.leaf7_features")))
-    words = features.lower().replace(".", "_").replace("avx1_0", "avx").split()
-    is_arm = platform.machine() == "arm64"
-    clock = count("hw.cpufrequency_max")
     return Processor(
         name=processor_name(),
         architecture=platform.machine(),
@@ -442,8 +433,8 @@ def _probe_apple() -> Processor:
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
         caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
-        simd=("asimd",) if is_arm else tuple(word for word in _SIMD if word in words),
+        simd=("asimd",) if platform.machine() == "arm64" else (),
         clock_hz=None,
-        max_clock_hz=float(clock) if clock else None,
+        max_clock_hz=None,
         hypervisor="yes" if sysctl("kern.hv_vmm_present") == "1" else None,
     )

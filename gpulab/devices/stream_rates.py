@@ -31,16 +31,6 @@ _LONG_SECONDS = 0.12  # spent on one figure; a busy machine then gets fewer runs
 _BARRIER_SECONDS = 30.0
 
 
-def best(run: Callable[[], float], runs: int = RUNS) -> float:
-    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away;
-    of two if runs take long.
-    """
-    times = [run()]
-    while len(times) <= runs and (len(times) < 3 or sum(times) < _LONG_SECONDS):
-        times.append(run())
-    return min(times[1:])
-
-
 def _aligned(elements: int, place: int) -> np.ndarray:
     """An array on a cache line, each ``place`` some lines further into its page: equal offsets
     alias and stall loads behind stores.
@@ -198,4 +188,8 @@ def repeated(
     batch(1)
     once = max(batch(1), 1e-9)
     calls = max(1, min(1000, round(at_least_seconds / once)))
-    return best(lambda: batch(calls), runs) / calls
+    batch(calls)
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < runs and sum(times) < _LONG_SECONDS):
+        times.append(batch(calls))
+    return min(times) / calls

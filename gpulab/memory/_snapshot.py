@@ -45,9 +45,8 @@ class HeldTensor(NamedTuple):
     Attributes
     ----------
     name : str
-        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where
-        only the graph that autograd keeps for the backward pass of y leads to it; "" where no name
-        was found.
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "" where no name was
+        found.
     nbytes : int
         Of the whole storage.
     shape : tuple of int
@@ -151,9 +150,9 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a
-        named array, are not listed; on an accelerator their bytes still count as "tensors", on a
-        CPU as "this process".
+        Storages that several arrays share count once. Arrays that only C++ holds (what autograd
+        keeps for a backward pass) are not listed; on an accelerator their bytes still count as
+        "tensors", on a CPU as "this process".
 
     Raises
     ------
@@ -279,7 +278,6 @@ def _found(
     """Return (name, array, bytes, life) of the arrays on each storage."""
     found: dict[tuple[str, int], list[tuple[str, Any, int, _Life]]] = {}
     seen: set[int] = set()
-    graphs: dict[Any, str] = {}
 
     def take(name: str, array: Any) -> None:
         key = storage_of(array, where)
@@ -295,43 +293,12 @@ def _found(
     ):
         for path, array in arrays_in(name, value):
             take(path, array)
-            ahead = [_node(array)]
-            for node in ahead:  # grows: all of the array's graph
-                if node is not None and node not in graphs:
-                    graphs[node] = f"graph of {path}"
-                    ahead += [before for before, _ in node.next_functions]
-    for node, name in graphs.items():
-        for path, array in _kept_by(node, name):
-            take(path, array)
     kinds: list[type] = [torch.Tensor]
     for kind in kinds:  # grows: all classes derived from PyTorch's tensor
         kinds += type.__subclasses__(kind)
     for item in living(kinds):
-        take(graphs.get(_node(item), ""), item)
+        take("", item)
     return found
-
-
-def _kept_by(node: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield a leaf with its gradient, or what a node keeps for the backward pass; what checkpoints
-    and other hooks keep is left alone.
-    """
-    if hasattr(node, "variable"):
-        yield from _with_gradient(name, node.variable)
-    for attribute in dir(node):
-        if attribute.startswith("_raw_saved_"):
-            with contextlib.suppress(RuntimeError):  # freed by a backward pass
-                saved = getattr(node, attribute)
-                for one in saved if isinstance(saved, (list, tuple)) else (saved,):
-                    if _is_tensor(value := getattr(one, "data", None)):
-                        yield name, value
-
-
-def _node(array: Any) -> Any:
-    """Return what autograd computed an array with, or None."""
-    try:
-        return getattr(array, "grad_fn", None)
-    except RuntimeError:  # a view that was changed in place where autograd cannot follow
-        return None
 
 
 def _is_tensor(item: Any) -> bool:

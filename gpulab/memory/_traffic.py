@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gpulab.errors import InputError, message_of, shown
+from gpulab import devices
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory.tracker import storages_of, tensors_in
 from gpulab.results import Result
@@ -203,14 +204,9 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         )
     original = getattr(fn, "_torchdynamo_orig_callable", fn)
     counter = TrafficCounter()
-    try:
-        with counter:
-            result = original(*args)
-    except Exception as error:
-        raise InputError(
-            f"traffic: the function raised {message_of(error)}; expected it to run on these "
-            "arguments. Try fn(*args) first."
-        ) from error
+    runs = "it to run on these arguments. Try fn(*args) first."
+    with devices.guard("traffic: the function", runs), counter:
+        result = original(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])
     made = distinct(tensors_in(result))

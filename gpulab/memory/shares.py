@@ -71,12 +71,6 @@ class Limit:
     def __exit__(self, *error: Any) -> None:
         self._cap.__exit__(*error)
 
-    def __repr__(self) -> str:
-        return (
-            f"<limit of {format_bytes(self.nbytes)} on {self.device}: "
-            f"{format_bytes(self.live_bytes)} in use>"
-        )
-
 
 class _AllocatorCap:
     """The limit that PyTorch's own allocator keeps on an accelerator, used as ``Cap`` is."""

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gpulab import _validate
+from gpulab import _validate, devices
 from gpulab.errors import InputError, shown, with_article
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -149,13 +149,6 @@ class Format(Result):
         return math.ldexp(1.0, self.emax - self.mantissa_bits) if self.kind == "float" else 1.0
 
     @property
-    def decimal_digits(self) -> float:
-        """Significant decimal digits that a normal number holds: log10 of 2 ** (mantissa bits +
-        1).
-        """
-        return (self.mantissa_bits + (self.kind == "float")) * math.log10(2)
-
-    @property
     def overflow_words(self) -> str:
         """What happens beyond the largest number, in a few words."""
         return {
@@ -184,15 +177,12 @@ class Format(Result):
             ("largest", f"{self.largest:.6g}; beyond it a number {self.overflow_words}"),
             ("smallest normal", f"{self.smallest_normal:.6g}"),
             ("smallest subnormal", f"{self.smallest_subnormal:.6g}"),
-            ("epsilon", f"{self.epsilon:.6g} ({self.decimal_digits:.1f} decimal digits)"),
-            ("infinity, nan", f"{_yes(self.has_infinity)}, {_yes(self.has_nan)}"),
+            ("epsilon", f"{self.epsilon:.6g}"),
+            ("infinity", "yes" if self.has_infinity else "no"),
+            ("nan", "yes" if self.has_nan else "no"),
             ("used for", self.use),
         ]
         return (self.name, ""), rows
-
-
-def _yes(there: bool) -> str:
-    return "yes" if there else "no"
 
 
 def _float(
@@ -446,24 +436,14 @@ def as_float64(function: str, x: Any) -> np.ndarray:
         If it holds no real numbers, or some that float64 does not hold.
     """
     is_tensor = isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool
-    try:
-        if is_tensor:  # a sparse one, or one without data, is no array either
-            x = (
-                x.detach().cpu().double().numpy()
-                if x.is_floating_point()
-                else x.detach().cpu().numpy()
-            )
+    expected = "real numbers. Pass a float, a list of floats or an array."
+    with devices.guard(f"{function}: reading x", expected):  # a sparse tensor is no array
+        if is_tensor:
+            x = x.detach().cpu()
+            x = x.double() if x.is_floating_point() else x
         given = np.asarray(x)
-    except Exception as error:
-        raise InputError(
-            f"{function}: x is {shown(x)}; expected numbers. Pass a float, a list of floats or an "
-            "array."
-        ) from error
     if given.dtype.kind not in "fiu":
-        raise InputError(
-            f"{function}: x is {shown(x)}; expected real numbers. Pass a float, a list of floats "
-            "or an array."
-        )
+        raise InputError(f"{function}: x is {shown(x)}; expected {expected}")
     with np.errstate(over="ignore"):
         converted = np.array(given, dtype=np.float64)
     # what float64 may not hold: large whole numbers, and all longer floats
@@ -578,19 +558,9 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
 
 
 def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
-    try:
+    with devices.guard(f"{function}: reading codes", "whole numbers. Pass an array of ints."):
         given = np.asarray(codes)
-        whole = (
-            given.dtype.kind in "iu"
-            and bool(np.all(given >= 0))
-            and int(np.max(given, initial=0)) < 2**one.bits
-        )
-    except Exception as error:
-        raise InputError(
-            f"{function}: codes are {shown(codes)}; expected whole numbers. Pass an int or an "
-            "array of ints."
-        ) from error
-    if not whole:
+    if given.dtype.kind not in "iu" or np.any(given < 0) or np.any(given >= 2**one.bits):
         raise InputError(
             f"{function}: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} "
             "- 1. Pass unsigned bits."
@@ -823,12 +793,7 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
                 "exponent and mantissa."
             )
         code = int(digits, 2)
-    if not _validate.is_whole(code):
-        raise InputError(
-            f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and "
-            "ones. Pass for example 0x3C00."
-        )
-    code = int(code)
+    code = _validate.whole("number_from_bits", "code", code, 0, 2**one.bits - 1)
     held = float(decode(code, one))
     return _made(held, held, code, one)
 

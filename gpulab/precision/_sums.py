@@ -165,26 +165,18 @@ def sum_error(
     """
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
-        what = (
-            f"{given.size:,} values"
-            if not 1 <= given.size <= _MOST_VALUES
-            else "values that are infinite or nan"
-        )
         raise InputError(
-            f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer "
-            "values, and none that is infinite or nan."
+            f"sum_error: got {given.size:,} values; expected 1 to {_MOST_VALUES:,} finite numbers. "
+            "Pass fewer values, and none that is infinite or nan."
         )
     chance = np.random.default_rng(_validate.whole("sum_error", "seed", seed, 0, 2**63 - 1))
     exact = math.fsum(given.tolist())
     rows: list[SumRow] = []
     for one in _narrow("sum_error", formats):
         held = rounded(given, one, one.overflow)
+        ways = [*((one, order) for order in ORDERS), (find("sum_error", "float32"), ORDERS[0])]
         # float32 is tried without rounding by chance, and without a wider accumulator
-        if one.name == "float32":
-            ways = [(one, order) for order in ORDERS[:2]]
-        else:
-            ways = [*((one, order) for order in ORDERS), (find("sum_error", "float32"), ORDERS[0])]
-        for wide, order in ways:
+        for wide, order in ways[:2] if one.name == "float32" else ways:
             total = _total(held, wide, order, chance)
             error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
             rows.append(SumRow(one.name, wide.name, order, total, error))

@@ -4,6 +4,7 @@ in float32 makes them, and which become zero, lose digits or overflow at which s
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -104,14 +105,14 @@ class Gradients(Result):
     evidence: Evidence
 
     def kind(self, name: str) -> Magnitudes:
-        """Return one kind.
+        """Return one kind, or "all".
 
         Raises
         ------
         InputError
             If it is not among these.
         """
-        known = {each.kind: each for each in self.kinds}
+        known = {"all": self.all} | {each.kind: each for each in self.kinds}
         return known[_validate.word("Gradients.kind", "kind", name, known)]
 
     @property
@@ -161,11 +162,6 @@ class Gradients(Result):
             )
             for k in self.kinds
         ]
-        if any(k.not_finite for k in self.kinds):
-            rows += [
-                (f"{k.kind}, infinite or nan", f"{k.not_finite:,}", "", "", "", "")
-                for k in self.kinds
-            ]
         return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
 
 
@@ -209,8 +205,6 @@ def gradients(
     >>> g.kind("parameters").smallest, g.kind("parameters").largest, g.kind("activations").count
     (1.0, 4.0, 1)
     """
-    import copy
-
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"gradients: got {shown(model)}; expected a torch.nn.Module. Pass the model, then its "
@@ -283,11 +277,7 @@ def magnitudes_of(
 ) -> tuple[Magnitudes, Evidence | None, str]:
     """Return the magnitudes that a window is laid over, where they are from, and a label."""
     if isinstance(source, Gradients):
-        known = ["all", *(each.kind for each in source.kinds)]
-        name = _validate.word(function, "which", which, known)
-        return (source.all if name == "all" else source.kind(name)), source.evidence, source.label
-    if isinstance(source, Magnitudes):
-        return source, None, source.kind
+        return source.kind(which), source.evidence, source.label
     arrays = (
         source
         if isinstance(source, (list, tuple)) and any(np.ndim(each) for each in source)
@@ -384,10 +374,7 @@ class GradientWindow(Result):
             "no scale can fix."
         )
         if self.zeros + self.not_finite == self.count:
-            which = (
-                "The one gradient is" if self.count == 1 else f"All {self.count:,} gradients are"
-            )
-            zeros = f"{which} exactly zero, so there is nothing to scale."
+            zeros = "Every gradient is exactly zero, so there is nothing to scale."
             return broken if self.not_finite else zeros
         parts = [broken] if self.not_finite else []
         parts.append(f"At scale {plain(self.scale)} in {name}:")
@@ -439,15 +426,6 @@ class GradientWindow(Result):
                 f"at most {share(self.tolerance)} become zero, none overflows",
             ),
         ]
-        if self.not_finite:
-            rows.insert(
-                0,
-                (
-                    "infinite or nan already",
-                    f"{self.not_finite:,} of {self.count:,}",
-                    "no scale can fix them",
-                ),
-            )
         return ("gradients that are", "share", "gradients of this size, before scaling"), rows
 
 

@@ -547,7 +547,7 @@ def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[s
         if each.speedup is None
         else format_speedup(each.speedup, each.speedup_interval),
         f"{100 * (each.accuracy or 0.0):.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
-        "yes" if each.label in found.front else "",
+        "yes" if each.label in found.front_of() else "",
     ]
 
 

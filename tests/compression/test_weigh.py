@@ -225,7 +225,7 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
     assert [row.faster for row in rows] == ["", "faster", "as fast", "as fast", "slower", ""]
     half = ((12.7062 * 0.05) ** 2 + 0.1**2) ** 0.5  # two seeds: Student's t of one degree
     assert rows[0].accuracy_interval == pytest.approx((0.85 - half, 1.0), abs=1e-4)
-    fronts = [found.front, found.front_of(time=False), found.front_of(size=False)]
+    fronts = [found.front_of(), found.front_of(time=False), found.front_of(size=False)]
     lines = [*found.sentences, *map(repr, (found, *rows)), *map(str, fronts)]
     assert "\n".join(lines) + "\n" + table_text(found._repr_html_()) == approved
 

@@ -159,7 +159,7 @@ def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert (cpu.simd, cpu.hypervisor) == (("sse2", "avx", "avx2", "fma"), "KVM")
     assert facts.pci_gpus == {"nvidia": 2, "amd": 1}
-    assert (cpu.cache("L3").size_bytes, cpu.cache("L4")) == (32 * MIB, None)
+    assert cpu.caches[-1].size_bytes == 32 * MIB
     nothing = devices.gather(tmp_path / "none")
     found = (
         nothing.processor.caches,
@@ -456,7 +456,6 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             f"{GROUP}/job/cpu.stat": "nr_throttled 3\nthrottled_usec 250000",
             f"{GROUP}/cpu.stat": "throttled_usec 5",
             f"{CPU0}/cpufreq/scaling_cur_freq": 3_000_000,
-            f"{CPU0}/cpufreq/base_frequency": 2_000_000,
             f"{CPU0}/thermal_throttle/core_throttle_count": 7,
         },
     )
@@ -465,8 +464,7 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = (first.busy_seconds, first.stolen_seconds, first.throttled_seconds)
     assert found == pytest.approx((623 / tick, 20 / tick, 0.250005))
     assert first.run_delay_seconds == pytest.approx(3.385392e-3)
-    clocks = (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events)
-    assert clocks == (3e9, 2e9, 7)
+    assert (first.frequency_hertz, first.thermal_events) == (3e9, 7)
     shutil.rmtree(root / "proc/self/task/2")
     _tree(
         root, {"proc/self/task/1/schedstat": "70 3385393 2", "proc/self/task/3/schedstat": "70 6 2"}
@@ -520,7 +518,6 @@ BEFORE = Readings(
     throttled_seconds=0.0,
     thermal_events=0,
     frequency_hertz=3e9,
-    base_frequency_hertz=2.4e9,
 )
 AFTER = dataclasses.replace(
     BEFORE,
@@ -585,11 +582,6 @@ def test_what_counters_mean(approved: Any) -> None:
     for name, changes in CHANGES.items():
         always = {k: v for k, v in changes.items() if v is None or k == "cores"}
         both[name] = dataclasses.replace(BEFORE, **always), dataclasses.replace(AFTER, **changes)
-    slow = {"frequency_hertz": 1.8e9}
-    both["slow from the beginning"] = (
-        dataclasses.replace(BEFORE, **slow),
-        dataclasses.replace(AFTER, **slow),
-    )
     for name, (one, other) in GPUS.items():
         begin, end = dataclasses.replace(BEFORE, gpu=one), dataclasses.replace(AFTER, gpu=other)
         both[f"GPU: {name}"] = begin, end

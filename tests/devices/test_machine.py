@@ -144,7 +144,7 @@ def test_every_problem_and_its_remedy(approved: Any) -> None:
     text = []
     for name, (base, changes) in CASES.items():
         found = diagnose(_but(base, **changes))
-        text += [f"== {name}", *(str(problem) for problem in found)]
+        text += [f"== {name}", *(f"{p.severity} {p.code}: {p.symptom} {p.remedy}" for p in found)]
     assert re.sub(r"`\S*python\S*|`py\b", "`python", "\n".join(text)) == approved
 
 

@@ -148,9 +148,8 @@ def test_windows_and_updates_in_words(approved: Any) -> None:
     lines = (f"{one.exponents} {one.counts}\n" for one in windows)
     assert told(*windows) + "".join(lines) == approved
     many = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
-    kept = precision.Magnitudes.of("parameters", [many])
     exact = (precision.round_to(many, "float16") == 0).mean()
-    assert precision.gradient_window(kept).vanishing_share == pytest.approx(exact, abs=1e-3)
+    assert precision.gradient_window(many).vanishing_share == pytest.approx(exact, abs=1e-3)
 
 
 # -- autocast --------------------------------------------------------------------------------------
