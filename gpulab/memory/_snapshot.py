@@ -219,32 +219,23 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     return parts, (Note("skipped", why),)
 
 
-def torch_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by tensors, taken from the driver) of PyTorch's allocator on an accelerator."""
+def _pool_bytes(where: devices.Device) -> tuple[int, int]:
+    """Return (held by arrays, taken from the driver) of PyTorch's and CuPy's allocators on an
+    accelerator.
+    """
     if where.kind == "mps":
-        held, taken = torch.mps.current_allocated_memory, torch.mps.driver_allocated_memory
-        return int(held()), int(taken())
+        held, taken = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
+        return int(held), int(taken)
     allocator = getattr(torch, where.torch_type)
-    held, taken = allocator.memory_allocated, allocator.memory_reserved
-    return int(held(where.index)), int(taken(where.index))
-
-
-def cupy_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by arrays, taken from the driver) of CuPy's allocator."""
+    held, taken = allocator.memory_allocated(where.index), allocator.memory_reserved(where.index)
     cupy = sys.modules.get("cupy")
     # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a
     # lost device.
-    if cupy is None or where.torch_type != "cuda" or not cupy.cuda.is_available():
-        return 0, 0
-    with cupy.cuda.Device(where.index):
-        pool = cupy.get_default_memory_pool()
-        return int(pool.used_bytes()), int(pool.total_bytes())
-
-
-def _pool_bytes(where: devices.Device) -> tuple[int, int]:
-    """Return (held by arrays, taken from the driver) of both allocators."""
-    (held, taken), (used, reserved) = torch_bytes(where), cupy_bytes(where)
-    return held + used, taken + reserved
+    if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
+        with cupy.cuda.Device(where.index):
+            pool = cupy.get_default_memory_pool()
+            held, taken = held + pool.used_bytes(), taken + pool.total_bytes()
+    return int(held), int(taken)
 
 
 def _process_bytes(where: devices.Device) -> int | None:
@@ -441,7 +432,6 @@ class Watch:
             for where in self._devices
         }
         self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
-        self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
         self._resident = host_facts.resident_bytes()
         for where in self._devices[1:]:
             _peak(where, reset=True)
@@ -460,10 +450,8 @@ class Watch:
         uses = [("cpu", self._host_before, self._host.peak_bytes, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], _pool_bytes(where)[0]
-            # CuPy keeps no peak: what it holds at both ends counts all along
-            throughout = min(self._of_cupy[where], cupy_bytes(where)[0])
-            peak = max(before, after, _peak(where) + throughout)
-            uses.append((str(where), before, peak, after))
+            # CuPy keeps no peak: its arrays count where they are there at one of the ends
+            uses.append((str(where), before, max(before, after, _peak(where)), after))
         changes = tuple(
             (device, before, peak, max(0, after - before), max(0, before - after))
             for device, before, peak, after in uses
@@ -563,8 +551,8 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         Whose free memory is compared; None takes the best one available. Caches of all devices are
         emptied.
     outputs : bool
-        Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only
-        reports them.
+        Also empty IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports the
+        arrays in it.
 
     Returns
     -------
@@ -591,7 +579,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
     what.append(f"Collected garbage ({gc.collect()} unreachable objects).")
     with devices.guard(f"release: emptying the caches of {where}"):
-        what += _empty_caches()
+        _empty_caches()
     # glibc's call gives free pages back to the system; other C libraries have none
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
@@ -608,32 +596,26 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     )
 
 
-def _failures() -> Iterator[BaseException]:
-    """Yield the last errors that Python and IPython keep, with their causes and contexts."""
-    waiting = [getattr(sys, "last_exc", None), getattr(sys, "last_value", None), sys.exc_info()[1]]
-    seen: set[int] = set()
-    while waiting:
-        error = waiting.pop()
-        if isinstance(error, BaseException) and id(error) not in seen:
-            seen.add(id(error))
-            yield error
-            waiting += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-
-
 def _clear_tracebacks() -> str:
-    frames = 0
-    kept = [getattr(sys, "last_traceback", None), *(each.__traceback__ for each in _failures())]
-    for held in {id(each): each for each in kept if each is not None}.values():
-        traceback.clear_frames(held)
-        for frame, _ in traceback.walk_tb(held):
-            frames += 1
-            # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
-            # IPython, and clear() leaves that alone; reading f_locals again brings it up to date,
-            # which empties it.
-            _ = frame.f_locals
+    """Clear the frames of the last errors that Python and IPython keep, of their causes and
+    contexts.
+    """
+    kept = (getattr(sys, "last_exc", None), getattr(sys, "last_value", None), sys.exc_info()[1])
+    errors = [error for error in kept if error is not None]
+    frames: dict[int, Any] = {}
+    for error in errors:  # grows
+        traceback.clear_frames(error.__traceback__)
+        frames |= {id(frame): frame for frame, _ in traceback.walk_tb(error.__traceback__)}
+        before = (error.__cause__, error.__context__, *getattr(error, "exceptions", ()))
+        errors += [one for one in before if one is not None and one not in errors]
+    for frame in frames.values():
+        # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
+        # IPython, and clear() leaves that alone; reading f_locals again brings it up to date, which
+        # empties it.
+        _ = frame.f_locals
     if not frames:
         return "No failed cell's traceback was kept."
-    return f"Cleared the local variables in {plural(frames, 'frame')} of the last traceback."
+    return f"Cleared the local variables in {plural(len(frames), 'frame')} of the last traceback."
 
 
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
@@ -641,9 +623,8 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
     shell = module.get_ipython() if module is not None else None
     if shell is None:
         return []
-    cache = shell.user_ns.get("_oh", {})
     holding: dict[Any, int] = {}
-    for number, value in list(cache.items()):
+    for number, value in shell.user_ns.get("_oh", {}).items():
         keys = [storage_of(array, where) for _, array in arrays_in("", value)]
         nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
         if nbytes:
@@ -659,34 +640,19 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
             f"IPython's output cache still holds arrays on {where}: {listed}. Call "
             "gl.memory.release(outputs=True) to drop them."
         ]
-    dropped = [cache.pop(number) for number in holding]
-    # IPython keeps the names in both
-    for namespace in (shell.user_ns, getattr(shell, "user_ns_hidden", {})):
-        for name, kept in list(namespace.items()):
-            if name.startswith("_") and any(kept is value for value in dropped):
-                namespace[name] = ""
-    hook = shell.displayhook
-    for name in ("_", "__", "___"):
-        if any(getattr(hook, name, None) is value for value in dropped):
-            setattr(hook, name, "")
-    return [f"Dropped from IPython's output cache: {listed}."]
+    shell.displayhook.flush()
+    shell.user_ns_hidden.update(_="", __="", ___="")  # which flush() leaves there
+    return [f"Emptied IPython's output cache, which held {listed}."]
 
 
-def _empty_caches() -> list[str]:
-    done, cupy, accelerators = [], sys.modules.get("cupy"), devices.available()[1:]
+def _empty_caches() -> None:
+    """Give back what the allocators of PyTorch and CuPy keep for later, on all devices."""
+    cupy, accelerators = sys.modules.get("cupy"), devices.available()[1:]
     torch.clear_autocast_cache()
-    if accelerators:
-        before = sum(torch_bytes(each)[1] for each in accelerators)
-        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        if in_use and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
-            torch._C._cuda_clearCublasWorkspaces()
-        getattr(torch, accelerators[0].torch_type).empty_cache()
-        after = sum(torch_bytes(each)[1] for each in accelerators)
-        done.append(f"PyTorch's cache released {format_bytes(before - after)}.")
+    if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # type: ignore[no-untyped-call]
+        torch._C._cuda_clearCublasWorkspaces()
+    for each in accelerators[:1]:  # all are of one kind
+        getattr(torch, each.torch_type).empty_cache()
     if cupy is not None and cupy.cuda.is_available():
-        pool = cupy.get_default_memory_pool()
-        before = pool.total_bytes()
-        pool.free_all_blocks()
+        cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
-        done.append(f"CuPy's pool released {format_bytes(before - pool.total_bytes())}.")
-    return done

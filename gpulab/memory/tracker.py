@@ -376,8 +376,6 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; a result that does not fit is released before the error is raised."""
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about a tensor, not work
-            return func(*args, **kwargs)
         # what was there before the block, and what autograd kept
         self._count((args, kwargs), ours=not self.on_top)
         before = self.live_bytes
