@@ -486,9 +486,14 @@ def model_made_by(factory: Any, device_type: str, function: str = "predict") -> 
     """Return the model that a factory makes with fake tensors on a kind of device; errors are said
     in the name of a function.
     """
-    make = _validate.hook(function, "model", factory)
-    with torch.device(device_type):
-        model = make()
+    if not callable(factory):
+        raise InputError(
+            f"{function}: model is {kind_of(factory)}; expected a torch.nn.Module or a function "
+            "that makes one."
+        )
+    expected = "it to return a module. Pass a module, or a function without arguments."
+    with devices.guard(f"{function}: the model's factory", expected), torch.device(device_type):
+        model = factory()
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"{function}: the model's factory returned {kind_of(model)}; expected a "
