@@ -81,7 +81,7 @@ def reading(folder: pathlib.Path) -> Any:
         ):
             result._repr_html_()
         for draw in (figures.class_roofline, figures.class_predictions):
-            draw(room)._repr_mimebundle_()
+            figures.mimebundle(draw(room))
         times.append((read - begin, time.perf_counter() - begin, time.process_time() - at_work))
     read_seconds, all_seconds, processor_seconds = (
         statistics.median(column) for column in zip(*times, strict=True)

@@ -82,15 +82,10 @@ class LabFigure(go.Figure):  # type: ignore[misc]
         meta = self.layout.meta
         return str(meta["description"]) if meta and "description" in meta else ""
 
-    def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None, validate: bool = True, **kwargs: Any
-    ) -> dict[str, Any]:
-        return mimebundle(self)
-
     def _ipython_display_(self) -> None:
         from IPython.display import publish_display_data
 
-        publish_display_data(self._repr_mimebundle_())  # type: ignore[no-untyped-call,unused-ignore]
+        publish_display_data(mimebundle(self))  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def mimebundle(figure: go.Figure) -> dict[str, Any]:
@@ -424,17 +419,10 @@ def linear_axis(
     }
 
 
-def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit that suits a time: its seconds and its name."""
-    return next(
-        ((s, name) for s, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s),
-        (1e-9, "ns"),
-    )
-
-
 def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
     """Return a linear axis of time in one unit that suits ``high``."""
-    scale, unit = time_unit(high)
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    scale, unit = next((one for one in units if high >= one[0]), (1e-9, "ns"))
     return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.6g}", low)
 
 

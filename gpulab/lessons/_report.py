@@ -69,11 +69,6 @@ class ReportedMachine(NamedTuple):
     doctor: Mapping[str, str]
     evidence: Evidence
 
-    @property
-    def to_fix(self) -> tuple[str, ...]:
-        """What has to be fixed before class."""
-        return tuple(name for name, state in self.doctor.items() if state == "fix")
-
 
 class ReportedRoofs(NamedTuple):
     """The best rates of a device of the student's machine, measured when the report was made.

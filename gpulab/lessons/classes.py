@@ -142,7 +142,12 @@ class Classroom(Result):
             f"{sum(check.tried for check in student.report.checks)} tried"
         ),
         "to fix before class": lambda student: (
-            ", ".join(map(line, student.report.machine.to_fix)) or "nothing"
+            ", ".join(
+                line(name)
+                for name, state in student.report.machine.doctor.items()
+                if state == "fix"
+            )
+            or "nothing"
         ),
     }
     rows_from = "students"
