@@ -361,7 +361,7 @@ def new_chain(method: str, device: Device, nbytes: int, seed: int = 0) -> Chain:
     Raises
     ------
     MissingLibraryError
-        If the method's library is not installed.
+        If CuPy is not installed, or cannot compile for the device.
     """
     if method == "cupy":
         return CudaChain(device, nbytes, seed)
@@ -495,6 +495,7 @@ _RELATIVE_WIDTH = 0.03
 _MOST_WARM_HOPS = 2**20
 
 
+@_validate.arguments(chases=functools.partial(_validate.whole, low=1, high=100))
 def latency(
     sizes: Iterable[int] | None = None,
     device: Any = "cpu",
@@ -537,7 +538,7 @@ def latency(
     OutOfMemoryError
         If a requested size does not fit.
     MissingLibraryError
-        If the method's library is not installed, or CuPy cannot compile for the device.
+        If the device is a CUDA one and CuPy is not installed, or cannot compile there.
 
     Notes
     -----
@@ -554,8 +555,7 @@ def latency(
     where = _device("latency", device)
     how = _method("latency", method, where)
     wanted = _sizes("latency", sizes, where, how)
-    rounds = _validate.whole("latency", "chases", chases, 1, 100)
-    run = Series("latency", rounds * len(wanted) + 1, deadline, None, None, clock)
+    run = Series("latency", chases * len(wanted) + 1, deadline, None, None, clock)
     taken: dict[int, list[Measurement]] = {nbytes: [] for nbytes in wanted}
 
     def chase(nbytes: int, seed: int) -> Measurement:
@@ -564,7 +564,7 @@ def latency(
     floor = chase(LINE_BYTES, 0).median_seconds / HOPS_PER_CALL
     # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not one
     # size
-    for seed in range(rounds):
+    for seed in range(chases):
         for nbytes, each in taken.items():
             # the first chase of each size is always made
             if not seed or run.left > 0:
@@ -668,8 +668,6 @@ def parallel(
         If an argument is not usable.
     OutOfMemoryError
         If the set does not fit.
-    MissingLibraryError
-        If the method's library is not installed.
 
     Examples
     --------

@@ -496,8 +496,7 @@ def _of_rates(job: Job, seconds: float, cold: bool) -> list[Note]:
     for refresh in (False, True):
         levels = _levels(job.device, refresh) if job.nbytes else ()
         notes = check(seconds, job.flops, job.nbytes, job.working_set_bytes, peak, levels, first)
-        is_measured = job.nbytes and job.device.is_cpu
-        if not is_measured or all(note.code != "implausible" for note in notes):
+        if not levels or not job.device.is_cpu or all(note.code != "implausible" for note in notes):
             break
     return notes
 

@@ -171,10 +171,8 @@ def allocations() -> dict[int, int]:
 
 def newly_used(before: Mapping[int, int]) -> Device | None:
     """Return the first CUDA device that handed out memory since ``allocations`` gave ``before``."""
-    for index, count in allocations().items():
-        if count > before.get(index, 0):
-            return _devices.find(f"cuda:{index}")
-    return None
+    grown = [index for index, count in allocations().items() if count > before.get(index, 0)]
+    return _devices.find(f"cuda:{grown[0]}") if grown else None
 
 
 def refuse_promise(label: str, result: Any) -> None:
