@@ -16,9 +16,11 @@ tensor of text is exported. gpulab refuses both before it calls TensorFlow.
 from __future__ import annotations
 
 import abc
+import contextlib
 import ctypes
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -216,6 +218,21 @@ class JaxBackend(_UnchangingBackend):
         return self.module.block_until_ready if next(arrays, None) is not None else None
 
 
+@contextlib.contextmanager
+def _without_error_output() -> Iterator[None]:
+    """Leave out what C++ writes to the error output meanwhile: at its import, TensorFlow 2.21 tells
+    at any level of TF_CPP_MIN_LOG_LEVEL that oneDNN is on, on processors with AVX512-VNNI.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 class TensorFlowBackend(_UnchangingBackend):
     """CPU and GPU tensors, and Variables, whose value is used."""
 
@@ -233,7 +250,8 @@ class TensorFlowBackend(_UnchangingBackend):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        with _without_error_output():
+            super().__init__()
         self._eager: Any = self.module.__internal__.EagerTensor
 
     def owns(self, x: object) -> bool:
