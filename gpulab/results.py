@@ -260,6 +260,13 @@ class Result:
             return ("", ""), [(field.name, str(getattr(self, field.name))) for field in fields]
         return headers, rows + note_rows(getattr(self, "notes", ()), len(headers))
 
+    # For classes with arrays, whose dataclass says ``eq=False``.
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
     def has_note(self, code: str) -> bool:
         """Return whether a note with this code is among the notes."""
         return any(note.code == code for note in getattr(self, "notes", ()))
