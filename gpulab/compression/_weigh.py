@@ -328,7 +328,9 @@ def weigh(
             file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
             parameters=stored_weights(model),
             # none of a CSR layer's, but all of a layer that stayed dense beside it
-            zeros=sum(_zeros(w) for each, w in _weights(model) if not isinstance(each, Sparse)),
+            zeros=sum(
+                int((w == 0).sum()) for each, w in _weights(model) if not isinstance(each, Sparse)
+            ),
             forms=_forms(models_of_label[0], model),
             flops_per_item=flops[label] / len(batch),
             operators=operators,
@@ -482,14 +484,10 @@ def _weights(model: Any) -> Iterator[tuple[Any, Any]]:
             yield layer, weight
 
 
-def _zeros(weight: Any) -> int:
-    return int((weight == 0).sum())
-
-
 def _zero_share(model: Any) -> float:
     """Return the share of zeros in the weights of linear and convolutional layers."""
     weights = [weight for _, weight in _weights(model)]
-    return sum(map(_zeros, weights)) / (sum(w.numel() for w in weights) or 1)
+    return sum(int((w == 0).sum()) for w in weights) / (sum(w.numel() for w in weights) or 1)
 
 
 def _forms(model: Any, finished: Any) -> tuple[str, ...]:

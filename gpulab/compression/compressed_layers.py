@@ -325,18 +325,13 @@ def refusal(device: Any, convolution: bool = False) -> str:
 def two_four_refusal(device: Any) -> str:
     """Return why a device has no 2:4 sparsity, as a sentence; "" where it has."""
     where = devices.find(str(device))
-    if where.torch_type != "cuda" or torch.version.cuda is None:
-        return (
-            f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute "
-            "capability 8.0 (Ampere)."
-        )
-    major, minor = torch.cuda.get_device_capability(torch.device(str(device)))
-    if (major, minor) < (8, 0):
-        return (
-            f"{where.name} has compute capability {major}.{minor}; 2:4 sparse instructions need "
-            "8.0 (Ampere) or newer."
-        )
-    return ""
+    is_nvidia = where.torch_type == "cuda" and torch.version.cuda is not None
+    if is_nvidia and torch.cuda.get_device_capability(where.index) >= (8, 0):
+        return ""
+    return (
+        f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute capability "
+        "8.0 (Ampere)."
+    )
 
 
 class Mask(nn.Module):
