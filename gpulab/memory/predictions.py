@@ -183,6 +183,7 @@ def predict(
             new_storage=fake_storage,
             device=kind,
         ) as step,
+        kernel_memory.RecurrentInSmall(tracker),
         training_step.checkpointed(step.model if checkpoint else None) as calls,
         contextlib.suppress(Stopped),
         contextlib.closing(tracker),

@@ -9,17 +9,18 @@ shows this). What an operator allocates inside and frees before it returns is no
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
@@ -99,6 +100,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: dict[int, Any] = {}
         self._fakes: Any = WeakIdKeyDictionary()
+        # storages in small: their bytes -> those that they stand for
+        self.scales: dict[int, Callable[[int], int]] = {}
 
     # -- what runs for each operator --------------------------------------------------------------
 
@@ -110,16 +113,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.stop is not None and self.stop():
             self.is_stopped = True
             raise Stopped
-        for tensor in tensors_in((args, kwargs)):
-            self._arrived(self._stand_in(tensor, func))
-        result = (
-            func(*args, **kwargs)
-            if self.replace is None
-            else self.replace(func, args, kwargs, self.in_optimizer)
-        )
+        tensors = tensors_in((args, kwargs))
+        keys = [each.untyped_storage()._cdata for each in tensors] if self.scales else []
+        scale = next((self.scales[key] for key in keys if key in self.scales), None)
+        for tensor in tensors:
+            self._arrived(tensor if scale else self._stand_in(tensor, func))
+        with one_thread() if scale else contextlib.nullcontext():
+            result = (
+                func(*args, **kwargs)
+                if self.replace is None
+                else self.replace(func, args, kwargs, self.in_optimizer)
+            )
         before = self.live_bytes
         outputs = tensors_in(result)
         for tensor in outputs:
+            if scale:
+                self.scales[tensor.untyped_storage()._cdata] = scale
             self._made(tensor, str(func))
         if self.live_bytes != before or not self.live or self.live[-1] != self.live_bytes:
             self._event(str(func))
@@ -177,7 +186,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._by_key.get(storage._cdata)
             if known is None:
                 self._count(part, storage, operator, None, "")
-            elif self.records[known[0]].nbytes != storage.nbytes():
+            elif (
+                storage._cdata not in self.scales
+                and self.records[known[0]].nbytes != storage.nbytes()
+            ):
                 self._resized(known[0], storage)
 
     def _count(
@@ -185,7 +197,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         key, phase = storage._cdata, self.phase()
         record = Record(
-            nbytes=storage.nbytes(),
+            nbytes=self.scales.get(key, int)(storage.nbytes()),
             born=len(self.operators),
             died=_ALIVE,
             phase=phase,
@@ -200,8 +212,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.records.append(record)
         self.live_bytes += record.nbytes
 
+    def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
+        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is
+        that memory in small.
+        """
+        storage = new.untyped_storage()
+        key = storage._cdata
+        self._by_key[key] = (self._by_key[old.untyped_storage()._cdata][0], None)
+        if scale is not None:
+            self.scales[key] = scale
+        for known in (self._by_key, self.scales):
+            weakref.finalize(storage, known.pop, key, old.untyped_storage())
+        return new
+
     def _died(self, key: int) -> None:
         index, _ = self._by_key.pop(key)
+        self.scales.pop(key, None)
         record = self.records[index]
         record.died = len(self.operators)
         self.live_bytes -= record.nbytes
@@ -330,6 +356,18 @@ def shape_of(array: Any) -> tuple[int, ...]:
 def tensors_in(values: Any) -> list[torch.Tensor]:
     """Return the tensors of a nest of lists, tuples and mappings."""
     return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run a real operator on a few elements, for which a second thread would only be waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with unset_fake_temporarily():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def storages_of(tensor: Any, device_type: str) -> list[tuple[Any, Any]]:
