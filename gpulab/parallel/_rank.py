@@ -409,6 +409,8 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     from ipykernel.ipkernel import IPythonKernel
 
     number = message["content"]["sig"]
+    # a name where ``%%px`` sends it
+    number = getattr(signal, number) if isinstance(number, str) else number
     # which os.kill would end the process by there
     if sys.platform == "win32" and number == signal.SIGINT:
         _thread.interrupt_main()

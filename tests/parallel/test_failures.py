@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
 from gpulab.parallel import Ranks
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from refusals import refused
 
@@ -139,6 +141,18 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
     assert four_ranks.ready or how == "collective"
     assert four_ranks.recover().run(total) == [4.0] * 4
     assert four_ranks.run(os.getpid) == before
+
+
+def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
+    """``%%px`` sends the signal by its name, and waits until the ranks have answered."""
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    try:
+        four_ranks.recover()
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        shell.run_cell_magic("px", "", "import time\ntime.sleep(300)")
+    finally:
+        InteractiveShell.clear_instance()
+    assert four_ranks.run(total) == [4.0] * 4
 
 
 def test_a_call_may_be_given_a_limit(four_ranks: Ranks) -> None:
