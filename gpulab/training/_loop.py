@@ -46,7 +46,7 @@ from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, Se
 _FOLLOWED_STEP = 1
 # on an accelerator one stretch of so many is timed part by part, the first among them
 _PARTED_EVERY = 4
-# times the loss at the beginning (or that of guessing): no noise of batches does that
+# whose steps do not grow with the gradients, so clipping those helps little
 _ADAPTIVE = ("ada", "nadam", "radam", "rmsprop", "rprop")
 
 
@@ -483,8 +483,9 @@ def diverged_note(
         )
     else:
         cause = (
-            f"{_advice(options, own_optimizer)} If that changes nothing, look for such numbers in "
-            "the data, and in the layers for a division by zero, or a root or logarithm of zero."
+            f"{_advice(options, own_optimizer)} If that changes nothing, look for infinities and "
+            "nan in the data, and in the layers for a division by zero, or a root or logarithm of "
+            "zero."
         )
     return Note("diverged", f"{when}. {cause}")
 
