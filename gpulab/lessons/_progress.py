@@ -123,7 +123,6 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
     """
     with _inside:
         waiting = _pending.setdefault(named(), [])
-        waiting.append(edit)
         try:
             # kernels that reach the file through different links share its lock
             where = pathlib.Path(os.path.realpath(path()))
@@ -132,19 +131,20 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
                 content, fault = _load(where)
                 if fault:
                     say(_set_aside(where, fault))
-                for each in waiting:
+                for each in (*waiting, edit):
                     each(content)
                 write_atomically(
                     where,
                     json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"),
                 )
         except (OSError, InputError) as error:
-            if len(waiting) == 1:  # say it once, not at every answer
+            if not waiting:  # say it once, not at every answer
                 say(
                     f"progress: {named()} cannot be written ({_reason(error)}); expected a file in "
                     "a folder that you may write to. Your answers are kept until the kernel "
                     "stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
+            waiting.append(edit)
             return
         waiting.clear()
 

@@ -198,6 +198,16 @@ def test_a_file_that_was_edited_on_windows_is_read(progress_file: Path) -> None:
     assert (set(kept(progress_file)["predictions"]), states()) == ({"90.1"}, {"02.8": "passed"})
 
 
+def test_an_entry_that_no_answer_fits_stops_no_other(progress_file: Path) -> None:
+    """One that was edited by hand; what raised once is not tried again with later answers."""
+    progress_file.parent.mkdir()
+    progress_file.write_text(json.dumps({**EMPTY, "exercises": {"02.8": {"attempts": None}}}))
+    with pytest.raises(TypeError):
+        lessons.check("02.8", 16)
+    lessons.check("02.9", 5)
+    assert kept(progress_file)["exercises"]["02.9"]["attempts"] == 1
+
+
 def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
