@@ -195,7 +195,7 @@ def measurement(m: Measurement) -> LabFigure:
         xaxis={"title": {"text": ink("sample")}},
         yaxis=log_axis("seconds", spread.tolist(), "time per call (log scale)")
         if wide
-        else _linear_seconds(spread),
+        else _linear_seconds(samples[np.isfinite(samples)]),
         shapes=shapes,
         annotations=[note(words, 1, 1, **place)],
     )
@@ -203,8 +203,8 @@ def measurement(m: Measurement) -> LabFigure:
 
 def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
     """Return an axis from the smallest to the largest sample."""
-    low, high = float(samples.min(initial=1.0)), float(samples.max(initial=0.0))
-    margin = 0.08 * (high - low) or 0.05 * high
+    low, high = (float(samples.min()), float(samples.max())) if samples.size else (0.0, 1.0)
+    margin = 0.08 * (high - low) or 0.05 * high or 1e-9
     return linear_seconds_axis(high + margin, "time per call", low - margin)
 
 

@@ -265,6 +265,13 @@ def _check_trace(trace: dict[str, Any], layout: dict[str, Any]) -> None:
         assert re.search("open|dash|hollow|hatched", style), name
 
 
+@pytest.mark.parametrize("median", [1e-9, 1e-3, 60.0])
+def test_the_samples_fill_their_picture(median: float) -> None:
+    """From 0.9 to 1.1 of the median, in any unit."""
+    low, high = figures.measurement(made.measurement(median)).layout.yaxis.range
+    assert 0.8 * median < low < 0.9 * median < 1.1 * median < high < 1.2 * median
+
+
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
