@@ -124,8 +124,11 @@ def _function(kernel: Any) -> Any:
 
 def _host_array(argument: Any) -> np.ndarray | None:
     """Return an argument's array in main memory, or None."""
-    if type(argument).__name__ == "Tensor":  # of PyTorch
-        argument = argument.detach().cpu().numpy()
+    if hasattr(argument, "detach"):  # a tensor of PyTorch, or a parameter
+        try:
+            argument = argument.detach().cpu().numpy()
+        except (TypeError, RuntimeError):  # NumPy cannot hold it: simulate refuses it
+            return None
     return argument if isinstance(argument, np.ndarray) and not argument.dtype.hasobject else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gpulab.errors import InputError
 from gpulab.kernels import cuda, float32
 from gpulab.widgets import SimtMicroscope
@@ -178,13 +179,22 @@ def test_stop_ends_an_endless_kernel(microscope: SimtMicroscope, cell: Any) -> N
     assert microscope.words
 
 
-@pytest.mark.parametrize("arguments", [("nosuch",), (3,), (print, 1, 32), (lambda x: None,)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("nosuch",), (3,), (print, 1, 32), (lambda x: None,)),
+        (lambda x: None, 1, 32, torch.zeros(1, dtype=torch.bfloat16)),
+    ],
+)
 def test_junk_for_a_kernel_is_refused(arguments: Any) -> None:
-    """An unknown name, a number, a builtin, no launch: one sentence, raised or shown."""
+    """An unknown name, a number, a builtin, no launch, a tensor that NumPy cannot hold: one
+    sentence, raised or shown.
+    """
     with contextlib.suppress(InputError):
         m = SimtMicroscope(*arguments)
         m.wait()
         assert m.error
+        assert "traceback" not in m.error
         m.close()
 
 
