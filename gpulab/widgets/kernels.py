@@ -400,7 +400,10 @@ class RooflineExplorer(Instrument):
         name, points, notes = values["beside"], list[RooflinePoint](), list[Note]()
         if name == _NONE:
             return None, notes
-        roofs = models.roofline(name)
+        try:
+            roofs = models.roofline(name)
+        except InputError as error:  # a recording without ceilings
+            return None, [Note("skipped", str(error))]
         recording = recordings.readable().get(name)  # a data sheet has predictions instead
         for each in values["workloads"]:
             try:
