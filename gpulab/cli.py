@@ -8,6 +8,7 @@ machine without Jupyter.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import json
@@ -49,6 +50,8 @@ _COMMANDS = {
 }
 # What the extra ``lab`` brings, by the names of its modules.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")
+# the folder is gone; the disk, or what one may use of it, is full
+_GONE_OR_FULL = (errno.ENOENT, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -146,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141  # 128 + SIGPIPE
     except OSError as error:
         # no file of ours: those that are written say which they are
-        if error.filename is not None:
+        if error.errno not in _GONE_OR_FULL or error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
         message = (
