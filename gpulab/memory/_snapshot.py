@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from gpulab import _validate, devices
 from gpulab.devices import host_facts, nvml
@@ -45,8 +46,9 @@ class HeldTensor(NamedTuple):
     Attributes
     ----------
     name : str
-        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "" where no name was
-        found.
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where
+        only the graph that autograd keeps for the backward pass of y leads to it; "" where no name
+        was found.
     nbytes : int
         Of the whole storage.
     shape : tuple of int
@@ -150,9 +152,9 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ holds (what autograd
-        keeps for a backward pass) are not listed; on an accelerator their bytes still count as
-        "tensors", on a CPU as "this process".
+        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a
+        named array, are not listed; on an accelerator their bytes still count as "tensors", on a
+        CPU as "this process".
 
     Raises
     ------
@@ -269,6 +271,7 @@ def _found(
     """Return (name, array, bytes, life) of the arrays on each storage."""
     found: dict[tuple[str, int], list[tuple[str, Any, int, _Life]]] = {}
     seen: set[int] = set()
+    graphs: dict[Any, str] = {}  # the nodes of autograd, and the array whose graph leads to each
 
     def take(name: str, array: Any) -> None:
         key = storage_of(array, where)
@@ -284,12 +287,32 @@ def _found(
     ):
         for path, array in arrays_in(name, value):
             take(path, array)
+            nodes = [getattr(array, "grad_fn", None)]
+            for node in nodes:  # grows: all of the array's graph
+                if node is not None and node not in graphs:
+                    graphs[node] = path
+                    nodes += [before for before, _ in node.next_functions]
+    for node, name in graphs.items():
+        for value in _kept_by(node):
+            for path, array in arrays_in(f"graph of {name}", value):
+                take(path, array)
     kinds: list[type] = [torch.Tensor]
     for kind in kinds:  # grows: all classes derived from PyTorch's tensor
         kinds += type.__subclasses__(kind)
     for item in living(kinds):
         take("", item)
     return found
+
+
+def _kept_by(node: Any) -> list[Any]:
+    """Return the leaf that a node of autograd ends at, or what it keeps for the backward pass."""
+    kept = [getattr(node, "variable", None)]
+    for attribute in dir(node):
+        if attribute.startswith("_raw_saved_"):
+            with contextlib.suppress(RuntimeError):  # freed by a backward pass
+                saved = tree_leaves(getattr(node, attribute))
+                kept += [getattr(each, "data", None) for each in saved]
+    return kept
 
 
 def _is_tensor(item: Any) -> bool:
