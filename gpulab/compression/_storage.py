@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _files
+from gpulab import _files, devices
 from gpulab.compression import compressed_layers
 from gpulab.compression.compressed_layers import finish
 from gpulab.errors import CheckpointError, shown
@@ -77,13 +77,10 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     CheckpointError
         If the file is damaged or was not written by ``save``.
+    InputError
+        If it has a tensor of a library's own type, and that library is not installed.
     OSError
         If it cannot be read.
-
-    Notes
-    -----
-    A tensor of a library's own type is read by ``torch.load``, which wants that library to be
-    imported first.
     """
     content = _files.read_regular(Path(path), 2**62)
     head = len(_MAGIC) + 8
@@ -202,7 +199,13 @@ def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
 
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     if entry["form"] == "torch":
-        return torch.load(io.BytesIO(parts[0]), weights_only=True)
+        reading = devices.guard(
+            "load: a tensor of a library's own type", "its library. Install it."
+        )
+        with compressed_layers.quiet(), reading:
+            if b"torchao" in parts[0]:
+                import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe)
+            return torch.load(io.BytesIO(parts[0]), weights_only=True)
     plain = np.dtype("uint16" if entry["dtype"] == "bfloat16" else entry["dtype"])
     flat = np.zeros(math.prod(entry["shape"]), plain)
     if entry["form"] == "mask":

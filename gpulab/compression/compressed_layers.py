@@ -471,6 +471,12 @@ class Shipped(nn.Module):
             )
         return functional.linear(x, weight, self.bias)
 
+    def extra_repr(self) -> str:
+        """Return what distinguishes this layer from others."""
+        return (
+            f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
+        )
+
 
 def check_padding(layer: Any) -> None:
     """Refuse a convolution whose padding a finished layer cannot have; other layers pass.

@@ -942,7 +942,8 @@ def _package(name: str, oldest: str) -> Check:
         version = "not installed"
     if _numbers(version) >= _numbers(oldest):
         return Check(name, "ok", version)
-    again = pip_command(f'install --ignore-installed "{name}>={oldest}"')
+    over = "" if _numbers(version) else "--ignore-installed "  # what is there has no version
+    again = pip_command(f'install {over}"{name}>={oldest}"')
     found = f"{version}; the course needs {oldest} or newer."
     return Check(name, "fix", found, f"Run {set_up_command()}, or {again}.")
 

@@ -793,7 +793,8 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
                 "exponent and mantissa."
             )
         code = int(digits, 2)
-    code = _validate.whole("number_from_bits", "code", code, 0, 2**one.bits - 1)
+    advice = f"Pass {one.bits} zeros and ones as text, or for example 0x3C00."
+    code = _validate.whole("number_from_bits", "code", code, 0, 2**one.bits - 1, advice)
     held = float(decode(code, one))
     return _made(held, held, code, one)
 
