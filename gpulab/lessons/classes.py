@@ -367,7 +367,7 @@ def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) 
     read: list[_Read] = []
     refused: list[tuple[str, str]] = []
     for file in files:
-        name = line(file.relative_to(root).as_posix())
+        name = _place(file.relative_to(root).as_posix())
         try:
             read.append(_Read(name, str(file.parent.relative_to(root)), read_report(file)))
         except RecordingError as error:
@@ -399,19 +399,27 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         inside = (Path(folder, name) for name in folders)
-        links += [line(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
+        links += [_place(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
         visible = sorted(name for name in names if not name.startswith("."))
         reports = [Path(folder, name) for name in visible if name.lower().endswith(".json")]
         found += reports
         others += len(visible) - len(reports)
     remarks = [f"{plural(others, 'file')} not ending in .json skipped."] if others else []
     remarks += [
-        f"The folder {line(os.path.relpath(error.filename or root, root))} cannot be opened "
+        f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
         f"({error.strerror or error}), so its content was not read."
         for error in closed
     ]
     remarks += [f"The folder {name} is a link; links are not followed." for name in links]
     return found, remarks
+
+
+def _place(path: str) -> str:
+    """Return a path below the folder as it may be shown; of a long one the end, for a platform's
+    archive begins all with one long name.
+    """
+    plain = line(path, len(path))
+    return plain if len(plain) <= _LONGEST_LINE else f"…{plain[1 - _LONGEST_LINE :]}"
 
 
 def read_report(path: str | os.PathLike[str]) -> StudentReport:

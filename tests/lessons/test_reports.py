@@ -356,6 +356,14 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
     assert "passed" not in capsys.readouterr().out
 
 
+def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
+    """A platform's archive begins all with one long name."""
+    for part in "ab":
+        write(tmp_path / ("x" * 120) / part, "d.json", report_of(1, "Ann", {}))
+    ends = [student.name[-10:] for student in lessons.classroom(tmp_path).students]
+    assert ends == ["/a/d.json)", "/b/d.json)"]
+
+
 def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
     """Reports of one name are listed, and get no points before the instructor decides."""
     doubtful = {
