@@ -445,7 +445,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
         for part in ("predictions", "exercises")
     }
     if not any(mine.values()):
-        say(f"There are no answers of notebook {prefix[:-1]}; nothing was changed.")
+        say(f"There are no answers whose ids begin with '{prefix}'; nothing was changed.")
         return
 
     def edit(content: dict[str, Any]) -> None:
