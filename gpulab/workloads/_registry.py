@@ -109,6 +109,8 @@ def by_rows(
             if row_inputs is not None
             else [i for i, x in enumerate(inputs) if x.dim() and x.shape[0] == total]
         )
+        if any(inputs[i].shape[0] != total for i in cut):
+            return math.inf
         affordable = int(_REFERENCE_FLOPS / max(w.flops / max(total, 1), 1.0))
         wanted = at_most or (_ROWS if result.dim() > 1 else 64 * _ROWS)
         index = pick(w, max(1, min(wanted, affordable)), total)
