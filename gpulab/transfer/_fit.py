@@ -97,9 +97,12 @@ class AlphaBeta(Result):
         Raises
         ------
         InputError
-            If a size is negative or not finite.
+            If a size is no number, negative or not finite.
         """
-        x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
+        try:
+            x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
+        except (TypeError, ValueError, OverflowError):  # such as of "1 MiB"
+            x = np.array([math.nan])
         if x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all():
             raise InputError(
                 f"predict: got the sizes {shown(nbytes)}; expected bytes, 0 or more, as one number "

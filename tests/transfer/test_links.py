@@ -96,6 +96,7 @@ def test_a_modelled_sweep_is_the_formula() -> None:
         lambda: transfer.sweep("cpu", deadline=0),
         lambda: transfer.measure_copy(4096, "to_device", device="cpu"),
         lambda: transfer.measure_copy(4096, "host", "pinned"),
+        lambda: transfer.link("pcie4").sweep().fit().predict("1 MiB"),
         lambda: transfer.link("pcie4").sweep().fit().predict(-1),
         lambda: transfer.measure_copy(2**50, "host"),
         lambda: transfer.sweep("cuda", sizes=[2**30]),  # of 16 MiB that are free
