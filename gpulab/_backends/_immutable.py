@@ -131,6 +131,11 @@ class JaxBackend(_UnchangingBackend):
                 "it is a traced value inside jit, grad or vmap, without data",
                 "an array from outside of the function",
             )
+        if x.is_deleted():
+            return (
+                "its memory was released (deleted, or donated to a function)",
+                "the array that resulted from it",
+            )
         return None
 
     def to_host(self, x: Any) -> np.ndarray:
