@@ -649,7 +649,7 @@ Limit = Literal["weights", "cache", "arithmetic"]
 # bits of a weight as stored; a group of 32 codes shares a scale of 16 bits
 WEIGHT_BITS = {"float32": 32.0, "bfloat16": 16.0, "int8": 8.0, "int4": 4.5}
 CACHE_BITS = {"float32": 32.0, "bfloat16": 16.0, "float8": 8.0}
-_COUNT = partial(whole, low=1, high=10**8, advice="Take it from the model's configuration.")
+_COUNT = partial(whole, low=1, high=10**8)
 
 
 @dataclass(frozen=True)
@@ -694,7 +694,9 @@ class LanguageModel(Result):
         for name, kind in LanguageModel.__annotations__.items():
             value = getattr(self, name)
             if kind == "int":  # of NumPy's integers, Python's
-                object.__setattr__(self, name, _COUNT("LanguageModel", name, value))
+                advice = "Take it from the model's configuration."
+                count = _COUNT("LanguageModel", name, value, advice=advice)
+                object.__setattr__(self, name, count)
             elif kind == "bool":
                 flag("LanguageModel", name, value)
 
