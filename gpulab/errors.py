@@ -174,12 +174,6 @@ class InputError(GpulabError, ValueError):
     """An argument is not valid (unknown name, negative size, wrong dtype)."""
 
 
-class LaunchError(InputError):
-    """A launch asks for more than any multiprocessor of its kind allows: too many threads in a
-    block, too many registers in a thread.
-    """
-
-
 class DeviceError(GpulabError, RuntimeError):
     """The requested device does not exist, or it vanished during the work."""
 
