@@ -236,12 +236,12 @@ def in_turns(
         Gives the counters, for tests.
     """
     clock, count = jobs[0].clock, len(jobs)
-    stopped = StoppedError(
+    nothing_yet = (
         f"{function}: stopped before {' and '.join(job.label for job in jobs)} had one sample; "
         "there is nothing to report. Run it again."
     )
     if limits.stop():
-        raise stopped
+        raise StoppedError(nothing_yet)
     read: Callable[..., Any] = conditions.read if is_live else lambda *_: None
     if scripted is not None:
         read = lambda *_: scripted()  # noqa: E731
@@ -266,7 +266,7 @@ def in_turns(
             together._replace(span=(0.05, 0.7 if transfer else 0.99)),
         )
         if any(len(one.samples_seconds) == 0 for one in samples):
-            raise stopped
+            raise StoppedError(nothing_yet)
         # all of them before any note: what a note asks of the machine takes time
         after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
         for job, one, first, last in zip(jobs, samples, before, after, strict=True):
