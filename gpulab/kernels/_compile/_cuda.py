@@ -525,7 +525,8 @@ def fault(source: str, arch: str, names: Sequence[str], output: _nvidia.Output) 
 def _of_front_end(source: str, errors: Sequence[re.Match[str]], log: str) -> CompileError:
     """Return the first error that stands in the source itself, else the first."""
     first = next((error for error in errors if error["file"] == FILE), errors[0])
-    text, file, line, column, row = first["text"], first["file"], None, None, first["shown"] or ""
+    text, file, row = first["text"], first["file"], first["shown"] or ""
+    line = column = None
     at = None if first["caret"] is None else len(first["caret"])
     if file == FILE:
         line = int(first["line"])
