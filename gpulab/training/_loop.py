@@ -46,6 +46,8 @@ from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, Se
 _FOLLOWED_STEP = 1
 # on an accelerator one stretch of so many is timed part by part, the first among them
 _PARTED_EVERY = 4
+# times the loss at the beginning (or that of guessing): no noise of batches does that
+_SHOT_UP = 4.0
 # whose steps do not grow with the gradients, so clipping those helps little
 _ADAPTIVE = ("ada", "nadam", "radam", "rmsprop", "rprop")
 
@@ -429,6 +431,10 @@ class Run:
             notes.append(diverged_note(o, self.losses, bad, self._own_optimizer))
         else:
             ended = ended or ("finished" if len(self.losses) >= o.steps else "stopped")
+            if self.losses:
+                guessing = math.log(max(2, int(self.task.train.targets.max()) + 1))
+                rising = rising_note(o, self.losses, guessing, self._own_optimizer)
+                notes += [] if rising is None else [rising]
         rate, span, reason = self.meter.rate(o.batch_size)
         notes += self.meter.notes(span is not None, reason)
         scaler, times = self._step.scaler, np.array(self.meter.step_seconds)
@@ -511,6 +517,28 @@ def _advice(options: Options, own_optimizer: bool) -> str:
         ),
     )
     return next(way for holds, way in ways if holds)
+
+
+def rising_note(
+    options: Options, losses: Sequence[float], guessing: float, own_optimizer: bool
+) -> Note | None:
+    """Say that the loss shot up, where it did: Adam keeps such a run finite, and so do ReLUs that
+    are all dead.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Finite.
+    guessing : float
+        The loss of a model that guesses. A run that begins under it, such as fine-tuning, may go up
+        and down there.
+    """
+    top = max(range(len(losses)), key=losses.__getitem__)
+    if losses[top] <= _SHOT_UP * max(losses[0], guessing):
+        return None
+    now = f", and is {losses[-1]:.3g} at the end" if top < len(losses) - 1 else ""
+    where = f"the loss rose from {losses[0]:.3g} at step 0 to {losses[top]:.3g} at step {top}{now}"
+    return Note("rising", f"{where}: the updates are too large. {_advice(options, own_optimizer)}")
 
 
 _MOST_SEEDS = 1000

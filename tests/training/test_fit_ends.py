@@ -121,3 +121,10 @@ def test_data_that_fail_are_named(feeding: dict) -> None:
     """An error in a worker or a thread ahead comes out like one here."""
     job = task_of(data_that(lambda batch: batch.shelf))
     refused(InputError, training.fit, job, steps=4, **SHORT, **feeding).match("shelf")
+
+
+def test_a_loss_that_rises_and_stays_finite_is_named() -> None:
+    """As of a learning rate that is too large for Adam; a usual run gets no such note."""
+    rising = run_for(40, learning_rate=1.0)
+    assert f"at step {int(rising.losses.argmax())}" in note_of(rising, "rising")
+    assert not note_of(run_for(40), "rising")
