@@ -183,7 +183,8 @@ def predict(
             new_storage=fake_storage,
             device=kind,
         ) as step,
-        kernel_memory.RecurrentInSmall(tracker),
+        # a layer that is recomputed must keep the same tensors both times, so not in small
+        contextlib.nullcontext() if checkpoint else kernel_memory.RecurrentInSmall(tracker),
         training_step.checkpointed(step.model if checkpoint else None) as calls,
         contextlib.suppress(Stopped),
         contextlib.closing(tracker),

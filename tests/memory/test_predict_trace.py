@@ -154,6 +154,8 @@ def test_a_prediction_is_the_peak_of_a_real_step(name: str) -> None:
     assert memory.trace(model, x, checkpoint=recompute, **options).peak_by_category == parts
     plain = memory.predict(model, x, **options)
     assert (found.peak_bytes < 0.8 * plain.peak_bytes) == recompute
+    both = [ask(model, x, checkpoint=True, **options) for ask in (memory.predict, memory.trace)]
+    assert both[0].peak_by_category == both[1].peak_by_category
 
 
 def test_a_linear_layer_by_hand() -> None:
