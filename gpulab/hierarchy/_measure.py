@@ -459,7 +459,9 @@ def _sizes(
         return tuple(n for n in halves if n <= _FINE_TO or n.bit_count() == 1) or (_FIRST,)
     example = "sizes=[2**k for k in range(12, 27)]"
     chosen = [
-        _validate.whole(function, "a size", n, _SMALLEST, _LARGEST, f"Pass for example {example}.")
+        _validate.whole(
+            function, "a size in bytes", n, _SMALLEST, _LARGEST, f"Pass for example {example}."
+        )
         for n in _validate.items(function, "sizes", sizes, example)
     ]
     needed = max(chosen) * _OVERHEAD[method] * MARGIN
