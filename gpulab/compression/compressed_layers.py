@@ -55,14 +55,19 @@ def quiet() -> Iterator[None]:
     They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
     none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
     """
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    # these two only: logging.disable would silence the notebook's own, and of two threads at once
+    # the last one would leave it so
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def module(function: str, model: Any) -> Any:
