@@ -25,7 +25,7 @@ wheelhouse: ## download all packages into wheels/, from which `make lab` then in
 check: env-tests ## before each commit: lint, types, layers, size and the fast tests (90 s)
 	@$(BIN)/python tools/run_tests.py --check $(ARGS)
 
-test: env-tests ## everything: the checks, all tests, doctests, notebooks in the browser (9 min)
+test: env-tests ## everything: the checks, all tests, doctests, notebooks in the browser (12 min)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 test-newest: env-tests ## the same tests without the browser, with the newest versions of all dependencies (ARGS=--list: what differs)
