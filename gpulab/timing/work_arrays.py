@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -133,15 +134,26 @@ def device_of_values(values: Iterable[Any], named: Device | None = None) -> Devi
 
 
 def array_bytes(*values: Any, beside: Any = ()) -> int:
-    """Return the bytes of all arrays in the values; an array given twice counts once.
+    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a
+    broadcast axis has length 1.
 
     What is ``beside`` them too, such as an argument that is also the result, does not count.
     """
     distinct = {id(array): (array, owner) for array, owner in arrays_in(values)}
     counted = {id(array) for array, _ in arrays_in(beside)}
-    return sum(
-        owner.nbytes(array) for key, (array, owner) in distinct.items() if key not in counted
-    )
+    return sum(_own_bytes(*pair) for key, pair in distinct.items() if key not in counted)
+
+
+def _own_bytes(array: Any, owner: _backends.Backend) -> int:
+    if owner.immutable:  # neither strides nor broadcast axes
+        return owner.nbytes(array)
+    layout = getattr(array, "layout", None)
+    # sparse tensors have no strides; what they hold is theirs to say
+    if layout is not None and str(layout) != "torch.strided":
+        return 0
+    strides = array.stride() if layout is not None else array.strides
+    lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
+    return int(math.prod(lengths)) * int(array.itemsize)
 
 
 def dtypes_in(*values: Any) -> tuple[str, ...]:

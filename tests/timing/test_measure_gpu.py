@@ -214,6 +214,7 @@ def test_a_working_set_little_larger_than_the_cache() -> None:
         (lambda: HERE + 1.0, (), 1e6, 16_000),
         (lambda a: np.add(a, 1.0, out=a), (np.ones(1000),), 1e6, 8000),
         (lambda a, b: a, (HERE, HERE), 1e6, 8000),
+        (lambda a: a.sum(), (np.broadcast_to(np.ones((1, 1000)), (99, 1000)),), 1e6, 8000),
         (lambda a: a, (HERE,), 5e3, 5000),
         (lambda x: x.add_(1), (torch.ones(1000),), 1e6, 4000),
         (lambda: None, (), 7e3, 7000),
