@@ -64,10 +64,10 @@ def largest_that_fits(
         low, high = (guess, high) if need <= free else (low, guess)
         # Bytes grow by about as much for each sample, so the line through the last two sizes leads
         # near the answer. Of the first size most is there without any sample. Where the bytes jump,
-        # the line does not lead there: each sixth guess halves what is left.
+        # the line does not lead there: each fourth guess halves what is left.
         slope = max(1.0, (need - before[1]) / (guess - before[0]) if before[0] else need / 32)
         line = min(max(guess + int((free - need) // slope), low + 1), high - 1)
-        before, guess = (guess, need), line if tries % 6 else (low + high) // 2
+        before, guess = (guess, need), line if tries % 4 else (low + high) // 2
     return low
 
 
