@@ -665,6 +665,11 @@ def _with_doubt(
 def _evidence(measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
     """Return the evidence of each side, where there are sides, and that of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
+    if not all(isinstance(each, Evidence) for each in sides.values()):
+        raise InputError(
+            f"reveal: evidence is {shown(given)}; expected the evidence of each side by its name. "
+            'Pass for example {"the CPU": cpu.evidence, "the GPU": gpu.evidence}.'
+        )
     if sides:
         return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
     source = given or getattr(measured, "evidence", None)

@@ -346,6 +346,11 @@ class Step:
         trained = self._guard(
             "model", lambda: [p for p in self.model.parameters() if p.requires_grad]
         )
+        if not trained:
+            raise InputError(
+                f"{self.function}: the model has no parameter that requires a gradient; expected "
+                "at least one. Unfreeze a layer."
+            )
         if factory is not None:
             tracker.in_optimizer = True  # Adagrad makes its state at once
             self.optimizer = self._guard("optimizer", lambda: factory(trained))

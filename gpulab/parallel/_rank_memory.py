@@ -545,10 +545,21 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def fake_rank(rank: int, size: int) -> Iterator[None]:
-    """Within the block this process, which belongs to no process group, is one rank of ``size``;
-    afterwards there is no group, as before.
+    """Within the block this process is one rank of ``size``; afterwards there is no process group,
+    as before.
+
+    Raises
+    ------
+    InputError
+        If this process belongs to a process group already.
     """
     with _ONE_AT_A_TIME:
+        if dist.is_initialized():
+            raise InputError(
+                f"predict_ranks: this process is rank {dist.get_rank()} of a process group; "
+                "expected a process without one, since the prediction makes a group of its own. "
+                "Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
+            )
         hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
