@@ -226,6 +226,7 @@ def _on_bar(text: str, color: str) -> str:
 
 _RUNG, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
 _ROOM = 2.2  # times the furthest bar: what is written to the right of it
+_SHARE = 0.45  # and at least this power of what the intervals span, so that the words fit
 # What an interval allows to say; the words beside each bar say the same.
 _VERDICTS = {
     "faster": palette.BLUISH_GREEN,
@@ -277,13 +278,14 @@ def waterfall(result: LadderResult) -> LabFigure:
         _beside(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"),
         _whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9)),
     ]
+    ends = [end for gain in (together, product, *overs) for end in _ends(gain)]
     return _ladder(
         result,
         f"From the script to all techniques ({result.task})",
         traces,
         ("all together", "single gains multiplied"),
-        [end for gain in (together, product, *overs) for end in _ends(gain)],
-        _ROOM,
+        ends,
+        max(_ROOM, (max(1.0, *ends) / min(1.0, *ends)) ** _SHARE),
         ("speed-up over the script", "the script"),
     )
 
