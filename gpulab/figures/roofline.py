@@ -303,19 +303,21 @@ def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
     """
     words = p.label.partition(" ")[0]
     x, y = places.of(p.intensity_flops_per_byte, _reached(p))
-    wide, half = _LETTER * len(words), _LINE / 2
+    wide = _LETTER * len(words)
+    # roofs rise to the right or are level: below a point on its right there is none of its own
+    below, above = (y - 6 - _LINE, y - 6), (y + 6, y + 6 + _LINE)
     areas = {
-        "middle right": (x + 7, y - half, x + 7 + wide, y + half),
-        "middle left": (x - 7 - wide, y - half, x - 7, y + half),
-        "top center": (x - wide / 2, y + 6, x + wide / 2, y + 6 + _LINE),
-        "bottom center": (x - wide / 2, y - 6 - _LINE, x + wide / 2, y - 6),
+        "bottom right": (x + 5, below[0], x + 5 + wide, below[1]),
+        "top left": (x - 5 - wide, above[0], x - 5, above[1]),
+        "bottom center": (x - wide / 2, below[0], x + wide / 2, below[1]),
+        "top center": (x - wide / 2, above[0], x + wide / 2, above[1]),
     }
     inside = {s: a for s, a in areas.items() if a[0] >= 0 and a[2] <= _WIDE and a[1] >= 0}
     for side, area in inside.items():
         if places.is_free(area):
             places.taken.append(area)
             return words, side
-    return "", "middle right"
+    return "", "bottom right"
 
 
 # A class.

@@ -226,7 +226,7 @@ def _on_bar(text: str, color: str) -> str:
 
 _RUNG, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
 _ROOM = 2.2  # times the furthest bar: what is written to the right of it
-_SHARE = 0.45  # and at least this power of what the intervals span, so that the words fit
+_ROOM_POWER = 0.45  # and at least this power of the ratio that the intervals span
 # What an interval allows to say; the words beside each bar say the same.
 _VERDICTS = {
     "faster": palette.BLUISH_GREEN,
@@ -285,7 +285,7 @@ def waterfall(result: LadderResult) -> LabFigure:
         traces,
         ("all together", "single gains multiplied"),
         ends,
-        max(_ROOM, (max(1.0, *ends) / min(1.0, *ends)) ** _SHARE),
+        max(_ROOM, (max(1.0, *ends) / min(1.0, *ends)) ** _ROOM_POWER),
         ("speed-up over the script", "the script"),
     )
 
