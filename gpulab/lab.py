@@ -9,9 +9,11 @@ and leaves the user's own JupyterLab settings alone: what the course needs is se
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import os
 import secrets
+import signal
 import site
 import socket
 import sys
@@ -30,6 +32,7 @@ _FIRST_NOTEBOOK = "00_start_here.ipynb"
 _COPY_NAME = "my-notebooks"
 _ADDRESS = "127.0.0.1"
 _PORT_RETRIES = 50
+_LAST_REQUESTS_SECONDS = 5
 # What the learner must not loosen through pass-through arguments: who can reach the server, and
 # with what.
 _GUARDED = (
@@ -331,8 +334,18 @@ def serve(
             f"{copy}. Stop with Ctrl-C."
         )
         server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
+        if callable(signal.getsignal(signal.SIGINT)) and not (sys.stdin and sys.stdin.isatty()):
+            # At a terminal JupyterLab asks. Elsewhere Python would raise KeyboardInterrupt, which
+            # ends only the request in work.
+            signal.signal(signal.SIGINT, lambda *_: server.stop(from_signal=True))
         server.start()
     except KeyboardInterrupt:
         server.log.debug("stopped before the server was listening")
+    loop = server.io_loop.asyncio_loop
+    if requests := asyncio.all_tasks(loop):
+        # those in work, whose threads the process would wait for
+        for request in requests:
+            request.cancel()
+        loop.run_until_complete(asyncio.wait(requests, timeout=_LAST_REQUESTS_SECONDS))
     print("JupyterLab has stopped.")
     return 0

@@ -1,11 +1,15 @@
 """``gpulab lab`` from its start to its end: token, settings, one server a folder, signals."""
 
+import contextlib
+import http.client
 import json
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,29 @@ def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
         assert "Traceback" not in server.said
     finally:
         server.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C in another way")
+def test_one_signal_stops_a_busy_server(tmp_path: Path) -> None:
+    """Ctrl-C is not lost in the request that is being answered as it arrives."""
+    server, answers, stopped = Lab(tmp_path / "work"), list[bytes](), threading.Event()
+
+    def ask() -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                answers.append(_get(server, "/api/contents", server.token))
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            for _ in range(4):
+                pool.submit(ask)
+            while len(answers) < 20:
+                assert server.process.poll() is None
+            assert server.stop() == 0
+        finally:
+            stopped.set()
+            server.remove()
 
 
 @pytest.mark.slow
