@@ -10,6 +10,7 @@ and diagnoses what went wrong. It computes nothing itself.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import math
 import re
 import sys
@@ -21,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 
@@ -284,7 +285,7 @@ class Ranks:
 
     def _call(self, engines: Engines, payload: bytes, limit_seconds: float | None) -> list[Any]:
         self._broken = "a call was cut off"
-        call = Call(engines, payload, self.timeout_seconds, limit_seconds)
+        call = Call(engines, [payload] * self.n, self.timeout_seconds, limit_seconds)
         try:
             error = call.wait(self._stop_asked)
         finally:
@@ -300,12 +301,11 @@ class Ranks:
             self._broken = (
                 "in the last call they entered different numbers of collectives"
                 if error is None
-                # what happened, without what to do
-                else message_of(error, 120).removeprefix("run: ").split(";")[0]
+                else _happened(error)
             )
         if error is not None:
             raise error
-        return [cloudpickle.loads(call.outcomes[rank].value) for rank in range(self.n)]
+        return call.results
 
     def interrupt(self) -> None:
         """End the call in progress, from another thread: the ranks are interrupted, and ``run``
@@ -388,7 +388,7 @@ class Ranks:
                 f"for {named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
-        opening = partial(_rank.open_store, towards, self._port)
+        opening = partial(_rank.meeting_place, towards, self._port)
         ((meeting, port),) = _gather(engines, [opening], f"open port {self._port or 'of its own'}")
         group = (meeting, port, self.timeout_seconds, backend)
         calls = [partial(_rank.open_group, place, *group) for place in places]
@@ -409,14 +409,7 @@ class Ranks:
                 "run: the ranks are not running; expected a started cluster. Use `with "
                 "cluster(...) as ranks:`, or call start()."
             )
-        gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
-        deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
-        if deaths:
-            how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
-            raise RankDiedError(
-                f"run: {how}; expected every rank to be alive. Call recover() to go on.",
-                tuple(deaths),
-            )
+        _refuse_dead("run", engines)
         if self._broken is not None:
             raise RankError(
                 f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
@@ -459,6 +452,28 @@ def _check_versions(versions: list[dict[str, str]]) -> None:
             )
 
 
+def _refuse_dead(function: str, engines: Engines) -> None:
+    """Refuse to call on engines of which one is gone.
+
+    Raises
+    ------
+    RankDiedError
+        With how it ended.
+    """
+    gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
+    deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
+    if deaths:
+        how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
+        raise RankDiedError(
+            f"{function}: {how}; expected every rank to be alive. {_GO_ON}", tuple(deaths)
+        )
+
+
+def _happened(error: RankError) -> str:
+    """Return what happened, without what to do."""
+    return message_of(error).removeprefix("run: ").split(";")[0]
+
+
 def _gather(
     engines: Engines,
     calls: Sequence[Callable[[], Any]],
@@ -472,36 +487,16 @@ def _gather(
     RankError
         If an engine raises, dies, or does not answer.
     """
-    end, deaths = time.monotonic() + seconds, engines.deaths()
-    jobs = [
-        engines.client[engine].apply_async(call)
-        for engine, call in zip(() if deaths else engines.ids, calls, strict=False)
-    ]
-    while not deaths and not all(job.done() for job in jobs) and time.monotonic() < end:
-        time.sleep(_TICK_SECONDS)
-        deaths = engines.deaths()
-    late = [rank for rank, job in enumerate(jobs) if not job.done()]
-    if deaths or late:
-        what = (
-            "; ".join(f"rank {rank} {how}" for rank, how in deaths.items())
-            or f"{named(late)} did not answer in {seconds:.0f} s"
-        )
+    _refuse_dead("cluster", engines)
+    call = Call(engines, [pack(each, (), {}) for each in calls], seconds, seconds)
+    error = call.wait(threading.Event())
+    if error is not None:
         raise RankError(
-            f"cluster: {what} when the ranks had to {doing}; expected every rank to answer. Start "
-            "the cluster again.",
-            tuple(deaths or late),
-        )
-    results = []
-    for rank, job in enumerate(jobs):
-        try:
-            results.append(job.get(1.0))
-        except Exception as error:
-            raise RankError(
-                f"cluster: rank {rank} could not {doing} ({message_of(error)}); expected it to. "
-                "Check that its machine reaches the others, and that gpulab is installed there.",
-                (rank,),
-            ) from error
-    return results
+            f"cluster: the ranks could not {doing} ({_happened(error)}); expected them to. Check "
+            "that their machines reach each other and have gpulab, and start the cluster again.",
+            error.ranks,
+        ) from error
+    return call.results
 
 
 def _in_notebook() -> bool:
@@ -542,52 +537,40 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     raised = [sight for sight in absent if sight.state == "raised"]
     places = _grouped(waiting, _standing)
     stands = [f"{_ranks(group)} waited in {_standing(group[0], group)}" for group in places]
-    where = "".join(f"; {each}" for each in stands)
-    waiters = tuple(sight.rank for sight in waiting)
-    collective = _standing(waiting[0]) if waiting else None
+    kind: type[RankError] = RankError
     if died:
-        ended = "; ".join(
+        kind, blamed, expected = RankDiedError, died, f"it to live until the call ends. {_GO_ON}"
+        stands[:0] = [
             f"{_ranks([s])} {s.error}"
             + (f" after it entered {_standing(s)}" if s.collective else "")
             for s in died
-        )
-        return RankDiedError(
-            f"run: {ended}{where}; expected it to live until the call ends. {_GO_ON}",
-            tuple(sight.rank for sight in died),
-            waiters,
-            collective,
-        )
-    if raised:
-        errors = "; ".join(
-            f"{_ranks(group)} raised {group[0].error}"
-            for group in _grouped(raised, lambda sight: sight.error)
-        )
+        ]
+    elif raised:
+        blamed = raised
+        groups = _grouped(raised, lambda sight: sight.error)
+        stands[:0] = [f"{_ranks(group)} raised {group[0].error}" for group in groups]
         go_on = _GO_ON if waiting else "Fix the function: the error's cause has its traceback."
-        return RankError(
-            f"run: {errors}{where}; expected a result from every rank. {go_on}",
-            tuple(sight.rank for sight in raised),
-            waiters,
-            collective,
-        )
-    if not absent and len(stands) == 1:
-        return CollectiveTimeoutError(
-            f"run: {stands[0]} for {timeout_seconds:g} s, although all ranks had arrived; expected "
-            "it to complete in that time. Give cluster() a longer timeout_seconds for slow links "
-            "or a slow rank, and call recover() to go on.",
-            (),
-            waiters,
-            collective,
-        )
-    why = [
-        f"{_ranks(group)} did not arrive: {_doing(group[0])}" for group in _grouped(absent, _doing)
-    ] or stands[1:]
-    blamed = absent or [sight for group in places[1:] for sight in group]
-    return CollectiveTimeoutError(
-        f"run: {stands[0]} for {timeout_seconds:g} s; {'; '.join(why)}; expected every rank to "
-        f"enter the same collectives in the same order. {_GO_ON}",
+        expected = f"a result from every rank. {go_on}"
+    else:
+        kind, blamed = CollectiveTimeoutError, absent or [s for g in places[1:] for s in g]
+        expected = f"every rank to enter the same collectives in the same order. {_GO_ON}"
+        stands[0] += f" for {timeout_seconds:g} s"
+        if absent:
+            stands[1:] = [
+                f"{_ranks(group)} did not arrive: {_doing(group[0])}"
+                for group in _grouped(absent, _doing)
+            ]
+        elif not blamed:
+            stands[0] += ", although all ranks had arrived"
+            expected = (
+                "it to complete in that time. Give cluster() a longer timeout_seconds for slow "
+                "links or a slow rank, and call recover() to go on."
+            )
+    return kind(
+        f"run: {'; '.join(stands)}; expected {expected}",
         tuple(sight.rank for sight in blamed),
-        waiters,
-        collective,
+        tuple(sight.rank for sight in waiting),
+        _standing(waiting[0]) if waiting else None,
     )
 
 
@@ -649,16 +632,14 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-# After the first sign of trouble the others get this long to say where they stand: a rank whose
-# neighbor died fails at once, others report within a second. All of it, with the interrupt, must
-# stay under 5 s.
-_SETTLE_SECONDS = 1.6
+# After a sign that some rank will never return, the others get this long to say where they stand.
+# All of it, with the interrupt, must stay under 5 s.
+_SETTLE_SECONDS = 1.0
 _IDLE_SECONDS = 2.4
 # An interrupt that meets a rank before its function runs is lost there without a report: so
 # often it is sent again. A rank that has to be freed from a collective first has answered by then
 # (`_rank.Agent`).
 _AGAIN_SECONDS = 1.0
-Trouble = Literal["death", "collective", "raise", "deadline"]
 
 
 def require_cluster(function: str, name: str, ranks: Any, least: int = 1) -> Ranks:
@@ -678,15 +659,20 @@ def require_cluster(function: str, name: str, ranks: Any, least: int = 1) -> Ran
 
 
 class Call:
-    """A function on its way through all ranks."""
+    """A function on its way through the ranks: what one of them sends each is in its payload."""
 
     def __init__(
-        self, engines: Engines, payload: bytes, timeout_seconds: float, limit_seconds: float | None
+        self,
+        engines: Engines,
+        payloads: Sequence[bytes],
+        timeout_seconds: float,
+        limit_seconds: float | None,
     ) -> None:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
         self.jobs = [
-            engines.client[engine].apply_async(_rank.execute, payload) for engine in engines.ids
+            engines.client[engine].apply_async(_rank.execute, payload)
+            for engine, payload in zip(engines.ids, payloads, strict=False)
         ]
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
@@ -700,6 +686,11 @@ class Call:
             for rank in range(len(self.jobs))
             if not (rank in self.outcomes or rank in self.died)
         ]
+
+    @property
+    def results(self) -> list[Any]:
+        """What the function returned, one result a rank; once all have."""
+        return [cloudpickle.loads(self.outcomes[rank].value) for rank in range(len(self.jobs))]
 
     @property
     def in_step(self) -> bool:
@@ -736,52 +727,38 @@ class Call:
             As it came; the ranks are interrupted.
         """
         try:
-            trouble = self._until_known(stop)
+            self._until_known(stop)
         except BaseException:
             self._interrupt()
             raise
-        if trouble is None:
-            return None
         before = [self._sight(rank) for rank in range(len(self.jobs))]
+        if all(sight.state == "returned" for sight in before):
+            return None
         if self.open:
             self._interrupt()
-        return self._error(before, trouble)
+        return self._error(list(map(self._stood, before)))
 
-    def _until_known(self, stop: threading.Event) -> Trouble | None:
+    def _until_known(self, stop: threading.Event) -> None:
+        """Wait until no rank is open, the time is over, or it is sure that one will never return:
+        another has died or failed in a collective, or failed while all the others stand in one.
+        """
         since = math.inf
         while True:
             self._collect()
-            trouble = self._trouble()
-            if not self.open:
-                return trouble
+            if not self.open or self._late:
+                return
             if stop.is_set():
                 raise StoppedError(
                     "run: stopped before every rank had returned. Call it again; if that reports "
                     "ranks out of step, call recover()."
                 )
-            now = time.monotonic()
-            if trouble is not None:
-                since = min(since, now)
-                if self._settled(trouble, now - since):
-                    return trouble
+            failed = any(each.sight.state != "returned" for each in self.outcomes.values())
+            stand = all(self._sight(rank).collective is not None for rank in self.open)
+            if self.died or self._waits or (failed and stand):
+                since = min(since, time.monotonic())
+            if time.monotonic() - since > _SETTLE_SECONDS:
+                return
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
-
-    def _settled(self, trouble: Trouble, seconds: float) -> bool:
-        """Whether waiting any longer teaches nothing."""
-        if trouble == "deadline" or (trouble == "raise" and self._late):
-            return True
-        if all(self._sight(rank).collective is not None for rank in self.open):
-            return seconds > _SETTLE_SECONDS / 2
-        return trouble != "raise" and seconds > _SETTLE_SECONDS
-
-    def _trouble(self) -> Trouble | None:
-        if self.died:
-            return "death"
-        if self._waits:
-            return "collective"
-        if any(outcome.sight.state != "returned" for outcome in self.outcomes.values()):
-            return "raise"
-        return "deadline" if self.open and self._late else None
 
     @property
     def _late(self) -> bool:
@@ -804,7 +781,7 @@ class Call:
                     self.died[rank] = deaths.get(rank, "ended without an error message")
                     continue
                 # interrupted just before its function began, or just after
-                raised = Sight(rank, "raised", error=text)
+                raised = Sight("raised", error=text)
                 self.outcomes[rank] = Outcome(raised, b"", b"", "", "", ())
 
     def _interrupt(self) -> None:
@@ -826,33 +803,28 @@ class Call:
     def _sight(self, rank: int) -> Sight:
         """Return where a rank stands: its outcome, or what it last reported."""
         if rank in self.outcomes:
-            return self.outcomes[rank].sight
-        seen: Sight = (self.jobs[rank].data or {}).get("sight", Sight(rank, "running"))
+            return replace(self.outcomes[rank].sight, rank=rank)
+        seen: Sight = (self.jobs[rank].data or {}).get("sight", Sight("running"))
         died = self.died.get(rank)
-        return seen if died is None else replace(seen, state="died", where="", error=died)
+        if died is not None:
+            seen = replace(seen, state="died", where="", error=died)
+        return replace(seen, rank=rank)
 
-    def _error(self, before: Sequence[Sight], trouble: Trouble) -> RankError:
-        """Return the error, from where the ranks stood before they were interrupted, and what the
-        interrupt brought to light.
+    def _stood(self, before: Sight) -> Sight:
+        """Return where a rank stood before it was interrupted, with what came to light since: how a
+        running one answered an interrupt says best where it was, or its death was heard of after
+        those who lost their connection to it.
         """
-        sights = []
-        for sight in before:
-            after = self.outcomes.get(sight.rank)
-            # heard after those who lost their connection to it
-            if sight.state == "running" and sight.rank in self.died:
-                sight = replace(sight, state="died", where="", error=self.died[sight.rank])  # noqa: PLW2901
-            elif sight.state == "running" and after is not None:
-                # how it answered an interrupt says best where it was
-                sight = replace(  # noqa: PLW2901
-                    after.sight,
-                    state="running",
-                    collective=after.sight.collective or sight.collective,
-                    error="",
-                )
-            sights.append(sight)
-        if trouble == "deadline" and not any(
-            sight.waits or sight.state == "died" for sight in sights
-        ):
+        after = self._sight(before.rank)
+        if before.state != "running" or after.state == "died":
+            return after if before.state == "running" else before
+        collective = after.collective or before.collective
+        return replace(after, state="running", collective=collective, error="")
+
+    def _error(self, sights: Sequence[Sight]) -> RankError:
+        """Return the error, from where the ranks stood before they were interrupted."""
+        seconds = time.monotonic() - self.begin
+        if not any(sight.waits or sight.state in {"died", "raised"} for sight in sights):
             late = [sight.rank for sight in sights if sight.state == "running"]
             where = next((sight.where for sight in sights if sight.where), "")
             return RankError(
@@ -861,9 +833,7 @@ class Call:
                 "longer timeout_seconds, or have the function do less.",
                 tuple(late),
             )
-        error = explain(
-            sights, self.timeout_seconds if trouble != "deadline" else time.monotonic() - self.begin
-        )
+        error = explain(sights, min(self.timeout_seconds, round(seconds, 1)))
         error.__cause__ = self._cause(sights)
         return error
 
@@ -874,13 +844,9 @@ class Call:
         if not raised:
             return None
         outcome = self.outcomes[raised[0]]
-        try:
-            error: BaseException = (
-                cloudpickle.loads(outcome.error)
-                if outcome.error
-                else RuntimeError(outcome.sight.error)
-            )
-        except Exception:  # an exception that cannot be built again here; its text can
-            error = RuntimeError(outcome.sight.error)
+        error: BaseException = RuntimeError(outcome.sight.error)
+        # what cannot be built again here, or could not be sent: its text can
+        with contextlib.suppress(Exception):
+            error = cloudpickle.loads(outcome.error)
         error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")
         return error

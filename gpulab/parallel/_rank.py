@@ -17,6 +17,8 @@ import datetime
 import gc
 import importlib
 import io
+import itertools
+import math
 import os
 import re
 import select
@@ -26,15 +28,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d
 
 from gpulab.errors import message_of
@@ -42,7 +44,6 @@ from gpulab.parallel._observe import observe
 from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 
 _TICK_SECONDS = 0.25
-_STEADY_SECONDS = 1.0  # a rank that is in no collective reports this often
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # an interrupt that has not got a rank out of its collective by then never will
 _FREE_AFTER_SECONDS = 0.5
@@ -54,16 +55,13 @@ class Agent:
     """The thread of one engine, and what it knows of the call in progress."""
 
     def __init__(self) -> None:
-        self.rank = 0
         self.call: Any = None  # the Observer of the call in progress
         self.publisher: Any = None
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
-        self.interrupted = False  # whether an interrupt has come in the call in progress
+        # after an interrupt: when to free the rank; never, in a call in which that is done
         self._free_at: float | None = None
         self._parent = -1  # once it has started: the process that started this one
-        self._published: tuple[Any, ...] = ()  # what was published last
-        self._published_at = 0.0
 
     def start(self) -> None:
         """Start the thread, and let signals wake it; from the main thread, once.
@@ -81,10 +79,10 @@ class Agent:
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
 
     def begin(self, call: Any) -> None:
-        """Take up a call: what an interrupt before it asked for is over, and one within it counts
-        anew.
+        """Take up a call, or none: what an interrupt before asked for is over, and one from now on
+        counts anew.
         """
-        self.call, self.interrupted, self._free_at = call, False, None
+        self.call, self._free_at = call, None
 
     def keep_sockets(self) -> None:
         """Note the connections that are not the process group's: those that exist before it is
@@ -116,45 +114,36 @@ class Agent:
         """
         while True:
             ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
-            came, now = ready and signal.SIGINT in self._woken.recv(4096), time.monotonic()
-            if came and not (self.call is not None and self.interrupted):
-                self.interrupted, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
+            now = time.monotonic()
+            if ready and signal.SIGINT in self._woken.recv(4096) and self._free_at is None:
+                self._free_at = now + _FREE_AFTER_SECONDS
             if self._free_at is not None and now >= self._free_at:
-                self._free_at = None
                 if self._hangs():
                     self.free()
+                self._free_at = None if self.call is None else math.inf
             # a report that fails must not end the thread that frees
             with contextlib.suppress(Exception):
-                self._publish(now)
+                self._publish()
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
                 os._exit(1)  # the supervisor is gone; on Linux the system itself ends its children
 
     def _hangs(self) -> bool:
         """Whether the rank stands in a collective, or anywhere else inside torch.distributed."""
-        if self.call is not None and self.call.in_flight:
-            return True
-        return any(
+        return bool(self.call is not None and self.call.in_flight) or any(
             f"{os.sep}torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
             for frame, _ in traceback.walk_stack(main_frame())
         )
 
-    def _publish(self, now: float) -> None:
-        """Publish where the rank stands: at once when that has changed and lasts, else now and
-        then.
-        """
+    def _publish(self) -> None:
+        """Publish where the rank stands in a call, but not what it has only just entered."""
         call = self.call
         if call is None or self.publisher is None:
             return
         standing: CollectiveCall | None = next(iter(call.in_flight), None)
-        if standing is not None and time.perf_counter() - standing.begin_seconds < _TICK_SECONDS:
-            return
-        state = (call.entered, None if standing is None else standing.number)
-        if self._published == state and now - self._published_at < _STEADY_SECONDS:
-            return
-        self._published, self._published_at = state, now
-        where = "" if standing is not None else where_in(main_frame())
-        sight = Sight(self.rank, "running", call.entered, standing, where)
-        self.publisher.publish_data({"sight": sight})
+        if standing is None or time.perf_counter() - standing.begin_seconds >= _TICK_SECONDS:
+            where = "" if standing else own_line(traceback.walk_stack(main_frame()))
+            sight = Sight("running", call.entered, standing, where)
+            self.publisher.publish_data({"sight": sight})
 
 
 def main_frame() -> FrameType | None:
@@ -172,11 +161,10 @@ def _is_own(frame: FrameType) -> bool:
     return not foreign and not any(place in file for place in places)
 
 
-def where_in(frame: FrameType | None) -> str:
-    """Return the innermost line of the learner's own code."""
-    frames = () if frame is None else traceback.walk_stack(frame)  # of None it walks its caller's
-    own = (each for each, _ in frames if _is_own(each))
-    return next((f"line {each.f_lineno} of {each.f_code.co_name}" for each in own), "")
+def own_line(places: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the first line of the learner's own code among frames and their lines."""
+    own = (f"line {line} of {frame.f_code.co_name}" for frame, line in places if _is_own(frame))
+    return next(own, "")
 
 
 def _connections() -> list[Any]:
@@ -207,15 +195,6 @@ _COMMUNICATION_TYPES = {
 }
 
 
-# Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store
-# that asks for it is refused.
-_HAS_LIBUV = sys.platform != "win32"
-
-
-# The store at which this engine meets the other ranks; kept as long as the group lives.
-_STATE = SimpleNamespace(store=None)
-
-
 def prepare(threads: int) -> dict[str, Any]:
     """Load torch and set its threads; return the host, the versions of what must be the same on all
     ranks, and how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
@@ -240,16 +219,13 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def open_store(towards: str, port: int) -> tuple[str, int]:
-    """Start the store at which the ranks meet; return its address on the way to a host, and its
-    port, a free one for port 0.
+def meeting_place(towards: str, port: int) -> tuple[str, int]:
+    """Return where the ranks can meet: this machine's address on the way to a host, and a port that
+    nobody uses, any for port 0.
     """
-    AGENT.keep_sockets()
-    address = address_towards(towards)
-    _STATE.store = TCPStore(
-        address, port, is_master=True, wait_for_workers=False, use_libuv=_HAS_LIBUV
-    )
-    return address, int(_STATE.store.port)
+    with socket.create_server((address_towards(towards), port)) as probe:
+        address, found = probe.getsockname()
+        return address, found
 
 
 def open_group(
@@ -259,14 +235,10 @@ def open_group(
     namespace. The place is torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
     """
     import psutil
+    from ipykernel.ipkernel import IPythonKernel
 
     rank, size = place["RANK"], place["WORLD_SIZE"]
-    timeout = datetime.timedelta(seconds=timeout_seconds)
-    if rank != 0:
-        AGENT.keep_sockets()
-        _STATE.store = TCPStore(
-            address, port, is_master=False, timeout=timeout, use_libuv=_HAS_LIBUV
-        )
+    AGENT.keep_sockets()
     variables = {**place, "MASTER_ADDR": address, "MASTER_PORT": port}
     own = address_towards(address) if rank else address
     interface = next(
@@ -283,10 +255,20 @@ def open_group(
     if "nccl" in backend:
         torch.cuda.set_device(place["LOCAL_RANK"])
     dist.init_process_group(
-        backend, store=_STATE.store, rank=rank, world_size=size, timeout=timeout
+        backend,
+        # PyTorch's builds for Windows lack the store's usual event loop
+        init_method=f"tcp://{address}:{port}?use_libuv={int(sys.platform != 'win32')}",
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=timeout_seconds),
     )
-    AGENT.rank, AGENT.freed = rank, False
-    _prepare_engine(rank, size)
+    AGENT.freed = False
+    kernel: Any = IPythonKernel.instance()
+    kernel.shell.user_ns.update(rank=rank, world_size=size)
+    # ``%%px`` sends one when it is interrupted
+    kernel.control_handlers.setdefault("signal_request", _on_signal_request)
+    AGENT.publisher = kernel.shell.data_pub
+    AGENT.start()
 
 
 def close_group() -> None:
@@ -296,7 +278,6 @@ def close_group() -> None:
         # a broken group cannot be left in order, and need not be
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
-    _STATE.store = None
     gc.collect()
 
 
@@ -318,13 +299,16 @@ def execute(payload: bytes) -> bytes:
         except BaseException as raised:
             error = raised
         finally:
-            AGENT.call = None
+            AGENT.begin(None)
     calls = seen.calls
-    sight, trace = Sight(AGENT.rank, "returned", len(calls)), ""
+    sight, trace = Sight("returned", len(calls)), ""
     if error is not None:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
-        failed, where = _failed_in(calls, error), _where(error)
-        sight, trace = Sight(AGENT.rank, "raised", len(calls), failed, where, text), _trace(error)
+        failed, places = _failed_in(calls, error), list(traceback.walk_tb(error.__traceback__))
+        sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
+        # from the learner's function on
+        below = (error.__traceback__ and error.__traceback__.tb_next) or error.__traceback__
+        trace = "".join(traceback.format_exception(type(error), error, below))
         # an exception of the learner's own that cannot travel; its text does
         with contextlib.suppress(Exception):
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
@@ -335,71 +319,35 @@ def execute(payload: bytes) -> bytes:
 
 def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
     """Return the collective that did not come about, where that is what ended the call."""
-    for call in calls:
-        if call.error is not None and _COMMUNICATION.search(call.error):
-            return call
-    broken = isinstance(error, KeyboardInterrupt) and AGENT.freed
-    words = (
+    failed = (call for call in calls if call.error and _COMMUNICATION.search(call.error))
+    broken = (isinstance(error, KeyboardInterrupt) and AGENT.freed) or (
         type(error).__name__ in _COMMUNICATION_TYPES
         and _COMMUNICATION.search(message_of(error, 2000)) is not None
     )
-    open_calls = (call for call in calls if call.end_seconds is None)
-    return next(open_calls, None) if broken or words else None
-
-
-def _where(error: BaseException) -> str:
-    """Return the learner's innermost line that the error came through."""
-    own = [
-        f"line {line} of {frame.f_code.co_name}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if _is_own(frame)
-    ]
-    return own[-1] if own else ""
-
-
-def _trace(error: BaseException) -> str:
-    """Return the traceback from the learner's function on."""
-    first = error.__traceback__
-    trace = first.tb_next if first is not None and first.tb_next is not None else first
-    return "".join(traceback.format_exception(type(error), error, trace))
+    waiting = (call for call in calls if broken and call.end_seconds is None)
+    return next(itertools.chain(failed, waiting), None)
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
+def _interruptible() -> Iterator[Callable[[], object]]:
     """Let the first SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what
     ends that.
 
     Those after it are the same one, sent again because the first may have come too early: a
     function that cleans up goes on.
     """
-    inside = [True]
+    # a function of Python's own, since ignored signals would not wake the agent either
+    end = partial(signal.signal, signal.SIGINT, lambda *_: None)
 
     def interrupt(number: int, frame: object) -> None:
-        if inside:
-            inside.clear()
-            raise KeyboardInterrupt
+        end()
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield inside.clear
+        yield end
     finally:
-        inside.clear()
         signal.signal(signal.SIGINT, before)
-
-
-def _prepare_engine(rank: int, size: int) -> None:
-    """Give the engine's namespace its rank, let signals reach a busy engine, and start the agent.
-    Outside an engine: nothing.
-    """
-    from ipykernel.ipkernel import IPythonKernel
-
-    if IPythonKernel.initialized():
-        kernel: Any = IPythonKernel.instance()
-        kernel.shell.user_ns.update(rank=rank, world_size=size)
-        # ``%%px`` sends one when it is interrupted
-        kernel.control_handlers.setdefault("signal_request", _on_signal_request)
-        AGENT.publisher = kernel.shell.data_pub
-        AGENT.start()
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:

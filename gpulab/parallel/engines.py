@@ -30,7 +30,6 @@ Progress = Callable[[float, str], None]
 # from a network disk.
 _START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0
-_KILL_SECONDS = 5.0
 _ATTACH_SECONDS = 5.0  # a controller that runs answers at once
 _ENGINES_SECONDS = 60.0  # engines of a controller that runs may still be on their way
 _QUEUE_SECONDS = 600.0  # a batch system may make its jobs wait
@@ -241,9 +240,6 @@ class LocalEngines(Engines):
             self.start(progress)
             return
         self._supervisor.order("kill", names=[f"engine {engine}" for engine in self.ids])
-        end = time.monotonic() + _KILL_SECONDS
-        while set(self.ids) & set(self.client.ids) and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
         progress(0.2, "starting new engines")
         self._launch()
 
@@ -251,20 +247,12 @@ class LocalEngines(Engines):
         """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
         everybody who waits for it: ``%%px`` too.
         """
-        import zmq
-        from jupyter_client.session import Session
-
         _, _, engine = name.partition("engine ")
-        if not engine or self._supervisor is None or self.client is None:
-            return
-        file = self._supervisor.folder / "security" / "ipcontroller-engine.json"
-        with contextlib.suppress(OSError):  # the folder is gone, and everything with it
-            to = json.loads(file.read_text(encoding="utf-8"))
-            session = Session(key=to["key"].encode(), signature_scheme=to["signature_scheme"])
-            with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-                dealer.linger = 2000
-                dealer.connect(f"{to['interface']}:{to['registration']}")
-                session.send(dealer, "unregistration_request", content={"id": int(engine)})
+        client = self.client
+        if engine and client is not None:
+            content = {"id": int(engine)}
+            with contextlib.suppress(OSError):  # it is closed, as everything ends
+                client._send(client._query_stream, "unregistration_request", content=content)
 
 
 class ProfileEngines(Engines):

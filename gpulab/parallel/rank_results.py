@@ -95,8 +95,6 @@ class Sight:
 
     Attributes
     ----------
-    rank : int
-        Which.
     state : str
         "returned", "raised", "running", or "died" (its process ended).
     entered : int
@@ -107,14 +105,16 @@ class Sight:
         The line of Python that it was last seen at, for a running rank.
     error : str
         Type and text of what it raised; for a rank that died, how its process ended.
+    rank : int
+        Which; noted by who asked, as it does not know it before the group is open.
     """
 
-    rank: int
     state: State
     entered: int = 0
     collective: CollectiveCall | None = None
     where: str = ""
     error: str = ""
+    rank: int = 0
 
     @property
     def waits(self) -> bool:

@@ -8,11 +8,10 @@ recorder calls it too. The second half measures from outside and decides how lon
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +39,7 @@ from gpulab.recordings.schema import require_recordings
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
+    joined_interval,
     median_interval,
     paired_ratio,
 )
@@ -193,8 +193,7 @@ def begin(spec: StepSpec) -> float:
     start = time.perf_counter()
     turns(1, 0)
     first_seconds = time.perf_counter() - start
-    for _ in range(WARM_UP - 1):
-        turns(1, 0)
+    turns(WARM_UP - 1, 0)
     return first_seconds
 
 
@@ -527,24 +526,13 @@ def measurement(
 
 
 def _over(one: Timing, mine: Timing) -> tuple[float, tuple[float, float] | None]:
-    """Return the ratio of two medians, and its interval by the method of variance estimates
-    recovery, on logs.
-
-    Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693; as
-    ``gpulab.timing.statistics.ratio_interval`` does from samples.
-    """
-    first, second = one.interval_seconds, mine.interval_seconds
-    ratio = one.median_seconds / mine.median_seconds
-    if first is None or second is None or first[0] <= 0 or second[0] <= 0:
-        return ratio, None
+    """Return the ratio of two medians, and its interval."""
     if mine is one:
-        return ratio, (1.0, 1.0)
-    a, b = math.log(one.median_seconds), math.log(mine.median_seconds)
-    down, up = (
-        math.hypot(a - math.log(first[0]), math.log(second[1]) - b),
-        math.hypot(math.log(first[1]) - a, b - math.log(second[0])),
+        return 1.0, (1.0, 1.0) if one.interval_seconds else None
+    first, second = (each.median_seconds for each in (one, mine))
+    return first / second, joined_interval(
+        first, one.interval_seconds, second, mine.interval_seconds
     )
-    return ratio, (math.exp(a - b - down), math.exp(a - b + up))
 
 
 def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
@@ -572,10 +560,9 @@ _DEADLINE = partial(_validate.deadline, most=3600.0)
 
 _MOST_MEASURED = 64  # ranks
 _TURN = 4  # samples of each number of ranks before the next one has its turn
-_CHUNK_SECONDS = 0.4  # of turns between two looks at progress and stop
-_ROUNDS_AT_LEAST = -(-FEWEST_SAMPLES // _TURN)
-_MOST_ROUNDS = 2_000
-_MOST_DEADLINES = 3  # after so many of them it ends even where steps are too slow for an interval
+_CHUNK_SECONDS, _MOST_AT_ONCE = 0.4, 50  # between two looks at progress and stop
+# after so many deadlines, and so long, it ends even where steps are too slow for an interval
+_MOST_DEADLINES, _PATIENCE_SECONDS = 3, 10.0
 _DELAYED = 0.05  # the share of a lone rank's time without a core from which a note names others
 # of the intervals of the steps, relative: then the measurement may end before its deadline
 _WIDTH = 0.04
@@ -694,9 +681,25 @@ def _measured(
         largest = max(nbytes, _SIZES[3])
         sizes = {size for size in _SIZES if size <= largest} | {max(nbytes, _SIZES[0])}
         line = sweep(ranks, "all_reduce", sizes, deadline=_ALL_REDUCE_SECONDS).fit()
-    taken, stopped = _turns(ranks, spec, deadline, report, stop)
-    notes = []
-    if stopped:
+    # of the slowest ranks
+    taken, notes = Turns({count: [] for count in spec.counts}), []
+    start = time.monotonic()
+    try:
+        for rounds in _chunks(taken.seconds.values(), deadline, _WIDTH):
+            steps = plural(len(taken.seconds[1]), "step")
+            share = (time.monotonic() - start) / deadline
+            report(min(0.99, 0.65 + 0.34 * share), f"{steps} of each")
+            if stop():
+                raise StoppedError("scaling: stopped before any step was timed. Run it again.")
+            of_ranks = ranks.run(turns, rounds, _TURN)
+            for count, column in taken.seconds.items():
+                column.extend(slowest([each.seconds[count] for each in of_ranks[:count]]))
+            taken.alone_seconds += of_ranks[0].alone_seconds
+            taken.delay_seconds += of_ranks[0].delay_seconds
+        ranks.run(end)
+    except StoppedError:  # in the middle of these turns: those before them count
+        if not taken.seconds[1]:
+            raise
         notes.append(
             Note(
                 "stopped",
@@ -704,55 +707,36 @@ def _measured(
                 "it again for the rest.",
             )
         )
-    else:
-        ranks.run(end)
     if taken.delay_seconds > _DELAYED * taken.alone_seconds:
-        share = f"{100 * taken.delay_seconds / taken.alone_seconds:.0f} %"
+        share = taken.delay_seconds / taken.alone_seconds
         words = (
             "other processes kept one rank, when it worked alone, waiting for a core for "
-            f"{share} of the time. Close other programs, or measure again later: all points "
-            "are slower than they could be."
+            f"{100 * share:.0f} % of the time. Close other programs, or measure again later: all "
+            "points are slower than they could be."
         )
         notes.append(Note("contended", words))
     report(1.0, "done")
     return _result(spec, told, nbytes, taken.seconds, line, notes)
 
 
-def _turns(
-    ranks: Ranks, spec: StepSpec, deadline: float, report: Progress, stop: Stop
-) -> tuple[Turns, bool]:
-    """Return what the slowest ranks saw in their turns, until the intervals are narrow or the time
-    is over, and whether they were stopped.
+def _chunks(columns: Collection[Sequence[float]], deadline: float, width: float) -> Iterator[int]:
+    """Yield how often to sample before the next look at progress and stop, until all columns have
+    enough samples and a narrow interval, or the time is over.
     """
-    all_turns = Turns({count: [] for count in spec.counts})
-    begin, rounds, done = time.monotonic(), 1, 0
-    while done < _MOST_ROUNDS:
-        now = time.monotonic() - begin
-        late = now >= deadline and (done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * deadline)
-        narrow = done >= 3 * _ROUNDS_AT_LEAST and all(
-            is_precise(np.array(column), _WIDTH) for column in all_turns.seconds.values()
-        )
-        if late or narrow:
-            break
-        steps = plural(_TURN * done, "step")
-        report(min(0.99, 0.65 + 0.34 * now / deadline), f"{steps} of each")
+    begin, count = time.monotonic(), 1
+    most = max(_MOST_DEADLINES * deadline, _PATIENCE_SECONDS)
+    while True:
         before = time.monotonic()
-        try:
-            if stop():
-                raise StoppedError("scaling: stopped before any step was timed. Run it again.")
-            of_ranks = ranks.run(turns, rounds, _TURN)
-        except StoppedError:  # in the middle of these turns: those before them count
-            if not done:
-                raise
-            return all_turns, True
-        for count, column in all_turns.seconds.items():
-            column.extend(slowest([each.seconds[count] for each in of_ranks[:count]]))
-        all_turns.alone_seconds += of_ranks[0].alone_seconds
-        all_turns.delay_seconds += of_ranks[0].delay_seconds
-        done += rounds
-        a_round = (time.monotonic() - before) / rounds
-        rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
-    return all_turns, False
+        yield count
+        now = time.monotonic()
+        fewest, seconds = min(map(len, columns)), now - begin
+        if seconds >= (deadline if fewest >= FEWEST_SAMPLES else most):
+            return
+        if fewest >= 3 * FEWEST_SAMPLES and all(
+            is_precise(np.array(column), width) for column in columns
+        ):
+            return
+        count = max(1, min(int(_CHUNK_SECONDS * count / max(now - before, 1e-6)), _MOST_AT_ONCE))
 
 
 def _result(
@@ -830,9 +814,6 @@ OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
 # from where the latency rules to where the bandwidth does
 DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
 _ELEMENT_BYTES = 4
-_FIRST = 5  # calls that tell how long one takes
-_CALLS_SECONDS = 0.3  # of calls between two looks at the interval
-_MOST_CALLS = 2_000
 _CALLS_WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
@@ -893,11 +874,12 @@ def sweep(
     among = f"among {ranks.n} ranks ({told[0]['backend']})"
     points, slow, notes = [], [], []
     for number, elements in enumerate(several):
-        now = time.monotonic()
-        until = now + max((end - now) / (len(several) - number), _LEAST_SECONDS)
-        seconds = _sampled_calls(ranks, operation, elements, until, one_clock)
+        share = max((end - time.monotonic()) / (len(several) - number), _LEAST_SECONDS)
+        seconds: list[float] = []
+        for calls in _chunks([seconds], share, _CALLS_WIDTH):
+            seconds += call_seconds(ranks.run(timed_calls, operation, elements, calls), one_clock)
         nbytes = elements * _ELEMENT_BYTES
-        interval, why = median_interval(seconds)
+        interval, why = median_interval(np.array(seconds))
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
         median = float(np.median(seconds))
@@ -923,27 +905,3 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     step = _ELEMENT_BYTES * n
     several = {_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in given}
     return tuple(sorted({-(-size // step) * n for size in several}))
-
-
-def _sampled_calls(
-    ranks: Ranks, operation: str, elements: int, until: float, one_clock: bool
-) -> np.ndarray:
-    """Return the seconds of calls of one size, until their interval is narrow or the time is
-    over.
-    """
-    seconds: list[float] = []
-    calls = _FIRST
-    while calls:
-        before = time.monotonic()
-        times = ranks.run(timed_calls, operation, elements, calls)
-        seconds += call_seconds(times, one_clock)
-        now = time.monotonic()
-        if len(seconds) >= FEWEST_SAMPLES and (
-            now >= until or is_precise(np.array(seconds), _CALLS_WIDTH)
-        ):
-            break
-        chunk = min(_CALLS_SECONDS, max(until - now, 0.0))
-        fitting = int(chunk / max((now - before) / calls, 1e-6))
-        calls = max(FEWEST_SAMPLES - len(seconds), fitting, 1)
-        calls = min(calls, _MOST_CALLS - len(seconds))
-    return np.array(seconds)

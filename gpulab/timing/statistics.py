@@ -188,17 +188,26 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray) -> Interval | None:
     ----------
     baseline, other : ndarray, shape (n,) and (m,)
         Samples in the order taken, in one unit, not negative.
+    """
+    (first, _), (second, _) = median_interval(baseline), median_interval(other)
+    return joined_interval(float(np.median(baseline)), first, float(np.median(other)), second)
+
+
+def joined_interval(
+    baseline: float, first: Interval | None, other: float, second: Interval | None
+) -> Interval | None:
+    """Return a 95 % interval of the ratio of two medians, from the interval of each, or None where
+    none is honest.
 
     Notes
     -----
     The intervals of both log medians are joined by the method of variance estimates recovery (Zou
     and Donner 2008, Statistics in Medicine 27, 1693), which keeps their asymmetry.
     """
-    (first, _), (second, _) = median_interval(baseline), median_interval(other)
     # one that includes zero gives the ratio no upper limit
     if first is None or second is None or first[0] <= 0 or second[0] <= 0:
         return None
-    a, b = math.log(float(np.median(baseline))), math.log(float(np.median(other)))
+    a, b = math.log(baseline), math.log(other)
     down = math.hypot(a - math.log(first[0]), math.log(second[1]) - b)
     up = math.hypot(math.log(first[1]) - a, b - math.log(second[0]))
     return math.exp(a - b - down), math.exp(a - b + up)
