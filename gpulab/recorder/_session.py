@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gpulab
 from gpulab import _validate, devices
-from gpulab._files import exclusive
+from gpulab._files import exclusive, refuse_unwritable
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._experiments import Case, Experiment, experiments
@@ -67,12 +68,12 @@ def _is_long(timing: Timing) -> bool:
     )
 
 
-def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
+def _previous(out: pathlib.Path, fresh: Recording) -> Recording:
     """Return what an earlier run on this same machine and software has written to the file, each
-    case dated; None without a file.
+    case dated; without a file the ``fresh`` recording.
     """
     if not out.exists():
-        return None
+        return fresh
     old = dated(read(out))
     part = foreign_part(old.environment, fresh.environment)
     if part is not None:
@@ -207,6 +208,14 @@ class _Run:
         self.done[key] = entry
 
 
+@_validate.arguments(
+    minutes=partial(
+        _validate.within, low=1e-3, high=_LONGEST_MINUTES, advice="Pass for example minutes=8."
+    ),
+    visits=partial(_validate.whole, low=1, high=MOST_VISITS),
+    progress=_validate.hook,
+    stop=_validate.hook,
+)
 def record(
     out: str | os.PathLike[str],
     *,
@@ -217,8 +226,8 @@ def record(
     restart: bool = False,
     visits: int = VISITS,
     command: str | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
     clock: Clock = time.monotonic,
 ) -> Recording:
     """Measure this machine and write the recording to ``out``.
@@ -253,26 +262,18 @@ def record(
         If the budget is not positive, or the number of visits, an experiment or the name is not
         usable, or no requested experiment can run on the device.
     RecordingError
-        If ``out`` holds something else, or another machine's recording.
+        If ``out`` cannot be written, or holds something else or another machine's recording.
     """
     where = devices.find(device)
     label = name
     if label is None:  # such as "amd-epyc-2-cores", which may name a file
         label = re.sub(r"[^a-z0-9]+", "-", where.name.lower()).strip("-")[:64] or "machine"
-    if not _validate.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
-        raise InputError(
-            f"record: minutes = {shown(minutes)}; expected more than 0 and at most one day. Pass "
-            "for example minutes=8."
-        )
     if not isinstance(label, str) or not _NAME.fullmatch(label):
         raise InputError(
             f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', "
             "at most 64. Leave it out."
         )
-    visits = _validate.whole("record", "visits", visits, 1, MOST_VISITS)
-    progress = _validate.callback("record", "progress", progress)
-    stop = _validate.callback("record", "stop", stop)
-    target = _target(out)
+    target = _validate.expanded("record", out)
     plan = _plan(where, only)
     if not plan:
         raise InputError(
@@ -289,17 +290,15 @@ def record(
         entries=(),
     )
     with _exclusive(target):
-        old = None if restart else _previous(target, base)
-        previous: dict[str, Entry] = {}
-        if old is not None:
-            # what the file stands for already is kept: name and notes, commands and libraries
-            previous = {item.key: item for item in old.entries}
-            base = replace(
-                base,
-                name=old.name if name is None else name,
-                notes=old.notes,
-                environment=joined(old.environment, base.environment),
-            )
+        old = base if restart else _previous(target, base)
+        previous = {item.key: item for item in old.entries}
+        # what the file stands for already is kept: name and notes, commands and libraries
+        base = replace(
+            base,
+            name=old.name if name is None else name,
+            notes=old.notes,
+            environment=joined(old.environment, base.environment),
+        )
         done = {key: item for key, item in previous.items() if item.recorded}
         # Why a case is missing holds until it is tried again; of what is no longer planned only a
         # run of all experiments can tell.
@@ -316,28 +315,13 @@ def record(
         return run.recording()
 
 
-def _target(out: Any) -> pathlib.Path:
-    """Return the file to write as a path, if it can be one."""
-    target = _validate.expanded("record", out)
-    if not target.name or target.is_dir():
-        raise InputError(
-            f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out "
-            "machine.json."
-        )
-    if target.parent.is_dir():
-        return target
-    raise InputError(
-        f"record: the folder {shown(str(target.parent))} does not exist; expected an existing "
-        "folder. Create it first."
-    )
-
-
 @contextlib.contextmanager
 def _exclusive(target: pathlib.Path) -> Iterator[None]:
     """Keep a second recorder away from the file: each would overwrite what the other has
     measured.
     """
     try:
+        refuse_unwritable(target)
         with exclusive(target) as free:
             if not free:
                 raise RecordingError(
@@ -347,9 +331,9 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise RecordingError(
-            f"record: {target} cannot be written ({error.strerror or error}); expected a writable "
-            "folder with free space. What was saved before is kept; pass --out with another file, "
-            "or free some space and run it again."
+            f"record: {target} cannot be written ({error.strerror or error}); expected a file in a "
+            "writable folder with free space. What was saved before is kept; pass --out with "
+            "another file, or free some space and run it again."
         ) from error
 
 
@@ -363,9 +347,7 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
     return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
-def _loop(
-    run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None
-) -> None:
+def _loop(run: _Run, device: Device, *, budget: float, progress: Progress, stop: Stop) -> None:
     begin = run.clock()
     # a collection after each case then looks only at what came since: at all objects of PyTorch it
     # takes longer than the case
@@ -373,7 +355,7 @@ def _loop(
     try:
         for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
             left = budget - (run.clock() - begin)
-            if left <= 0 or (stop is not None and stop()):
+            if left <= 0 or stop():
                 break
             shares = run.plan[key][1].shares
             waiting_shares = sum(
@@ -383,20 +365,19 @@ def _loop(
             run.visit(key, shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
             _let_go(device)
             run.save()
-            if progress is not None:
-                # a file that is continued may have others
-                total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())
-                again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
-                progress(
-                    sum(map(run.visited, run.plan)) / (run.visits * total),
-                    f"{tried} of {total} · {key}{again} · "
-                    f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
-                )
+            # a file that is continued may have others
+            total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())
+            again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
+            progress(
+                sum(map(run.visited, run.plan)) / (run.visits * total),
+                f"{tried} of {total} · {key}{again} · "
+                f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
+            )
     finally:
         gc.unfreeze()
         run.save(force=True)
     if not run.done:
-        what_to_do = "Run it again." if stop is not None and stop() else "Pass more --minutes."
+        what_to_do = "Run it again." if stop() else "Pass more --minutes."
         raise StoppedError(
             f"record: stopped before the first case was timed; expected time for one. {what_to_do}"
         )
