@@ -37,49 +37,37 @@ _IDLE_SECONDS = 3.0
 _CALL_SECONDS = 60.0  # no call of an experiment takes a minute
 
 
-class _KeptRanks:
-    """The ranks of this process: started by the first case that needs them, ended when no case has
-    used them for a while.
+_idle: dict[tuple[int, str], tuple[parallel.Ranks, threading.Timer]] = {}  # that no case is using
+
+
+@contextmanager
+def _ranks(n: int, backend: str) -> Iterator[parallel.Ranks]:
+    """Provide ranks: started by the first case that needs them, ended when no case has used them
+    for a while.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ranks: parallel.Ranks | None = None
-        self._made: tuple[int, str] = (0, "")
-        self._timer = threading.Timer(0.0, self._end)
-
-    @contextmanager
-    def ranks(self, n: int, backend: str) -> Iterator[parallel.Ranks]:
-        """Provide a number of ranks."""
-        with self._lock:
-            self._timer.cancel()
-            ranks = self._ranks
-            if ranks is None or not ranks.ready or self._made != (n, backend):
-                self._end()
-                ranks = parallel.cluster(n, backend=backend, timeout_seconds=_CALL_SECONDS)
-                ranks.px = False
-                self._ranks, self._made = ranks.start(), (n, backend)
-            try:
-                yield ranks
-            except BaseException:  # ranks that one left behind in a collective are of no more use
-                self._end()
-                raise
-            self._timer = threading.Timer(_IDLE_SECONDS, self.close)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def close(self) -> None:
-        """End the ranks once no case is using them."""
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        ranks, self._ranks = self._ranks, None
-        if ranks is not None:
-            ranks.stop()
+    kept = _idle.pop((n, backend), None)
+    if kept is not None:
+        ranks, timer = kept
+        timer.cancel()
+    else:
+        ranks = parallel.cluster(n, backend=backend, timeout_seconds=_CALL_SECONDS)
+        ranks.px = False
+    try:
+        yield ranks.start()
+    except BaseException:  # ranks that one left behind in a collective are of no more use
+        ranks.stop()
+        raise
+    timer = threading.Timer(_IDLE_SECONDS, _end, (n, backend))
+    _idle[n, backend] = ranks, timer
+    timer.daemon = True
+    timer.start()
 
 
-_kept = _KeptRanks()
+def _end(n: int, backend: str) -> None:
+    """End the ranks, unless a case has taken them at this very moment."""
+    kept = _idle.pop((n, backend), None)
+    if kept is not None:
+        kept[0].stop()
 
 
 def _world(device: Device) -> tuple[int, str]:
@@ -100,7 +88,7 @@ def _step_case(
 
     def time_step(deadline_seconds: float) -> Measurement:
         spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
-        with _kept.ranks(world, backend) as group:
+        with _ranks(world, backend) as group:
             first = group.run(scaling_steps.begin, spec)[0]
 
             def turn() -> list[float]:
@@ -127,7 +115,7 @@ def _collective_case(
     device: Device, name: str, nbytes: int, world: int, backend: str, rank: int
 ) -> Case:
     def time_collective(deadline_seconds: float) -> Measurement:
-        with _kept.ranks(world, backend) as group:
+        with _ranks(world, backend) as group:
 
             def some(repeats: int = _REPEATS) -> list[float]:
                 return scaling_steps.call_seconds(
