@@ -101,7 +101,6 @@ class Work(NamedTuple):
     """What a case calls, ready on its device, and what is known of one call."""
 
     run: Callable[..., Any]
-    label: str
     inputs: tuple[Any, ...] = ()
     flops: float | None = None
     nbytes: float | None = None
@@ -121,6 +120,7 @@ def timed(
     """Return the case that measures what ``prepare(device, *args)`` allocates and returns; the
     switches of PyTorch that it turns are put back.
     """
+    label = ", ".join(f"{name}={value}" for name, value in params.items())
 
     def time_work(deadline_seconds: float) -> Measurement:
         # loads torch, which reading reports does without
@@ -137,7 +137,7 @@ def timed(
                     nbytes=work.nbytes,
                     transfer=work.transfer,
                     deadline=deadline_seconds,
-                    label=work.label,
+                    label=label,
                 )
 
     return Case(params, time_work, rank, shares)

@@ -52,21 +52,17 @@ def lessons(device: Device) -> Iterable[Case]:
     asked += [("gate", form, n, _gate) for n in _GATE for form in _GATE_FORMS]
     for cell, form, n, prepare in asked:
         params = {"cell": cell, "form": form, "n": n}
-        yield timed(
-            device, params, SECOND if cell == "divergence" else THIRD, _work, prepare, cell, form, n
-        )
+        rank = SECOND if cell == "divergence" else THIRD
+        yield timed(device, params, rank, _work, prepare, form, n)
 
 
-def _work(
-    device: Device, prepare: Callable[..., Callable[[], Any]], cell: str, form: str, n: int
-) -> Work:
-    return Work(prepare(str(device), form, n), f"{cell}, {form}, {n}")
+def _work(device: Device, prepare: Callable[..., Callable[[], Any]], form: str, n: int) -> Work:
+    return Work(prepare(str(device), form, n))
 
 
 def _divergence(where: str, form: str, steps: int) -> Any:
     x = torch.full((_DIVERGENT,), 0.01, device=where)
-    kernel = lanes_apart if form == "lanes_apart" else warps_apart
-    return launcher(kernel, _DIVERGENT // _BLOCK, _BLOCK, x, torch.empty_like(x), steps)
+    return launcher(_APART[form], _DIVERGENT // _BLOCK, _BLOCK, x, torch.empty_like(x), steps)
 
 
 def _transpose(where: str, form: str, n: int) -> Any:
@@ -115,30 +111,24 @@ extern "C" __global__ void one(float* x) { x[0] += 1.0f; }
 _FORMULA = "y = 0.5f * x * (1.0f + tanhf(0.8f * x))"
 
 
-def lanes_apart(x, out, steps):
-    """Even and odd lanes of a warp take different branches."""
-    i = cuda.grid(1)
-    v = x[i]
-    if i % 2 == 0:
-        for _ in range(steps):
-            v = v * v + x[i]
-    else:
-        for _ in range(steps):
-            v = v * x[i] + v
-    out[i] = v
+def _apart(lanes):
+    """Return the kernel in which even and odd groups of so many lanes take different branches."""
+
+    def kernel(x, out, steps):
+        i = cuda.grid(1)
+        v = x[i]
+        if (i // lanes) % 2 == 0:
+            for _ in range(steps):
+                v = v * v + x[i]
+        else:
+            for _ in range(steps):
+                v = v * x[i] + v
+        out[i] = v
+
+    return kernel
 
 
-def warps_apart(x, out, steps):
-    """Even and odd warps take different branches."""
-    i = cuda.grid(1)
-    v = x[i]
-    if (i // 32) % 2 == 0:
-        for _ in range(steps):
-            v = v * v + x[i]
-    else:
-        for _ in range(steps):
-            v = v * x[i] + v
-    out[i] = v
+_APART = {"lanes_apart": _apart(1), "warps_apart": _apart(32)}
 
 
 def columns_read(a, b):

@@ -14,7 +14,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from gpulab.recorder._rates import captured
 from gpulab.training import Data, Task, Technique, pipelines
 from gpulab.training.speedup_ladder import ALONE, EXPERIMENT, SCRIPT, UP_TO, WITHOUT
 
+_Mode = Callable[[], contextlib.AbstractContextManager[Any]]  # such as torch.no_grad
 # Where a call is long, such as ten steps, a case gets more of the budget: an interval needs twenty
 # calls.
 _SHARES = 4
@@ -114,35 +115,52 @@ def layers(device: Device) -> Iterable[Case]:
     """Dense against CSR, 2:4 and 8-bit linear layers, and a convolution in groups."""
     if device.torch_type == "mps":  # PyTorch has neither CSR nor 8-bit kernels there
         return
-    linear, dense = functools.partial(_linear, device), compression.finish
-    for dtype in ("float32",) if device.is_cpu else ("float16", "bfloat16"):
-        yield linear("dense", dtype, dense)
-    for zeros in _ZEROS:
-        rank = THIRD if zeros < 0.9 else SECOND
-        yield linear("csr", "float32", _pruned(zeros), zeros, rank)
-    # One input at a time, as a phone answers: a product of a matrix and a vector, which waits for
-    # the weights.
-    yield linear("dense", "float32", dense, rank=THIRD, rows=1)
-    yield linear("csr", "float32", _pruned(0.9), 0.9, THIRD, rows=1)
-    if not device.is_cpu:
-        yield linear("dense", "float32", dense, rank=THIRD)
-        if not compressed_layers.two_four_refusal(device):
-            for library in _TWO_FOUR:
-                make = functools.partial(_two_four, library)
-                yield linear(f"2:4 by {library}", "float16", make, 0.5)
-    yield linear("8-bit weights in float", "float32", compression.quantize, rank=THIRD)
-    if device.is_cpu and not compressed_layers.refusal(device):
-        yield linear("8-bit kernels", "float32", _quantized("dynamic", "integer"))
-    if importlib.util.find_spec("torchao") is not None:
-        floats = "float32" if device.is_cpu else "bfloat16"
-        for activations in (None, "dynamic"):
-            form = f"torchao, 8-bit weights{' and inputs' if activations else ''}"
-            yield linear(form, floats, _quantized(activations, "torchao"), rank=THIRD)
+    is_cpu, dense = device.is_cpu, compression.finish
+    has_torchao = importlib.util.find_spec("torchao") is not None
+    floats = "float32" if is_cpu else "bfloat16"
+    # Where it can run, and each form: its name, its dtype, what makes it of the dense layer, its
+    # share of zeros, its rank and its rows.
+    asked: list[tuple[bool, list[tuple[Any, ...]]]] = [
+        (is_cpu, [("dense", "float32", dense)]),
+        (not is_cpu, [("dense", dtype, dense) for dtype in ("float16", "bfloat16")]),
+        (True, [("csr", "float32", _pruned(z), z, THIRD if z < 0.9 else SECOND) for z in _ZEROS]),
+        # One input at a time, as a phone answers: a product of a matrix and a vector, which waits
+        # for the weights.
+        (True, [("dense", "float32", dense, 0.0, THIRD, 1)]),
+        (True, [("csr", "float32", _pruned(0.9), 0.9, THIRD, 1)]),
+        (not is_cpu, [("dense", "float32", dense, 0.0, THIRD)]),
+        (
+            not is_cpu and not compressed_layers.two_four_refusal(device),
+            [
+                (f"2:4 by {library}", "float16", functools.partial(_two_four, library), 0.5)
+                for library in _TWO_FOUR
+            ],
+        ),
+        (True, [("8-bit weights in float", "float32", compression.quantize, 0.0, THIRD)]),
+        (
+            is_cpu and not compressed_layers.refusal(device),
+            [("8-bit kernels", "float32", _quantized("dynamic", "integer"))],
+        ),
+        (
+            has_torchao,
+            [
+                (f"torchao, 8-bit weights{more}", floats, _quantized(inputs, "torchao"), 0.0, THIRD)
+                for more, inputs in (("", None), (" and inputs", "dynamic"))
+            ],
+        ),
         # compiled, as torchao is meant to be used; for one row the weights are what counts
-        for weights in (None, *_SHORTER) if device.torch_type == "cuda" else ():
-            for rows in (_ROWS, 1):
-                form = f"{weights or 'dense'}, compiled"
-                yield linear(form, "bfloat16", _compiled(weights), rank=THIRD, rows=rows)
+        (
+            has_torchao and device.torch_type == "cuda",
+            [
+                (f"{weights or 'dense'}, compiled", "bfloat16", _compiled(weights), 0.0, THIRD, n)
+                for weights in (None, *_SHORTER)
+                for n in (_ROWS, 1)
+            ],
+        ),
+    ]
+    for runs, forms in asked:
+        for form in forms if runs else ():
+            yield _linear(device, *form)
     yield from _convolutions(device)
 
 
@@ -212,7 +230,7 @@ def _linear(
         model = make(dense.eval())
         x = torch.randn(count, n).to(str(device), getattr(torch, dtype))
         flops = 2.0 * count * n**2 if form == "dense" else None
-        return Work(torch.no_grad()(functools.partial(model)), f"linear, {form}", (x,), flops)
+        return Work(torch.no_grad()(functools.partial(model)), (x,), flops)
 
     params = {"layer": "linear", "form": form, "zeros": zeros, "dtype": dtype, "n": n}
     return timed(device, {**params, "rows": count}, rank, prepare)
@@ -227,7 +245,7 @@ def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str |
     if tf32 is not None:
         convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         convolutions.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
-    return Work(run, f"convolution, {groups} groups", (x,), flops)
+    return Work(run, (x,), flops)
 
 
 def pipeline(device: Device) -> Iterable[Case]:
@@ -270,7 +288,7 @@ def _loop(device: Device, reads: bool) -> Work:
             total = total + (loss.item() if reads else loss.detach())
         return total
 
-    return Work(run, f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss")
+    return Work(run)
 
 
 def _batches() -> pipelines.BatchSet:
@@ -279,7 +297,7 @@ def _batches() -> pipelines.BatchSet:
 
 def _decode(device: Device) -> Work:
     numbers, batches = iter(range(_ENDLESS)), _batches()
-    return Work(lambda: batches[next(numbers)], f"decode {_JPEG_BATCH} JPEG files")
+    return Work(lambda: batches[next(numbers)])
 
 
 def _step_behind(device: Device, workers: int) -> Work:
@@ -298,7 +316,7 @@ def _step_behind(device: Device, workers: int) -> Work:
         if accelerator is not None:
             accelerator.step(batch)
 
-    return Work(run, f"a step behind {workers} workers", setting=setting)
+    return Work(run, setting=setting)
 
 
 def _noise_images(width: int = 64) -> Task:
@@ -400,17 +418,15 @@ def _training(device: Device, model: str, precision: str, technique: str) -> Wor
             )
     options = {"precision": precision, **_TECHNIQUES[technique]}
     steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
-    return _steps(device, task, who, f"{model}, {precision}, {technique}", options, steps)
+    return _steps(device, task, who, options, steps)
 
 
-def _steps(
-    device: Device, task: Task, who: str, label: str, options: Mapping[str, Any], steps: int
-) -> Work:
+def _steps(device: Device, task: Task, who: str, options: Mapping[str, Any], steps: int) -> Work:
     """Return some steps of a training run that is warm, between two synchronizations."""
     run = training.Run(task, device=device, steps=_ENDLESS, **options)
     run.parts_every = 0
     run.advance(_CPU_STEPS_BEFORE if device.is_cpu else _GPU_STEPS_BEFORE)
-    return Work(run.advance, label, (steps,), setting=_judged(run, who))
+    return Work(run.advance, (steps,), setting=_judged(run, who))
 
 
 @contextlib.contextmanager
@@ -472,14 +488,14 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
     options: dict[str, Any] = {**training.START, "batch_size": _START_BATCH}
     for one in used:
         options.update(one.options)
-    label = f"{EXPERIMENT}, {technique or 'nothing'} {form}"
+    who = f"{EXPERIMENT}, {technique or 'nothing'} {form}"
 
     def prepare(device: Device) -> Work:
         task = _noise_images(_LADDER_WIDTH)
         for one in used:
             if one.model is not None:
                 task = dataclasses.replace(task, _build=one.model)
-        return _steps(device, task, label, label, options, _LADDER_STEPS)
+        return _steps(device, task, who, options, _LADDER_STEPS)
 
     params = {
         "model": "cnn",
@@ -491,39 +507,17 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
     return timed(device, params, rank, prepare, shares=_SHARES)
 
 
-class _Tip(NamedTuple):
-    """What is run without a tip and with it, and what must hold while each is timed."""
-
-    without: Callable[[Device], Callable[[], Any]]
-    with_it: Callable[[Device], Callable[[], Any]]
-    settings: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
-        contextlib.nullcontext,
-        contextlib.nullcontext,
-    )
-
-
 def tips(device: Device) -> Iterable[Case]:
     """Small tips from tuning guides, each without and with it, for the ledger of claims."""
-    for name, tip in _TIPS.items():
+    for name, (prepare, *both) in _TIPS.items():
         if (name == "create_on_device" and device.is_cpu) or (
             name == "cudnn_autotune" and device.kind != "cuda"
         ):
             continue
-        forms = zip(("without", "with"), (tip.without, tip.with_it), tip.settings, strict=True)
-        for form, make, setting in forms:
-            rank = SECOND if name in ("no_grad", "one_call") else THIRD
-            yield timed(
-                device, {"tip": name, "form": form}, rank, _tip, f"{name}: {form}", make, setting
-            )
-
-
-def _tip(
-    device: Device,
-    label: str,
-    make: Callable[[Device], Callable[[], Any]],
-    setting: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> Work:
-    return Work(make(device), label, setting=setting())
+        rank = SECOND if name in ("no_grad", "one_call") else THIRD
+        for form, options in zip(("without", "with"), both, strict=True):
+            params = {"tip": name, "form": form}
+            yield timed(device, params, rank, functools.partial(prepare, **options))
 
 
 def _deep(device: Device) -> tuple[Any, Any]:
@@ -540,12 +534,16 @@ def _deep(device: Device) -> tuple[Any, Any]:
     return torch.nn.Sequential(*parts).to(str(device)), x
 
 
-def _forward(device: Device) -> Callable[[], Any]:
-    model, x = _deep(device)
-    return functools.partial(model, x)
+def _forward(device: Device, mode: _Mode) -> Work:
+    return Work(functools.partial(*_deep(device)), setting=mode())
 
 
-def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Callable[[], None]:
+def _step(
+    device: Device,
+    none: bool = True,
+    foreach: bool | None = None,
+    mode: _Mode = contextlib.nullcontext,
+) -> Work:
     """Return a training step; ``foreach`` is Adam's, without it the optimizer is plain SGD."""
     model, x = _deep(device)
     optimizer: Any = (
@@ -559,10 +557,10 @@ def _step(device: Device, none: bool = True, foreach: bool | None = None) -> Cal
         model(x).square().mean().backward()
         optimizer.step()
 
-    return run
+    return Work(run, setting=mode())
 
 
-def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> Callable[[], Any]:
+def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> Work:
     """Return a convolution and a batch norm, forward and backward."""
     torch.backends.cudnn.benchmark = autotune
     torch.manual_seed(0)
@@ -572,46 +570,46 @@ def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> C
         torch.nn.BatchNorm2d(_TIP_CHANNELS),
     ).to(str(device))
     x = torch.randn(batch, _TIP_CHANNELS, _TIP_SIDE, _TIP_SIDE).to(str(device))
-    return lambda: model(x).square().mean().backward()
+    return Work(lambda: model(x).square().mean().backward())
 
 
-def _converted(convert: Callable[[Any], Any], device: Device) -> Callable[[], Any]:
-    return functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32))
+def _converted(device: Device, convert: Callable[[Any], Any]) -> Work:
+    return Work(functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32)))
 
 
-def _products(multiply: Callable[[Any, Any], Any], device: Device) -> Callable[[], Any]:
+def _products(device: Device, multiply: Callable[[Any, Any], Any]) -> Work:
     """Return a thousand small products."""
     a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
-    return functools.partial(multiply, a, b)
+    return Work(functools.partial(multiply, a, b))
 
 
-def _one_by_one(a: Any, b: Any) -> list[Any]:
-    return [x @ y for x, y in zip(a, b, strict=True)]
+def _created(device: Device, create: Callable[[str], Any]) -> Work:
+    return Work(functools.partial(create, str(device)))
 
 
-_TIPS: Mapping[str, _Tip] = {
-    "no_grad": _Tip(_forward, _forward, (torch.enable_grad, torch.no_grad)),
-    "inference_mode": _Tip(_forward, _forward, (torch.no_grad, torch.inference_mode)),
-    "set_to_none": _Tip(functools.partial(_step, none=False), _step),
-    "no_anomaly_detection": _Tip(
+# What makes a tip's work, and its options without the tip and with it.
+_TIPS: Mapping[str, tuple[Any, ...]] = {
+    "no_grad": (_forward, {"mode": torch.enable_grad}, {"mode": torch.no_grad}),
+    "inference_mode": (_forward, {"mode": torch.no_grad}, {"mode": torch.inference_mode}),
+    "set_to_none": (_step, {"none": False}, {}),
+    "no_anomaly_detection": (
         _step,
-        _step,
-        (functools.partial(torch.autograd.set_detect_anomaly, True), contextlib.nullcontext),
+        {"mode": functools.partial(torch.autograd.set_detect_anomaly, True)},
+        {},
     ),
-    "foreach": _Tip(
-        functools.partial(_step, foreach=False), functools.partial(_step, foreach=True)
+    "foreach": (_step, {"foreach": False}, {"foreach": True}),
+    "no_bias_before_norm": (_normalized, {"bias": True}, {}),
+    "as_tensor": (_converted, {"convert": torch.tensor}, {"convert": torch.as_tensor}),
+    "one_call": (
+        _products,
+        {"multiply": lambda a, b: [x @ y for x, y in zip(a, b, strict=True)]},
+        {"multiply": torch.bmm},
     ),
-    "no_bias_before_norm": _Tip(functools.partial(_normalized, bias=True), _normalized),
-    "as_tensor": _Tip(
-        functools.partial(_converted, torch.tensor), functools.partial(_converted, torch.as_tensor)
-    ),
-    "one_call": _Tip(
-        functools.partial(_products, _one_by_one), functools.partial(_products, torch.bmm)
-    ),
-    "cudnn_autotune": _Tip(_normalized, functools.partial(_normalized, autotune=True)),
-    "create_on_device": _Tip(
-        lambda device: lambda: torch.zeros(_ELEMENTS).to(str(device)),
-        lambda device: lambda: torch.zeros(_ELEMENTS, device=str(device)),
+    "cudnn_autotune": (_normalized, {}, {"autotune": True}),
+    "create_on_device": (
+        _created,
+        {"create": lambda device: torch.zeros(_ELEMENTS).to(device)},
+        {"create": lambda device: torch.zeros(_ELEMENTS, device=device)},
     ),
 }
 
@@ -664,7 +662,7 @@ def _attention(device: Device, kernel: str, length: int, backward: bool) -> Work
     setting: contextlib.AbstractContextManager[Any] = (
         sdpa_kernel(_KERNELS[kernel]) if kernel in _KERNELS else contextlib.nullcontext()
     )
-    return Work(run, f"attention, {kernel}, {length} positions", (), flops, setting=setting)
+    return Work(run, (), flops, setting=setting)
 
 
 class _Layer(torch.nn.Module):
@@ -747,43 +745,33 @@ def generation(device: Device) -> Iterable[Case]:
         "weights": "float32" if device.is_cpu else "bfloat16",
         "means": "plain",
     }
-    asked: list[tuple[dict[str, Any], int]] = [
-        ({}, SECOND),
-        ({"batch": 16}, SECOND),
-        ({"phase": "prefill"}, SECOND),
-        ({"new": 5}, THIRD),
-        ({"batch": 16, "kv_heads": shape.heads}, THIRD),
-        ({"batch": 16, "kv_heads": 1}, THIRD),
-    ]
-    if not device.is_cpu:
-        asked += [({"batch": batch}, THIRD) for batch in (4, 64)]
-        asked += [({"length": length}, THIRD) for length in (128, 8192)]
-        asked += [({"phase": "prefill", "length": length}, THIRD) for length in (512, 8192)]
-    if device.torch_type == "cuda":
-        asked += [({"means": means}, SECOND) for means in ("graph", "compile", "compile, graph")]
+    is_cpu, on_cuda = device.is_cpu, device.torch_type == "cuda"
+    shorter = _SHORTER if importlib.util.find_spec("torchao") else ()
+    many = [{"new": 5}, *({"batch": 16, "kv_heads": heads} for heads in (shape.heads, 1))]
+    batches = [{"batch": batch} for batch in (4, 64)]
+    prompt, graph = {"phase": "prefill"}, {"means": "graph"}
+    # where it can run, its rank, and what is changed of the plain step
+    asked: list[tuple[bool, int, list[dict[str, Any]]]] = [
+        (True, SECOND, [{}, {"batch": 16}, prompt]),
+        (True, THIRD, many),
+        (not is_cpu, THIRD, [*batches, *({"length": length} for length in (128, 8192))]),
+        (not is_cpu, THIRD, [{**prompt, "length": length} for length in (512, 8192)]),
+        (on_cuda, SECOND, [graph, {"means": "compile"}, {"means": "compile, graph"}]),
         # as graphs too: launched one by one, all these steps take as long as the host does
-        asked += [
-            ({**changed, "means": "graph"}, THIRD)
-            for changed, _ in asked
-            if changed.keys() & {"batch", "new", "kv_heads"}
-        ]
-        asked.append(({"means": "compile", "phase": "prefill"}, THIRD))
-        asked += [({"phase": "prefill", "batch": batch, "length": 512}, THIRD) for batch in (4, 16)]
-        asked += [
-            ({"phase": phase, "batch": _SLOTS, "means": "graph"}, THIRD) for phase in _SERVING_STEPS
-        ]
-        asked += [
-            ({"weights": "float16", **changed}, THIRD)
-            for changed in ({"means": "graph"}, {"phase": "prefill"})
-        ]
-        for weights in _SHORTER if importlib.util.find_spec("torchao") else ():
-            more = {"weights": weights, "means": "compile, graph"}
-            asked += [(more, THIRD), ({**more, "means": "compile", "phase": "prefill"}, LAST)]
-    for changed, rank in asked:
-        params = {**plain, **changed}
-        if params["phase"] == "prefill":
-            params["new"] = params["length"]
-        yield timed(device, params, rank, _generation, shape, params)
+        (on_cuda, THIRD, [{**one, **graph} for one in ({"batch": 16}, *many, *batches)]),
+        (on_cuda, THIRD, [{**prompt, "means": "compile"}]),
+        (on_cuda, THIRD, [{**prompt, "batch": batch, "length": 512} for batch in (4, 16)]),
+        (on_cuda, THIRD, [{**graph, "phase": p, "batch": _SLOTS} for p in _SERVING_STEPS]),
+        (on_cuda, THIRD, [{**one, "weights": "float16"} for one in (graph, prompt)]),
+        (on_cuda, THIRD, [{"weights": one, "means": "compile, graph"} for one in shorter]),
+        (on_cuda, LAST, [{**prompt, "weights": one, "means": "compile"} for one in shorter]),
+    ]
+    for runs, rank, changes in asked:
+        for changed in changes if runs else ():
+            params = {**plain, **changed}
+            if params["phase"] == "prefill":
+                params["new"] = params["length"]
+            yield timed(device, params, rank, _generation, shape, params)
 
 
 def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) -> Work:
@@ -807,7 +795,6 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     step: Any = torch.no_grad()(functools.partial(model, tokens, caches, start))
     if "graph" in params["means"]:
         step = captured(step, device)
-    label = f"{params['phase']}, batch {batch}, {length} positions"
     table, scored = shape.vocabulary * shape.width, new if start else 1
     flops = 2.0 * batch * (new * (shape.read_parameters - table) + scored * table)
     steps = _SERVING_STEPS.get(params["phase"], 1)
@@ -817,7 +804,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
             scores = step()
         return scores
 
-    return Work(run, label, (), steps * flops)
+    return Work(run, (), steps * flops)
 
 
 def _shorten(model: Any, weights: str) -> None:

@@ -79,7 +79,9 @@ def catalogue(device: Device) -> Iterable[Case]:
                 )
 
 
-def _workload(device: Device, spec: WorkloadSpec, n: int, dtype: str) -> Work:
+def _workload(
+    device: Device, spec: WorkloadSpec, n: int, dtype: str, transfer: bool = True
+) -> Work:
     work = spec(n=n, dtype=dtype)
     work.check(device)
     smaller = [spec(n=size, dtype=dtype) for size in spec.sizes if size <= n // 4]
@@ -89,60 +91,59 @@ def _workload(device: Device, spec: WorkloadSpec, n: int, dtype: str) -> Work:
         times = max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes)
         refuse_long(work.label, lambda: small.run(*inputs), times)
     inputs = work.inputs(device=str(device))
-    return Work(work.run, work.label, tuple(inputs), work.flops, work.nbytes, transfer=True)
+    return Work(work.run, tuple(inputs), work.flops, work.nbytes, transfer)
 
 
 def ceilings(device: Device) -> Iterable[Case]:
     """Memory copy, triad, and the matrix product by dtype, all before anything else."""
     elements = (_CPU_ARRAY_BYTES if device.is_cpu else _ACCELERATOR_ARRAY_BYTES) // 4
-    for operation, count, run in (("copy", 2, _copy), ("triad", 3, _triad)):
+    for operation, count, run in (("copy", 2, torch.Tensor.copy_), ("triad", 3, _triad)):
         params = {"operation": operation, "nbytes": 4 * elements * count, "dtype": "float32"}
-        yield timed(device, params, FIRST, _stream, operation, count, run, elements)
+        yield timed(device, params, FIRST, _stream, count, run, elements)
     n = _CPU_GEMM_SIZE if device.is_cpu else _ACCELERATOR_GEMM_SIZE
     for dtype in _CPU_GEMM_DTYPES if device.is_cpu else _ACCELERATOR_GEMM_DTYPES:
         if (dtype != "tf32" or device.kind == "cuda") and not (
             dtype == "float64" and device.kind == "mps"
         ):
             yield timed(
-                device, {"operation": "gemm", "n": n, "dtype": dtype}, FIRST, _gemm, dtype, n
+                device, {"operation": "gemm", "n": n, "dtype": dtype}, FIRST, _product, dtype, n
             )
 
 
-def _stream(
-    device: Device, operation: str, count: int, run: Callable[..., None], elements: int
-) -> Work:
+def _stream(device: Device, count: int, run: Callable[..., Any], elements: int) -> Work:
     data = tuple(
         torch.ones(elements, dtype=torch.float32, device=str(device)) for _ in range(count)
     )
-    return Work(run, operation, data, nbytes=4.0 * elements * count)
-
-
-def _copy(target: Any, source: Any) -> None:
-    target.copy_(source)
+    return Work(run, data, nbytes=4.0 * elements * count)
 
 
 def _triad(target: Any, b: Any, c: Any) -> None:
     torch.add(b, c, alpha=3.0, out=target)
 
 
-def _gemm(device: Device, dtype: str, n: int) -> Work:
+def _product(device: Device, name: str, n: int) -> Work:
+    """Return the product of two square matrices in a number format."""
     # never record one thing under the name of another
-    if dtype == "tf32" and device.kind == "cuda" and not device.has_tf32:
+    if name == "tf32" and not device.has_tf32:
         raise InputError(
             f"matrix product tf32: {device.name} has no TF32; expected compute capability 8.0 or "
             "newer. Left out."
         )
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     # random data: products of zeros draw less power and run faster
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(n, n, generator=generator).to(kind).to(str(device)) for _ in range(2))
-    label = f"matrix product {dtype}"
+    a, b = (torch.randn(n, n, device=str(device)).to(dtype) for _ in range(2))
     if device.is_cpu:
         corner = slice(n // _SMALLER)
         small = a[corner, corner], b[corner, corner]
-        refuse_long(label, lambda: torch.mm(*small), float(_SMALLER**3))
-    return Work(torch.mm, label, (a, b), 2.0 * n**3)
+        refuse_long(f"matrix product {name}", lambda: torch.mm(*small), float(_SMALLER**3))
+    run = functools.partial(_fp8_product, torch.ones((), device=a.device))
+    return Work(run if name == _FP8 else torch.mm, (a, b), 2.0 * n**3)
+
+
+def _fp8_product(scale: Any, x: Any, y: Any) -> Any:
+    scaled: Any = torch._scaled_mm  # its second operand must be column-major
+    return scaled(x, y.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def launches(device: Device) -> Iterable[Case]:
@@ -165,8 +166,7 @@ def _launches(device: Device, how: str) -> Work:
         for _ in range(_LAUNCHES):
             launch()
 
-    label = f"{_LAUNCHES} small operations, {how}"
-    return Work(captured(run, device) if how == "graph" else run, label)
+    return Work(captured(run, device) if how == "graph" else run)
 
 
 def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
@@ -218,31 +218,15 @@ def precisions(device: Device) -> Iterable[Case]:
     names = ["float32", "bfloat16", "float16"]
     if device.torch_type == "cuda":
         sides, names = _GPU_SIDES, ["float32", "float16", "bfloat16"]
+    if device.kind == "cuda":
         capability = torch.cuda.get_device_capability(device.index or 0)
-        if device.kind == "cuda":
-            names += ["tf32"] if capability >= (8, 0) else []
-            names += [_FP8] if capability >= (8, 9) else []
+        least = {"tf32": (8, 0), _FP8: (8, 9)}
+        names += [name for name in least if capability >= least[name]]
     for n in sides:
         for name in names:
             if name != _FP8 or n % 16 == 0:  # an FP8 product refuses other sides
                 rank = SECOND if n in (4096, 512) else THIRD
                 yield timed(device, {"format": name, "n": n}, rank, _product, name, n)
-
-
-def _product(device: Device, name: str, n: int) -> Work:
-    """Return the product of two square matrices in a number format."""
-    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
-    operands = tuple(torch.rand(n, n, device=str(device)).to(dtype) for _ in range(2))
-    run: Callable[..., Any] = torch.matmul
-    if name == _FP8:
-        run = functools.partial(_fp8_product, torch.ones((), device=str(device)))
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    return Work(run, f"{name} product, n={n}", operands, 2.0 * n**3)
-
-
-def _fp8_product(scale: Any, x: Any, y: Any) -> Any:
-    scaled: Any = torch._scaled_mm  # its second operand must be column-major
-    return scaled(x, y.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def latencies(device: Device) -> Iterable[Case]:
@@ -294,9 +278,12 @@ def ladders(device: Device) -> Iterable[Case]:
                 yield timed(
                     device, params, SECOND if n == rung.sizes[1] else THIRD, _rung, rung, n, options
                 )
+    # what they are compared with: float32, which the settings of PyTorch keep from TF32
+    library = workloads.get("matmul")
     for n in ladder.CUDA_RUNGS[0].sizes[1:]:
         params = {"family": "matmul", "rung": "matmul-library", "n": n}
-        yield timed(device, params, SECOND if n == 1024 else THIRD, _library_product, n)
+        rank = SECOND if n == 1024 else THIRD
+        yield timed(device, params, rank, _workload, library, n, "float32", False)
 
 
 def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) -> Work:
@@ -316,16 +303,7 @@ def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) ->
             dynamic_shared_bytes=rung.shared_bytes,
             options=options,
         )
-    return Work(ready, rung.name, (), rung.flops(n), rung.nbytes(n))
-
-
-def _library_product(device: Device, n: int) -> Work:
-    """Return what the ladder is compared with: the library's float32 product, which the settings of
-    PyTorch keep from TF32.
-    """
-    work = workloads.get("matmul")(n=n, dtype="float32")
-    inputs = tuple(work.inputs(device=str(device)))
-    return Work(work.run, "matmul-library", inputs, work.flops, work.nbytes)
+    return Work(ready, (), rung.flops(n), rung.nbytes(n))
 
 
 def copies(device: Device) -> Iterable[Case]:
@@ -347,12 +325,10 @@ def overlaps(device: Device) -> Iterable[Case]:
         for chunks in _OVERLAP_CHUNKS:
             for arrangement in _ARRANGEMENTS:
                 params = {"arrangement": arrangement, "nbytes": nbytes, "chunks": chunks}
-                time = functools.partial(_time_overlap, nbytes, chunks, device, arrangement)
-                yield Case(params, time, SECOND if chunks == 8 else THIRD)
+                rank = SECOND if chunks == 8 else THIRD
+                yield measured(params, rank, _overlap, arrangement, nbytes, chunks, device)
 
 
-def _time_overlap(
-    nbytes: int, chunks: int, device: Device, arrangement: str, deadline_seconds: float
-) -> Measurement:
-    both = transfer.measure_overlap(nbytes, chunks, device, deadline=2 * deadline_seconds)
+def _overlap(arrangement: str, *how: Any, deadline: float) -> Measurement:
+    both = transfer.measure_overlap(*how, deadline=2 * deadline)
     return both[_ARRANGEMENTS.index(arrangement)]
