@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import lab, lessons
-from gpulab._files import write_atomically
+from gpulab._files import write_atomically, writing
 from gpulab._validate import expanded, within
-from gpulab.errors import InputError
 from gpulab.units import plural
 
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
@@ -112,7 +111,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     # not below, where what fails is told of the other folder
     texts = [(originals / f"{each.notebook}.ipynb").read_text(encoding="utf-8") for each in chosen]
     written = []
-    try:
+    with writing("nbgrader", folder):
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
         for lesson, text in zip(chosen, texts, strict=True):
             content = json.loads(text)
@@ -125,11 +124,6 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
                 (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode(),
             )
             written.append(file)
-    except OSError as error:
-        raise InputError(
-            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a "
-            "writable folder. Pass another one with --out."
-        ) from error
     return written
 
 

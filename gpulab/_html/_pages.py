@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from gpulab._files import refuse_unwritable, write_atomically
+from gpulab._files import refuse_unwritable, write_atomically, writing
 from gpulab._html._execute import executed
 from gpulab._html._outputs import TEMPLATES, prepare
 from gpulab.errors import InputError
@@ -78,7 +77,7 @@ def write_course(
             f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
             "--notebooks with another folder."
         )
-    with _writing(out):
+    with writing("html", out):
         refuse_unwritable(out / "index.html")  # before minutes of running
     pages = []
     for path in notebooks:
@@ -92,23 +91,11 @@ def write_course(
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         files[page.file] = _render(page, before, after, solutions).encode()
     files["index.html"] = _index(pages).encode()
-    with _writing(out):
+    with writing("html", out):
         for name, content in files.items():
             write_atomically(out / name, content)
     nbytes, seconds = sum(map(len, files.values())), time.monotonic() - begun
     return out / "index.html", len(pages), nbytes, seconds
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Raise an error for a folder that cannot be written to."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"html: {folder} cannot be written to ({error.strerror or error}); expected a writable "
-            "folder. Pass --out with another one."
-        ) from error
 
 
 def _render(page: Page, before: Page | None, after: Page | None, solutions: bool) -> str:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from gpulab import recordings
-from gpulab._files import write_atomically
+from gpulab._files import write_atomically, writing
 from gpulab._validate import expanded
-from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_speedup, plural
@@ -274,13 +273,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(repr(judged))
         return 0
     target = expanded("claims", arguments.out)
-    try:
+    with writing("claims", target):
         write_atomically(target, _page(judged).encode())
-    except OSError as error:
-        raise InputError(
-            f"claims: {target} cannot be written ({error.strerror or error}); expected a writable "
-            "folder. Pass --out with another file."
-        ) from error
     print(f"{judged!r} in {target}")
     return 0
 
