@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from gpulab import recordings
+from gpulab._files import writing
 from gpulab.errors import InputError, RecordingError, message_of, printable
 from gpulab.results import text_table
 
@@ -40,32 +41,21 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab recordings``; return the exit code."""
     chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
-    if len(chosen) > 1 or (arguments.out and chosen != ["merge"]):
+    if len(chosen) > 1 or bool(arguments.out) != bool(arguments.merge):
         raise InputError(
-            "recordings: expected at most one of --show, --diff and --merge, and --out only with "
-            "--merge."
+            "recordings: expected at most one of --show, --diff and --merge, and --out FILE with "
+            "--merge alone. Pass for example --merge A B --out both.json."
         )
-    if arguments.show:
-        recording = _get(arguments.show)
-        print(printable(repr(recording)))
-        print(text_table(*recording.table()))
-    elif arguments.diff:
-        difference = recordings.diff(*(_get(name) for name in arguments.diff))
-        print(printable(repr(difference)))
-        print(text_table(*difference.table()))
+    if arguments.show or arguments.diff:
+        result = (
+            _get(arguments.show) if arguments.show else recordings.diff(*map(_get, arguments.diff))
+        )
+        print(printable(repr(result)))
+        print(text_table(*result.table()))
     elif arguments.merge:
-        if not arguments.out:
-            raise InputError(
-                "recordings: --merge writes a file; expected --out FILE, such as --out both.json."
-            )
-        joined = recordings.merge(*(_get(name) for name in arguments.merge))
-        try:
+        joined = recordings.merge(*map(_get, arguments.merge))
+        with writing("recordings", arguments.out):
             recordings.write(joined, arguments.out)
-        except OSError as error:
-            raise InputError(
-                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); "
-                "expected a writable folder. Change --out."
-            ) from error
         print(f"{joined!r} in {arguments.out}")
     else:
         for name in recordings.names():

@@ -19,7 +19,7 @@ from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, require_recordings, thin
 from gpulab.results import Result
-from gpulab.units import format_ratio, format_seconds, plural
+from gpulab.units import format_seconds, format_speedup, plural
 
 # What must be the same before the entries of two runs may stand in one file.
 _SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
@@ -29,6 +29,8 @@ _THEN = ", continued by "  # joins the commands of several runs in one file
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# What of a timing becomes the mean over its visits.
+_MEANS = ("launch_seconds", "with_transfer_seconds", "energy_joules", "energy_error_joules")
 # A note that an interval between visits answers.
 _NO_INTERVAL = "no-interval"
 # An interval whose ends lie further apart says nothing: two visits that differ by ten reach over
@@ -92,13 +94,6 @@ class RecordingDiff(Result):
         """Return the badge lines of both."""
         return "; ".join(one.sentence for one in self.evidence)
 
-    def agreement(self, tolerance: float = 0.02) -> float:
-        """Return the share of the common cases whose ratio is 1 within both intervals or within a
-        tolerance; nan without a common case.
-        """
-        agree = [abs(d.ratio - 1) <= tolerance or d.differs is False for d in self.differences]
-        return sum(agree) / len(agree) if agree else math.nan
-
     def __repr__(self) -> str:
         changed = sum(d.differs is True for d in self.differences)
         return (
@@ -111,19 +106,8 @@ class RecordingDiff(Result):
         """Return what differs in the environment, then one row per case."""
         rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
         for d in self.differences:
-            ends = (
-                "no interval"
-                if d.interval is None
-                else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"
-            )
-            rows.append(
-                (
-                    d.key,
-                    format_seconds(d.first_seconds),
-                    format_seconds(d.second_seconds),
-                    f"{format_ratio(d.ratio)} {ends}",
-                )
-            )
+            seconds = format_seconds(d.first_seconds), format_seconds(d.second_seconds)
+            rows.append((d.key, *seconds, format_speedup(d.ratio, d.interval)))
         return ("case", self.first, self.second, "second / first"), rows
 
 
@@ -191,15 +175,10 @@ def merge(first: Recording, second: Recording) -> Recording:
     older, newer = sorted(
         (dated(first), dated(second)), key=lambda recording: recording.environment.date
     )
-    entries = {entry.key: entry for entry in older.entries}
-    for entry in newer.entries:
-        earlier = entries.get(entry.key)
-        if (
-            earlier is None
-            or not earlier.recorded
-            or (entry.recorded and (entry.date or "") >= (earlier.date or ""))
-        ):
-            entries[entry.key] = entry
+    both = (*older.entries, *newer.entries)
+    # those without a timing first, whose reasons a timing replaces
+    later = sorted(both, key=lambda entry: (entry.date or "") if entry.recorded else "")
+    entries = {entry.key: entry for entry in both} | {entry.key: entry for entry in later}
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
     environment = joined(older.environment, newer.environment)
     return replace(
@@ -290,6 +269,7 @@ def together(before: Timing, visit: Timing) -> Timing:
     )
     interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
+    means = {name: _mean(getattr(before, name), getattr(visit, name), count) for name in _MEANS}
     if interval is None:
         apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
         sentence = (
@@ -303,23 +283,14 @@ def together(before: Timing, visit: Timing) -> Timing:
         sample_count=before.sample_count + visit.sample_count,
         median_seconds=float(np.median(visits)),
         interval_seconds=interval,
-        launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
-        with_transfer_seconds=_mean_of_known(
-            before.with_transfer_seconds, visit.with_transfer_seconds, count
-        ),
         notes=tuple(notes.values()),
         visits_seconds=visits,
-        energy_joules=_mean_of_known(before.energy_joules, visit.energy_joules, count),
-        energy_error_joules=_mean_of_known(
-            before.energy_error_joules, visit.energy_error_joules, count
-        ),
+        **means,
     )
 
 
-def _mean(of_all_before: float, last: float, count: int) -> float:
-    return of_all_before + (last - of_all_before) / count
-
-
-def _mean_of_known(of_all_before: float | None, last: float | None, count: int) -> float | None:
+def _mean(of_all_before: float | None, last: float | None, count: int) -> float | None:
     """Return the mean over all visits, or None where one of them has no figure."""
-    return None if of_all_before is None or last is None else _mean(of_all_before, last, count)
+    if of_all_before is None or last is None:
+        return None
+    return of_all_before + (last - of_all_before) / count
