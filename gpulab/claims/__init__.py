@@ -5,7 +5,7 @@ recording: it holds, holds partly, fails, cannot be decided, or is not recorded 
 timed here, and no verdict is written by hand.
 """
 
-from gpulab.claims._judge import claims, judge, ledger
+from gpulab.claims._judge import claims, ledger
 from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "Source",
     "Verdict",
     "claims",
-    "judge",
     "ledger",
 ]

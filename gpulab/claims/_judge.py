@@ -6,7 +6,6 @@ Verdicts are mechanical, from the intervals alone. A rule, one ``[[claims.compar
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import math
@@ -19,7 +18,6 @@ from typing import Any
 from gpulab import recordings
 from gpulab._validate import items as given_items
 from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
-from gpulab.errors import InputError, shown
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings.schema import Parameter, require_recordings
 from gpulab.units import format_bytes, plural
@@ -63,43 +61,6 @@ def claims() -> tuple[Claim, ...]:
     return tuple(claim for claim, _ in _listed().values())
 
 
-def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Finding:
-    """Return what one recording shows about one claim.
-
-    Parameters
-    ----------
-    key : str
-        A claim's key, as ``claims`` lists them.
-    recording : Recording
-    cpu : Recording, optional
-        The recorded CPU that claims about GPU against CPU are compared with.
-
-    Raises
-    ------
-    InputError
-        If there is no such claim, ``recording`` is not a recording, or ``cpu`` is the recording of
-        another kind of device.
-    """
-    if not isinstance(key, str) or key not in _listed():
-        near = (
-            difflib.get_close_matches(key, _listed(), n=3, cutoff=0.4)
-            if isinstance(key, str)
-            else []
-        )
-        raise InputError(
-            f"claims: there is no claim {shown(key)}; expected the key of one of "
-            f"gl.claims.claims(), such as {', '.join(map(repr, near or list(_listed())[:3]))}."
-        )
-    require_recordings("claims.judge", recording, *([] if cpu is None else [cpu]))
-    if cpu is not None and cpu.environment.device_kind != "cpu":
-        raise InputError(
-            f"claims.judge: cpu={cpu!r} is of a device of kind "
-            f"{shown(cpu.environment.device_kind)}; expected the recording of a CPU, with which "
-            "claims about GPUs are compared. Pass one, or leave it out."
-        )
-    return _finding(key, recording, cpu)
-
-
 def ledger(given: Iterable[Recording] | None = None) -> Ledger:
     """Return every claim compared with every recording of a device that it applies to.
 
@@ -122,24 +83,22 @@ def ledger(given: Iterable[Recording] | None = None) -> Ledger:
     require_recordings("claims.ledger", *many)
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
-    for claim in claims():
-        fitting = [recording for recording in many if _applies(claim, recording)]
-        findings += [_finding(claim.key, recording, cpu) for recording in fitting] or [
+    for claim, table in _listed().values():
+        fitting = [
+            recording
+            for recording in many
+            if claim.about == "any"
+            or (claim.about == "cpu") == (recording.environment.device_kind == "cpu")
+        ]
+        findings += [_finding(claim, table, recording, cpu) for recording in fitting] or [
             Finding(claim, "", Verdict.MISSING, (), 0, 0, None)
         ]
     return Ledger(tuple(findings))
 
 
-def _applies(claim: Claim, recording: Recording) -> bool:
-    """Return whether a claim is about a recording's device."""
-    is_cpu = recording.environment.device_kind == "cpu"
-    return claim.about == "any" or (claim.about == "cpu") == is_cpu
-
-
-def _finding(key: str, recording: Recording, cpu: Recording | None) -> Finding:
-    claim, table = _listed()[key]
-    rules: list[Rule] = table["compare"] if _applies(claim, recording) else []
-    cases = [case for rule in rules for case in compared(rule, recording, cpu)]
+def _finding(claim: Claim, table: Rule, recording: Recording, cpu: Recording | None) -> Finding:
+    """Return what one recording shows about one claim."""
+    cases = [case for rule in table["compare"] for case in compared(rule, recording, cpu)]
     if table.get("average"):
         cases = average(cases)
     cases.sort(key=lambda case: case.ratio)

@@ -59,7 +59,6 @@ CALLS: dict[str, Any] = {
     "arrays.share": of(X, "torch"),
     "arrays.to_device": of(X, "cpu"),
     "arrays.to_host": of(X),
-    "claims.judge": of("h200", H200),
     "claims.ledger": of([H200]),
     "compression.count": of(LAYER, XT),
     "compression.finish": of(LAYER),
