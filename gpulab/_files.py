@@ -6,12 +6,9 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
 import sys
 import tempfile
-import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +18,6 @@ from gpulab.errors import InputError
 # without a lock daemon.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
-_SWEPT = "gpulab-held-"  # what the names of temporary folders begin with
-_SECONDS_TO_LOCK = 1.0  # a folder is locked some microseconds after it was made
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -226,42 +221,3 @@ def exclusive(path: Path) -> Iterator[bool]:
     """
     with open(path.with_name(f".{path.name}.lock"), "a+b", opener=open_regular) as file:
         yield try_lock(file.fileno(), otherwise=True)
-
-
-class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that the user's next run removes if this process is killed before it can.
-
-    A lock on it shows that its owner lives, also in another container, where process numbers mean
-    other processes.
-
-    Parameters
-    ----------
-    what : str
-        What it is for: a part of its name.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__(prefix=f"{_SWEPT}{what}-", ignore_cleanup_errors=True)
-        if sys.platform != "win32":
-            _sweep(Path(self.name).parent)
-            held = os.open(self.name, os.O_RDONLY)
-            try_lock(held, otherwise=False)
-            weakref.finalize(self, os.close, held)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the folders that killed processes of this user left."""
-    for left in folder.glob(f"{_SWEPT}*"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or another user's
-            state, held = left.lstat(), os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-            try:
-                old = time.time() - state.st_mtime > _SECONDS_TO_LOCK
-                if (
-                    old
-                    and state.st_uid == os.getuid()
-                    and stat.S_ISDIR(state.st_mode)
-                    and try_lock(held)
-                ):
-                    shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(held)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -16,7 +17,6 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from gpulab._files import TemporaryFolder
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
 
@@ -72,7 +72,9 @@ def _run(notebook: NotebookNode, name: str) -> tuple[NotebookNode, str]:
     # In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
     # name in the user's home.
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
-    with TemporaryFolder("html") as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="gpulab-html-", ignore_cleanup_errors=True
+    ) as temporary:
         # as the kernel names it: a Mac's temporary folders lie behind a link
         folder = str(Path(temporary).resolve())
         progress = str(Path(folder, ".gpulab", "progress.json"))

@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from gpulab._files import TemporaryFolder
 from gpulab.lessons import _answers, _box, checking, content
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.lessons.parallel_checks import below, end_below
@@ -99,8 +98,7 @@ def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
     """
     process: subprocess.Popen[str] | None = None
     lines: queue.Queue[str] = queue.Queue()
-    # which the next run removes if this process is killed
-    folder = TemporaryFolder("grades")
+    folder = tempfile.TemporaryDirectory(prefix="gpulab-grades-", ignore_cleanup_errors=True)
 
     def start() -> subprocess.Popen[str]:
         nonlocal process, lines

@@ -26,6 +26,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import weakref
@@ -35,7 +36,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import gpulab
-from gpulab._files import TemporaryFolder
 from gpulab.errors import RankError
 
 _LINUX = sys.platform.startswith("linux")
@@ -85,7 +85,9 @@ class Supervisor:
         on_end: Callable[[], Callable[[str], None] | None] = lambda: None,
         end_seconds: float = _END_SECONDS,
     ) -> None:
-        temporary = TemporaryFolder("cluster")
+        temporary = tempfile.TemporaryDirectory(
+            prefix="gpulab-cluster-", ignore_cleanup_errors=True
+        )
         self.folder, self._on_end = Path(temporary.name), on_end
         self.started: dict[str, int] = {}
         self.ended: dict[str, int] = {}
@@ -170,7 +172,10 @@ def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
 
 
 def _end(
-    process: subprocess.Popen[bytes], pipe: Connection, seconds: float, temporary: TemporaryFolder
+    process: subprocess.Popen[bytes],
+    pipe: Connection,
+    seconds: float,
+    temporary: tempfile.TemporaryDirectory[str],
 ) -> None:
     """Order the supervisor to end everything, and wait until it has."""
     with contextlib.suppress(OSError):

@@ -10,12 +10,12 @@ import math
 import re
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gpulab._files import TemporaryFolder
 from gpulab._validate import is_whole
 from gpulab.errors import (
     CompileError,
@@ -256,7 +256,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
             f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')} and run "
             "the cell again."
         )
-    with TemporaryFolder("sass") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpulab-sass-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         command = [tool, "-c", *options, str(file)]
