@@ -10,17 +10,20 @@ that a model can be pickled and sent to another process.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from gpulab._validate import whole, within
+from gpulab._validate import arguments, whole, within
 from gpulab.errors import InputError
 
-_MOST = 2**31  # of a size: more than any memory holds
-_MOST_DROPPED = 0.99  # with all set to zero, nothing is learned
+# of a size at most what is more than any memory holds
+_SIZE = partial(whole, low=1, high=2**31)
+# with all set to zero, nothing is learned
+_DROPOUT = partial(within, high=0.99)
 
 
 class SmallMLP(nn.Module):
@@ -230,10 +233,7 @@ class SmallTransformer(nn.Module):
         return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
-def _positive(function: str, **sizes: int) -> list[int]:
-    return [whole(function, name, value, 1, _MOST) for name, value in sizes.items()]
-
-
+@arguments(inputs=_SIZE, hidden=_SIZE, outputs=_SIZE, depth=_SIZE, dropout=_DROPOUT)
 def mlp(
     inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2, dropout: float = 0.0
 ) -> Any:
@@ -263,13 +263,10 @@ def mlp(
     >>> sum(p.numel() for p in mlp(64, 32, 10, depth=1).parameters()) == 64 * 32 + 32 + 32 * 10 + 10
     True
     """
-    inputs, hidden, outputs, depth = _positive(
-        "mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth
-    )
-    dropout = within("mlp", "dropout", dropout, 0.0, _MOST_DROPPED)
     return SmallMLP(inputs, hidden, outputs, depth, dropout)
 
 
+@arguments(channels=_SIZE, classes=_SIZE, width=_SIZE, stages=_SIZE)
 def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) -> Any:
     """Return a convolutional classifier: stages of two 3x3 convolutions with batch norm, then
     average and linear.
@@ -301,12 +298,10 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     >>> cnn(width=4).training
     True
     """
-    channels, classes, width, stages = _positive(
-        "cnn", channels=channels, classes=classes, width=width, stages=stages
-    )
     return SmallCNN(channels, classes, width, stages)
 
 
+@arguments(channels=_SIZE, classes=_SIZE, width=_SIZE, stages=_SIZE, groups=_SIZE)
 def resnext(
     channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2, groups: int = 8
 ) -> Any:
@@ -345,9 +340,6 @@ def resnext(
     >>> resnext(width=8, groups=4).blocks[0].body[3].groups
     4
     """
-    channels, classes, width, stages, groups = _positive(
-        "resnext", channels=channels, classes=classes, width=width, stages=stages, groups=groups
-    )
     if width % 2 or width // 2 % groups:
         raise InputError(
             f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; "
@@ -362,6 +354,7 @@ def resnext(
     )
 
 
+@arguments(channels=_SIZE, classes=_SIZE, width=_SIZE, stages=_SIZE, expansion=_SIZE)
 def mobilenet(
     channels: int = 1, classes: int = 10, width: int = 16, stages: int = 2, expansion: int = 4
 ) -> Any:
@@ -398,14 +391,6 @@ def mobilenet(
     >>> mobilenet(width=8).blocks[0].body[3].groups
     32
     """
-    channels, classes, width, stages, expansion = _positive(
-        "mobilenet",
-        channels=channels,
-        classes=classes,
-        width=width,
-        stages=stages,
-        expansion=expansion,
-    )
     return BlockNet(
         channels,
         classes,
@@ -415,6 +400,9 @@ def mobilenet(
     )
 
 
+@arguments(
+    vocabulary=_SIZE, width=_SIZE, heads=_SIZE, layers=_SIZE, context=_SIZE, dropout=_DROPOUT
+)
 def transformer(
     vocabulary: int = 1000,
     width: int = 128,
@@ -461,15 +449,6 @@ def transformer(
     >>> tuple(model(torch.zeros(3, 8, dtype=torch.int64)).shape)
     (3, 8, 50)
     """
-    vocabulary, width, heads, layers, context = _positive(
-        "transformer",
-        vocabulary=vocabulary,
-        width=width,
-        heads=heads,
-        layers=layers,
-        context=context,
-    )
-    dropout = within("transformer", "dropout", dropout, 0.0, _MOST_DROPPED)
     if width % heads:
         nearest = width // heads * heads or heads
         raise InputError(
