@@ -29,7 +29,6 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _AS_THEY_ARE = (str, int, bool, float)  # JSON gives these as the very type that a field has
 _origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
 _SCHEMA = {"schema", "schema_version"}
-_MOST_DIMENSIONS = 8  # deeper lists than any array of ours come from a damaged or hostile file
 
 
 def encode(value: Any) -> Any:
@@ -87,19 +86,11 @@ def _decode_union(value: Any, hint: Any, where: str) -> Any:
 
 def _decode_array(value: Any, where: str) -> np.ndarray:
     """Rebuild an array of any number of dimensions as float64; a ragged list is refused."""
-
-    def numbers(item: Any, place: str, depth: int) -> Any:
-        if isinstance(item, list) and depth < _MOST_DIMENSIONS:
-            return [numbers(inner, f"{place}[{i}]", depth + 1) for i, inner in enumerate(item)]
-        return _decode_float(item, place)
-
     if not isinstance(value, list):
         raise _mismatch(value, np.ndarray, where)
-    nested = numbers(value, where, 0)
-    try:
-        return np.array(nested, dtype=np.float64)
-    except ValueError as error:
-        raise _mismatch(value, np.ndarray, where) from error
+    items = np.array(value, dtype=object)  # of what is ragged, or too deep, some items are lists
+    numbers = [_decode_float(item, f"{where}[{i}]") for i, item in enumerate(items.reshape(-1))]
+    return np.array(numbers, dtype=np.float64).reshape(items.shape)
 
 
 def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
@@ -110,10 +101,8 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
         for key, item in value.items():
             # what a file says is shown as data: no control characters, cut short
             place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
-            try:
-                name = int(key) if parts[0] is int else decode(key, parts[0], place)
-            except ValueError as error:
-                raise _mismatch(key, parts[0], place) from error
+            is_number = parts[0] is int and str(key).removeprefix("-").isdecimal()
+            name = int(key) if is_number else decode(key, parts[0], place)
             decoded[name] = decode(item, parts[1], place)
         return decoded
     if not issubclass(kind, Mapping) and isinstance(value, (list, tuple)):
