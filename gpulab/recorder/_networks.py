@@ -535,7 +535,8 @@ def _deep(device: Device) -> tuple[Any, Any]:
 
 
 def _forward(device: Device, mode: _Mode) -> Work:
-    return Work(functools.partial(*_deep(device)), setting=mode())
+    model, x = _deep(device)
+    return Work(functools.partial(model, x), setting=mode())
 
 
 def _step(

@@ -329,6 +329,8 @@ def overlaps(device: Device) -> Iterable[Case]:
                 yield measured(params, rank, _overlap, arrangement, nbytes, chunks, device)
 
 
-def _overlap(arrangement: str, *how: Any, deadline: float) -> Measurement:
-    both = transfer.measure_overlap(*how, deadline=2 * deadline)
+def _overlap(
+    arrangement: str, nbytes: int, chunks: int, device: Device, *, deadline: float
+) -> Measurement:
+    both = transfer.measure_overlap(nbytes, chunks, device, deadline=2 * deadline)
     return both[_ARRANGEMENTS.index(arrangement)]

@@ -7,7 +7,6 @@ import gc
 import os
 import pathlib
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -109,24 +108,6 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
         energy_error_joules=m.energy_error_joules,
     )
     return Entry(name, case.params, timing, date=m.environment.date)
-
-
-def _let_go(device: Device) -> None:
-    """Free what the last case held, cycles included, so that the next one finds an accelerator's
-    memory empty.
-    """
-    if device.is_cpu:
-        return
-    gc.collect()
-    if device.torch_type == "cuda":
-        import torch
-
-        cupy = sys.modules.get("cupy")
-        with devices.guard(f"record: emptying the cache of {device}"):
-            torch.cuda.empty_cache()
-            if cupy is not None and cupy.cuda.is_available():
-                with cupy.cuda.Device(device.index):
-                    cupy.get_default_memory_pool().free_all_blocks()
 
 
 @dataclass
@@ -363,7 +344,10 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress, stop:
             )
             share = left / waiting_shares
             run.visit(key, shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
-            _let_go(device)
+            if not device.is_cpu:
+                from gpulab import memory  # loads torch, which listing experiments does without
+
+                memory.release(device)  # so that the next case finds it empty
             run.save()
             # a file that is continued may have others
             total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())

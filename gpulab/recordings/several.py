@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -269,7 +269,9 @@ def together(before: Timing, visit: Timing) -> Timing:
     )
     interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
-    means = {name: _mean(getattr(before, name), getattr(visit, name), count) for name in _MEANS}
+    means: dict[str, Any] = {
+        name: _mean(getattr(before, name), getattr(visit, name), count) for name in _MEANS
+    }
     if interval is None:
         apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
         sentence = (
