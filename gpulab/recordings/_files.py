@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import os
 import pathlib
 
@@ -107,13 +106,10 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
         recording = Recording.from_dict({**content, "entries": []})
         entries = tuple(map(Entry.unread, content["entries"]))
         return dataclasses.replace(recording, entries=entries)
-    content = json.loads(
-        read_regular(file, MAX_FILE_BYTES).decode("utf-8"),
-        parse_constant=_finite,
-        parse_float=_finite,
-    )
-    # fails for half a character ("\\ud800"), which no terminal and no notebook can show
-    json.dumps(content, ensure_ascii=False).encode("utf-8")
+    content = json.loads(read_regular(file, MAX_FILE_BYTES).decode("utf-8"))
+    # fails for NaN, for what is too large for a float, and for half a character ("\\ud800"), which
+    # no terminal and no notebook can show
+    json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8")
     recording = Recording.from_dict(content)
     refuse_unusable(recording.entries)
     return recording
@@ -136,19 +132,6 @@ def of_accelerators() -> dict[str, Recording]:
     """
     found = [each for each in readable().items() if each[1].environment.device_kind != "cpu"]
     return dict(sorted(found, key=lambda each: len(each[1].missing()) - len(each[1].entries)))
-
-
-def _finite(word: str) -> float:
-    """Return a number of JSON; NaN and Infinity, which only Python reads, and what is too large for
-    a float are refused.
-    """
-    value = float(word)
-    if not math.isfinite(value):
-        raise RecordingError(
-            f"recordings.read: the file contains the number {shown(word)}; expected finite "
-            "numbers. It was not written by gpulab."
-        )
-    return value
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
