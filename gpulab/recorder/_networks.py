@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -361,31 +362,17 @@ _TASKS = {"cnn": _noise_images, "transformer": _wide_prose}
 
 def training_steps(device: Device) -> Iterable[Case]:
     """Each precision, then each technique alone in float32 and bfloat16."""
-    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
-    for model in _TASKS:
-        for technique in _TECHNIQUES:
-            plain = technique == "plain"
-            for precision in _PRECISIONS if plain else ("float32", "bfloat16"):
-                if not _runs(device, precision, technique) or (
-                    technique == "channels_last" and model != "cnn"
-                ):
-                    continue
-                rank = SECOND if plain or precision == "bfloat16" else THIRD
-                if plain and precision in ("float32", "bfloat16"):
-                    rank = FIRST
-                # the recordings' word for a technique
-                params = {"model": model, "precision": precision, "means": technique}
-                shares = 1 if device.is_cpu else _SHARES
-                yield timed(
-                    device,
-                    {**params, "steps": steps},
-                    rank,
-                    _training,
-                    model,
-                    precision,
-                    technique,
-                    shares=shares,
-                )
+    steps, shares = (1, 1) if device.is_cpu else (_GPU_STEPS_A_CALL, _SHARES)
+    for model, technique, precision in itertools.product(_TASKS, _TECHNIQUES, _PRECISIONS):
+        plain, usual = technique == "plain", precision in ("float32", "bfloat16")
+        wanted = (plain or usual) and (technique != "channels_last" or model == "cnn")
+        if wanted and _runs(device, precision, technique):
+            usual_rank = SECOND if plain or precision == "bfloat16" else THIRD
+            rank = FIRST if plain and usual else usual_rank
+            # the recordings' word for a technique
+            params = {"model": model, "precision": precision, "means": technique, "steps": steps}
+            work = (model, precision, technique, steps)
+            yield timed(device, params, rank, _training, *work, shares=shares)
 
 
 def _runs(device: Device, precision: str, technique: str) -> bool:
@@ -400,7 +387,7 @@ def _runs(device: Device, precision: str, technique: str) -> bool:
     return device.kind == "cuda" or technique not in ("graph", "pinned", "prefetch")
 
 
-def _training(device: Device, model: str, precision: str, technique: str) -> Work:
+def _training(device: Device, model: str, precision: str, technique: str, steps: int) -> Work:
     task, who = _TASKS[model](), f"training, {model}, {precision}, {technique}"
     if device.is_cpu:
         small_batch = max(1, task.batch_size // _SMALL_SHARE)
@@ -417,7 +404,6 @@ def _training(device: Device, model: str, precision: str, technique: str) -> Wor
                 longest_seconds=_LONGEST_STEP_SECONDS,
             )
     options = {"precision": precision, **_TECHNIQUES[technique]}
-    steps = 1 if device.is_cpu else _GPU_STEPS_A_CALL
     return _steps(device, task, who, options, steps)
 
 
@@ -621,17 +607,16 @@ def attention(device: Device) -> Iterable[Case]:
     names = ["written out", "flash"]
     if device.kind == "cuda":
         names += ["efficient", "cudnn"]
-    for length in lengths:
-        for name in names:
-            for passes in ("forward", "forward and backward"):
-                rank = SECOND if name in names[:2] and length == lengths[1] else THIRD
-                params = {
-                    "kernel": name,
-                    "passes": passes,
-                    "length": length,
-                    "dtype": "float32" if device.is_cpu else "float16",
-                }
-                yield timed(device, params, rank, _attention, name, length, "back" in passes)
+    passes = ("forward", "forward and backward")
+    for length, name, which in itertools.product(lengths, names, passes):
+        rank = SECOND if name in names[:2] and length == lengths[1] else THIRD
+        params = {
+            "kernel": name,
+            "passes": which,
+            "length": length,
+            "dtype": "float32" if device.is_cpu else "float16",
+        }
+        yield timed(device, params, rank, _attention, name, length, "back" in which)
 
 
 def _attention(device: Device, kernel: str, length: int, backward: bool) -> Work:

@@ -9,6 +9,7 @@ as not recorded, with the reason.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ from gpulab.devices import Device
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import scaling_steps
 from gpulab.parallel.scaling_steps import MODELS, StepSpec
-from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case
+from gpulab.recorder._experiments import FIRST, SECOND, THIRD, Case, measured
 from gpulab.timing import Measurement
 from gpulab.timing.statistics import median_interval
 
@@ -81,98 +82,39 @@ def _world(device: Device) -> tuple[int, str]:
     return 0, ""
 
 
-def _step_case(
-    device: Device, model: str, mode: str, ranks: int, world: int, backend: str, rank: int
-) -> Case:
-    batch, each = MODELS[model].batch, 1 if device.is_cpu else _GPU_STEPS
-
-    def time_step(deadline_seconds: float) -> Measurement:
-        spec = StepSpec(MODELS[model], batch, mode == "weak", (ranks,), steps_a_sample=each)
-        with _ranks(world, backend) as group:
-            first = group.run(scaling_steps.begin, spec)[0]
-
-            def turn() -> list[float]:
-                of_ranks = group.run(scaling_steps.turns, 1, _TURN)
-                return scaling_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
-
-            samples = _until(deadline_seconds, turn)
-            group.run(scaling_steps.end)
-        return _measurement(
-            f"{mode} scaling, {model}, {ranks} ranks", device, samples, first, each, None
-        )
-
-    params = {
-        "model": model,
-        "mode": mode,
-        "ranks": ranks,
-        "batch": batch,
-        "parameter_bytes": scaling_steps.parameter_bytes(MODELS[model]),
-    }
-    return Case(params, time_step, rank)
-
-
-def _collective_case(
-    device: Device, name: str, nbytes: int, world: int, backend: str, rank: int
-) -> Case:
-    def time_collective(deadline_seconds: float) -> Measurement:
-        with _ranks(world, backend) as group:
-
-            def some(repeats: int = _REPEATS) -> list[float]:
-                return scaling_steps.call_seconds(
-                    group.run(scaling_steps.collective_times, name, nbytes, repeats)
-                )
-
-            first = some(1)[0]
-            samples = _until(deadline_seconds, some)
-        return _measurement(
-            f"{name} of {nbytes} bytes, {world} ranks", device, samples, first, 1, float(nbytes)
-        )
-
-    return Case({"collective": name, "nbytes": nbytes, "ranks": world}, time_collective, rank)
-
-
-def _until(deadline_seconds: float, take: Callable[[], list[float]]) -> np.ndarray:
-    begin = time.monotonic()
-    samples: list[float] = []
-    for _ in range(_MOST_ROUNDS):
-        samples += take()
-        if len(samples) >= _FEWEST and time.monotonic() - begin >= deadline_seconds:
-            break
-    return np.array(samples)
-
-
-def _measurement(
-    label: str, device: Device, samples: np.ndarray, first: float, each: int, nbytes: float | None
-) -> Measurement:
-    interval, reason = median_interval(samples)
-    median = float(np.median(samples))
-    return Measurement(
-        label=label,
-        device=str(device),
-        samples_seconds=samples,
-        median_seconds=median,
-        interval_seconds=interval,
-        first_call_seconds=first,
-        launch_seconds=median,
-        with_transfer_seconds=None,
-        calls_per_sample=each,
-        flops=None,
-        nbytes=nbytes,
-        notes=() if reason is None else (Note("no-interval", reason),),
-        evidence=Evidence.measured(device.name, samples=len(samples)),
-        environment=devices.environment(device),
-    )
-
-
 def scaling(device: Device) -> Iterable[Case]:
     """A training step over numbers of ranks, strong and weak scaling."""
     world, backend = _world(device)
     counts = sorted({2**k for k in range(world.bit_length())} | {world}) if world else []
-    for number, model in enumerate(_ON_CPU if device.is_cpu else _ON_GPU):
+    for number, name in enumerate(_ON_CPU if device.is_cpu else _ON_GPU):
         rank = THIRD if number else FIRST if world > _CPU_RANKS else SECOND
-        for mode in ("strong", "weak"):
-            for ranks in counts:
-                yield _step_case(device, model, mode, ranks, world, backend, rank)
+        model = MODELS[name]
+        for mode, ranks in itertools.product(("strong", "weak"), counts):
+            params = {
+                "model": name,
+                "mode": mode,
+                "ranks": ranks,
+                "batch": model.batch,
+                "parameter_bytes": scaling_steps.parameter_bytes(model),
+            }
+            steps = 1 if device.is_cpu else _GPU_STEPS
+            spec = StepSpec(model, model.batch, mode == "weak", (ranks,), steps_a_sample=steps)
+            yield measured(params, rank, _steps, spec, ranks, world, backend, device)
+
+
+def _steps(
+    spec: StepSpec, ranks: int, world: int, backend: str, device: Device, *, deadline: float
+) -> Measurement:
+    with _ranks(world, backend) as group:
+        first = group.run(scaling_steps.begin, spec)[0]
+
+        def turn() -> list[float]:
+            of_ranks = group.run(scaling_steps.turns, 1, _TURN)
+            return scaling_steps.slowest([mine.seconds[ranks] for mine in of_ranks[:ranks]])
+
+        measurement = _sampled(turn, first, deadline, device, spec.steps_a_sample)
+        group.run(scaling_steps.end)
+    return measurement
 
 
 def collectives(device: Device) -> Iterable[Case]:
@@ -180,7 +122,56 @@ def collectives(device: Device) -> Iterable[Case]:
     world, backend = _world(device)
     if world < 2:
         return
-    for name in _COLLECTIVES:
+    sizes = _CPU_SIZES if device.is_cpu else _GPU_SIZES
+    for name, nbytes in itertools.product(_COLLECTIVES, sizes):
+        params = {"collective": name, "nbytes": nbytes, "ranks": world}
         rank = SECOND if name == "all_reduce" else THIRD
-        for nbytes in _CPU_SIZES if device.is_cpu else _GPU_SIZES:
-            yield _collective_case(device, name, nbytes, world, backend, rank)
+        yield measured(params, rank, _collective, name, nbytes, world, backend, device)
+
+
+def _collective(
+    name: str, nbytes: int, world: int, backend: str, device: Device, *, deadline: float
+) -> Measurement:
+    with _ranks(world, backend) as group:
+
+        def some(repeats: int = _REPEATS) -> list[float]:
+            return scaling_steps.call_seconds(
+                group.run(scaling_steps.collective_times, name, nbytes, repeats)
+            )
+
+        return _sampled(some, some(1)[0], deadline, device, nbytes=float(nbytes))
+
+
+def _sampled(
+    take: Callable[[], list[float]],
+    first_seconds: float,
+    deadline_seconds: float,
+    device: Device,
+    steps_a_sample: int = 1,
+    nbytes: float | None = None,
+) -> Measurement:
+    """Take samples until the deadline, and return what they say."""
+    begin, taken = time.monotonic(), list[float]()
+    for _ in range(_MOST_ROUNDS):
+        taken += take()
+        if len(taken) >= _FEWEST and time.monotonic() - begin >= deadline_seconds:
+            break
+    samples = np.array(taken)
+    interval, reason = median_interval(samples)
+    median = float(np.median(samples))
+    return Measurement(
+        label="ranks",
+        device=str(device),
+        samples_seconds=samples,
+        median_seconds=median,
+        interval_seconds=interval,
+        first_call_seconds=first_seconds,
+        launch_seconds=median,
+        with_transfer_seconds=None,
+        calls_per_sample=steps_a_sample,
+        flops=None,
+        nbytes=nbytes,
+        notes=() if reason is None else (Note("no-interval", reason),),
+        evidence=Evidence.measured(device.name, samples=len(samples)),
+        environment=devices.environment(device),
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -222,11 +223,10 @@ def precisions(device: Device) -> Iterable[Case]:
         capability = torch.cuda.get_device_capability(device.index or 0)
         least = {"tf32": (8, 0), _FP8: (8, 9)}
         names += [name for name in least if capability >= least[name]]
-    for n in sides:
-        for name in names:
-            if name != _FP8 or n % 16 == 0:  # an FP8 product refuses other sides
-                rank = SECOND if n in (4096, 512) else THIRD
-                yield timed(device, {"format": name, "n": n}, rank, _product, name, n)
+    for n, name in itertools.product(sides, names):
+        if name != _FP8 or n % 16 == 0:  # an FP8 product refuses other sides
+            rank = SECOND if n in (4096, 512) else THIRD
+            yield timed(device, {"format": name, "n": n}, rank, _product, name, n)
 
 
 def latencies(device: Device) -> Iterable[Case]:
@@ -321,12 +321,12 @@ def copies(device: Device) -> Iterable[Case]:
 
 def overlaps(device: Device) -> Iterable[Case]:
     """Copy and compute, one after the other and in chunks at the same time."""
-    for nbytes in _OVERLAP_BYTES:
-        for chunks in _OVERLAP_CHUNKS:
-            for arrangement in _ARRANGEMENTS:
-                params = {"arrangement": arrangement, "nbytes": nbytes, "chunks": chunks}
-                rank = SECOND if chunks == 8 else THIRD
-                yield measured(params, rank, _overlap, arrangement, nbytes, chunks, device)
+    for nbytes, chunks, arrangement in itertools.product(
+        _OVERLAP_BYTES, _OVERLAP_CHUNKS, _ARRANGEMENTS
+    ):
+        params = {"arrangement": arrangement, "nbytes": nbytes, "chunks": chunks}
+        rank = SECOND if chunks == 8 else THIRD
+        yield measured(params, rank, _overlap, arrangement, nbytes, chunks, device)
 
 
 def _overlap(
