@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpulab.errors import InputError
-
 # What a file system says that knows no locks, such as Lustre without its option flock, or NFS
 # without a lock daemon.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
@@ -117,24 +115,6 @@ def free_name(path: Path) -> Path:
         number += 1
         place = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return place
-
-
-@contextlib.contextmanager
-def writing(who: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Within the block, refuse what cannot be written to the file or folder of a command's --out.
-
-    Raises
-    ------
-    InputError
-        In place of an OSError; the message begins with ``who``.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{who}: {path} cannot be written ({error.strerror or error}); expected a writable "
-            "folder. Pass another one with --out."
-        ) from error
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import lab, lessons
-from gpulab._files import write_atomically, writing
-from gpulab._validate import expanded, within
+from gpulab._files import write_atomically
+from gpulab._validate import expanded, within, writing
 from gpulab.units import plural
 
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.

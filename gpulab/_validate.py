@@ -13,7 +13,7 @@ import inspect
 import math
 import numbers
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -327,3 +327,21 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
             "expected text or a pathlib.Path. Write the path in full."
         ) from error
     return found
+
+
+@contextlib.contextmanager
+def writing(who: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within the block, refuse what cannot be written to the file or folder of a command's --out.
+
+    Raises
+    ------
+    InputError
+        In place of an OSError; the message begins with ``who``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{who}: {path} cannot be written ({error.strerror or error}); expected a writable "
+            "folder. Pass another one with --out."
+        ) from error

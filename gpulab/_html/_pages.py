@@ -16,9 +16,10 @@ from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from gpulab._files import refuse_unwritable, write_atomically, writing
+from gpulab._files import refuse_unwritable, write_atomically
 from gpulab._html._execute import executed
 from gpulab._html._outputs import TEMPLATES, prepare
+from gpulab._validate import writing
 from gpulab.errors import InputError
 from gpulab.evidence import Environment
 from gpulab.lessons import content

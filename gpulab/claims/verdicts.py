@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from gpulab import recordings
-from gpulab._files import write_atomically, writing
-from gpulab._validate import expanded
+from gpulab._files import write_atomically
+from gpulab._validate import expanded, writing
 from gpulab.evidence import Badge, Evidence
 from gpulab.results import Result
 from gpulab.units import format_ratio, format_speedup, plural

@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from gpulab import recordings
-from gpulab._files import writing
+from gpulab._validate import writing
 from gpulab.errors import InputError, RecordingError, message_of, printable
 from gpulab.results import text_table
 
