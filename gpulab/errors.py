@@ -141,19 +141,13 @@ def _this_python() -> str:
 
 
 def install_extra(name: str) -> str:
-    """Return the sentence that states how to install an extra of gpulab: in the project's
-    ``.venv``, with pinned versions.
+    """Return the sentence that states how to install an extra of gpulab, in an environment of its
+    own with pinned versions.
     """
-    windows = sys.platform == "win32"
-    # Windows' cmd takes ' for a letter of the word
-    extra = f'-e ".[{name}]"' if windows else f"-e '.[{name}]'"
-    # conda or Colab: there is no .venv, and the pins would change what is installed there
-    if sys.prefix == sys.base_prefix:
-        # in a terminal: a notebook's %pip stands in another folder
-        line = pip_command(f"install {extra}", in_notebook=False)
-    else:
-        pip = r".venv\Scripts\pip" if windows else ".venv/bin/pip"
-        line = f"`{pip} install -c constraints.txt {extra}`"
+    # in conda or Colab the pins would change what is installed there
+    pins = "" if sys.prefix == sys.base_prefix else "-c constraints.txt "
+    # in a terminal: a notebook's %pip stands in another folder
+    line = pip_command(f'install {pins}-e ".[{name}]"', in_notebook=False)
     return f"Run {line} in gpulab's folder, and restart the kernel."
 
 
