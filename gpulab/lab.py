@@ -110,14 +110,9 @@ def run_lab(args: argparse.Namespace) -> int:
     copy = expanded("lab", args.dir or beside / _COPY_NAME).absolute()
     try:
         if args.reset is not None:
-            found, kept = working_copy.reset(originals, copy, args.reset)
-            yours = f"Yours is kept as {kept}." if kept else "There was no changed version to keep."
-            print(f"{found} is the original again. {yours}")
-            print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
-            return 0
-        sentences = working_copy.update(originals, copy)
-    except BrokenPipeError:  # of the terminal, which is not the working copy
-        raise
+            sentences = working_copy.reset(originals, copy, args.reset)
+        else:
+            sentences = working_copy.update(originals, copy)
     except OSError as error:
         raise GpulabError(
             f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); "
@@ -125,6 +120,9 @@ def run_lab(args: argparse.Namespace) -> int:
         ) from error
     if sentences:
         print(*sentences, sep="\n")
+    if args.reset is not None:
+        print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
+        return 0
     from jupyter_server.serverapp import list_running_servers
 
     running = find_running(copy, list_running_servers())

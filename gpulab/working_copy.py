@@ -82,8 +82,9 @@ def update(originals: Path, copy: Path) -> list[str]:
 
 def reset(
     originals: Path, copy: Path, name: str, now: datetime.datetime | None = None
-) -> tuple[str, str | None]:
-    """Bring one original back into the working copy; an edited file is kept under a dated name.
+) -> list[str]:
+    """Bring one original back into the working copy, and that up to date; an edited file is kept
+    under a dated name.
 
     Parameters
     ----------
@@ -94,9 +95,9 @@ def reset(
 
     Returns
     -------
-    tuple of (str, str or None)
-        The file's name, and the name under which the learner's own version is kept (None: there was
-        none to keep).
+    list of str
+        The file's name, with the name under which the learner's own version is kept, and what
+        ``update`` says: a sentence each.
 
     Raises
     ------
@@ -106,18 +107,14 @@ def reset(
     _check_folders(originals, copy)
     offered = _offered(originals)
     restored = _find(name, list(offered))
-    target, content = copy / restored, offered[restored]
-    files, _ = _read_manifest(copy)
-    kept = None
-    if target.exists() and read_regular(target) != content:
+    target, yours = copy / restored, "There was no changed version to keep."
+    if target.exists() and read_regular(target) != offered[restored]:
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
         place = free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
-        write_atomically(place, read_regular(target))
-        kept = place.relative_to(copy).as_posix()
-    write_atomically(target, content)
-    files.setdefault(restored, set()).add(_hash(content))
-    _write_manifest(copy, files)
-    return restored, kept
+        target.rename(place)
+        yours = f"Yours is kept as {place.relative_to(copy).as_posix()}."
+    changes = update(originals, copy)
+    return [f"{restored} is the original again. {yours}", *changes]
 
 
 def _check_folders(originals: Path, copy: Path) -> None:

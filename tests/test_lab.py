@@ -83,11 +83,13 @@ def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_pa
     working_copy.update(course, copy)
     (copy / NAMES[1]).write_text("mine")
     now = datetime.datetime(2026, 3, 1, 14, 5, 6)
-    found, kept = working_copy.reset(course, copy, "02", now=now)
-    assert (found, kept) == (NAMES[1], "02_data_transfer.2026-03-01-140506.ipynb")
+    done, _ = working_copy.reset(course, copy, "02", now=now)
+    kept = "02_data_transfer.2026-03-01-140506.ipynb"
+    assert done == f"{NAMES[1]} is the original again. Yours is kept as {kept}."
     assert (copy / NAMES[1]).read_text() == f"{NAMES[1]}, first edition"
-    assert (copy / str(kept)).read_text() == "mine"
-    assert working_copy.reset(course, copy, NAMES[0]) == (NAMES[0], None)
+    assert (copy / kept).read_text() == "mine"
+    (done,) = working_copy.reset(course, copy, NAMES[0])
+    assert done == f"{NAMES[0]} is the original again. There was no changed version to keep."
     for name in ("07", "", "0", "../02_data_transfer.ipynb", "/etc/passwd"):
         with pytest.raises(InputError, match="expected"):
             working_copy.reset(course, copy, name)
