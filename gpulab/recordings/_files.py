@@ -24,23 +24,24 @@ def directory() -> pathlib.Path:
     return pathlib.Path(__file__).parent / "data"
 
 
-def _folders() -> list[pathlib.Path]:
+def _files() -> dict[str, pathlib.Path]:
+    """Return the file of each name; one in ``$GPULAB_RECORDINGS`` comes before a shipped one."""
     extra = os.environ.get("GPULAB_RECORDINGS")
-    return [directory(), *([expanded("GPULAB_RECORDINGS", extra)] if extra else [])]
+    folders = [directory(), *([expanded("GPULAB_RECORDINGS", extra)] if extra else [])]
+    return {
+        path.stem: path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.glob("?*.json")
+        if path.is_file()
+    }
 
 
 def names() -> tuple[str, ...]:
     """Return the names that ``load`` knows: the recordings that ship with gpulab, and those in
     ``$GPULAB_RECORDINGS``.
     """
-    stems = {
-        path.stem
-        for folder in _folders()
-        if folder.is_dir()
-        for path in folder.glob("?*.json")
-        if path.is_file()
-    }
-    return tuple(sorted(stems))
+    return tuple(sorted(_files()))
 
 
 def load(name: str) -> Recording:
@@ -51,15 +52,13 @@ def load(name: str) -> Recording:
     RecordingError
         If there is no such recording, or its file is damaged.
     """
-    known = names()  # stems of files in these folders, so no path that leads out of them
-    for folder in reversed(_folders()) if isinstance(name, str) and name in known else ():
-        path = folder / f"{name}.json"
-        if path.is_file():
-            return _opened(path, checked=folder != directory())
-    raise RecordingError(
-        f"recordings.load: there is no recording {shown(name)}; expected one of: "
-        f"{', '.join(known) or 'none yet'}. Make one with `gpulab record --out FILE`."
-    )
+    files = _files()
+    if not isinstance(name, str) or name not in files:
+        raise RecordingError(
+            f"recordings.load: there is no recording {shown(name)}; expected one of: "
+            f"{', '.join(sorted(files)) or 'none yet'}. Make one with `gpulab record --out FILE`."
+        )
+    return _opened(files[name], checked=files[name].parent != directory())
 
 
 def read(path: str | os.PathLike[str]) -> Recording:
