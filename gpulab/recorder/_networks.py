@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -188,22 +189,13 @@ def _pruned(zeros: float) -> Callable[[Any], Any]:
 
 
 def _two_four(library: str, layer: Any) -> Any:
-    chosen: Any = torch.sparse.SparseSemiStructuredTensor
-    before = chosen._FORCE_CUTLASS  # PyTorch has no public choice
-    chosen._FORCE_CUTLASS = library == "CUTLASS"
-    try:
+    sparse = torch.sparse.SparseSemiStructuredTensor  # PyTorch has no public choice
+    with mock.patch.object(sparse, "_FORCE_CUTLASS", library == "CUTLASS"):
         return compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4")
-    finally:
-        chosen._FORCE_CUTLASS = before
 
 
 def _compiled(weights: str | None) -> Callable[[Any], Any]:
-    def make(layer: Any) -> Any:
-        if weights is not None:
-            _shorten(layer, weights)
-        return torch.compile(layer)
-
-    return make
+    return lambda layer: torch.compile(layer if weights is None else _shorten(layer, weights))
 
 
 def _quantized(activations: str | None, arithmetic: str) -> Callable[[Any], Any]:
@@ -478,9 +470,8 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
 
     def prepare(device: Device) -> Work:
         task = _noise_images(_LADDER_WIDTH)
-        for one in used:
-            if one.model is not None:
-                task = dataclasses.replace(task, _build=one.model)
+        for model in filter(None, (one.model for one in used)):
+            task = dataclasses.replace(task, _build=model)
         return _steps(device, task, who, options, _LADDER_STEPS)
 
     params = {
@@ -773,7 +764,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
             (shape.layers, 2, batch, shape.kv_heads, length, shape.head_size), dtype=dtype
         )
     if params["weights"] in _SHORTER:
-        _shorten(model, params["weights"])
+        model = _shorten(model, params["weights"])
     if "compile" in params["means"]:
         for layer in model.layers:  # they are alike: the compiler works once
             layer.compile()
@@ -793,8 +784,8 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     return Work(run, (), steps * flops)
 
 
-def _shorten(model: Any, weights: str) -> None:
-    """Store the weights of linear layers in fewer bits, by torchao."""
+def _shorten(model: Any, weights: str) -> Any:
+    """Return the model with the weights of its linear layers stored in fewer bits, by torchao."""
     from torchao import quantization
 
     config = {
@@ -805,3 +796,4 @@ def _shorten(model: Any, weights: str) -> None:
         "int8 with int8 inputs": quantization.Int8DynamicActivationInt8WeightConfig(),
     }
     quantization.quantize_(model, config[weights])
+    return model

@@ -68,10 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     def show(fraction: float, text: str) -> None:
         nonlocal line_is_open
+        line, end = f"{100 * fraction:3.0f} %  {text}", "\n"
+        if sys.stdout.isatty():
+            width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
+            line_is_open = fraction < 1
+            line, end = f"\r{line[:width]:{width}}", "" if line_is_open else "\n"
         # the terminal is closed, or nobody reads on (``gpulab record | head``)
         with contextlib.suppress(OSError):
-            _show(fraction, text)
-        line_is_open = fraction < 1 and sys.stdout.isatty()
+            print(line, end=end, flush=True)
 
     def ask(number: int, frame: Any) -> None:
         nonlocal asked_to_stop
@@ -139,12 +143,3 @@ def _command(arguments: argparse.Namespace) -> str:
     words += ["--visits", str(arguments.visits)] if arguments.visits is not None else []
     words += ["--only", *arguments.only] if arguments.only else []
     return shlex.join(words)  # names of experiments have spaces
-
-
-def _show(fraction: float, text: str) -> None:
-    line = f"{100 * fraction:3.0f} %  {text}"
-    if sys.stdout.isatty():
-        width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
-        print(f"\r{line[:width]:{width}}", end="\n" if fraction >= 1 else "", flush=True)
-    else:
-        print(line, flush=True)
