@@ -139,17 +139,18 @@ def _verdict(claim: Claim, cases: Sequence[Comparison], states: Sequence[bool | 
     agree, against, half = states.count(True), states.count(False), len(states) / 2
     if not cases:
         return Verdict.MISSING
+    rules = [
+        (Verdict.PARTLY, agree > 0 and against > 0),
+        (Verdict.HOLDS, agree > 0 and agree >= half),
+        (Verdict.FAILS, agree == 0 and against >= half),
+    ]
     if not claim.of_each:
-        if agree:
-            return Verdict.HOLDS
-        if any(one.interval is not None and one.interval[0] > NO_GAIN for one in cases):
-            return Verdict.PARTLY
-        return Verdict.FAILS if against == len(states) else Verdict.UNDECIDED
-    if agree:
-        if against:
-            return Verdict.PARTLY
-        return Verdict.HOLDS if agree >= half else Verdict.UNDECIDED
-    return Verdict.FAILS if against >= half else Verdict.UNDECIDED
+        rules = [
+            (Verdict.HOLDS, agree > 0),
+            (Verdict.PARTLY, any(one.interval and one.interval[0] > NO_GAIN for one in cases)),
+            (Verdict.FAILS, against == len(states)),
+        ]
+    return next((verdict for verdict, applies in rules if applies), Verdict.UNDECIDED)
 
 
 def compared(rule: Rule, recording: Recording, cpu: Recording | None) -> Iterator[Comparison]:
