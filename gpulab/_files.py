@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -110,11 +111,8 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
 
 def free_name(path: Path) -> Path:
     """Return the path, or one with a number behind its name where there is such a file already."""
-    place, number = path, 1
-    while place.exists():
-        number += 1
-        place = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return place
+    others = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
+    return next(place for place in itertools.chain([path], others) if not place.exists())
 
 
 def refuse_unwritable(path: Path) -> None:

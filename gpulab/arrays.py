@@ -167,10 +167,8 @@ def to_device(
 
 def _destination(device: Device | str | None, library: str) -> Device:
     """Where the result goes: each library's own best device when none is named."""
-    if library == "numpy" and device is None:
-        return find("cpu")
     if device is None:
-        best = _backends.backend(library).best_device()
+        best = "cpu" if library == "numpy" else _backends.backend(library).best_device()
         if best is not None:
             return of_name(best)
     where = find(device)

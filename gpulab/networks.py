@@ -9,7 +9,8 @@ that a model can be pickled and sent to another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -26,20 +27,22 @@ _SIZE = partial(whole, low=1, high=2**31)
 _DROPOUT = partial(within, high=0.99)
 
 
+def _widths(channels: int, width: int, stages: int) -> Iterable[tuple[int, int]]:
+    """Return the channels before and in each stage, which has twice as many as the one before."""
+    return itertools.pairwise([channels, *(width * 2**stage for stage in range(stages))])
+
+
 class SmallMLP(nn.Module):
     """Linear layers with an activation between them; inputs are flattened."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int, depth: int, dropout: float) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Flatten()]
-        features = inputs
-        for _ in range(depth):
+        for features in [inputs, *[hidden] * (depth - 1)]:
             layers += [nn.Linear(features, hidden), nn.ReLU()]
             if dropout > 0:
                 layers.append(nn.Dropout(dropout))
-            features = hidden
-        layers.append(nn.Linear(features, outputs))
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the scores, shape (batch, outputs)."""
@@ -54,18 +57,13 @@ class SmallCNN(nn.Module):
     def __init__(self, channels: int, classes: int, width: int, stages: int) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
-        features = channels
-        for stage in range(stages):
-            wide = width * 2**stage
-            if stage:
+        for features, wide in _widths(channels, width, stages):
+            if blocks:
                 blocks.append(nn.MaxPool2d(2))
             blocks += _unit(features, wide, 3, nn.ReLU(inplace=True))
             blocks += _unit(wide, wide, 3, nn.ReLU(inplace=True))
-            features = wide
         self.features = nn.Sequential(*blocks)
-        self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes)
-        )
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the scores, shape (batch, classes), of images (batch, channels, height, width)."""
@@ -148,17 +146,11 @@ class BlockNet(nn.Module):
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
-        features = width
-        for stage in range(stages):
-            wide = width * 2**stage
-            for number in range(2):
-                blocks.append(block(features, wide, 2 if stage and not number else 1))
-                features = wide
+        for features, wide in _widths(width, width, stages):
+            blocks += [block(features, wide, 2 if blocks else 1), block(wide, wide, 1)]
         self.stem = nn.Sequential(*_unit(channels, width, 3, nn.ReLU(inplace=True)))
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes)
-        )
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the scores, shape (batch, classes), of images (batch, channels, height, width)."""
