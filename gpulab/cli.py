@@ -96,8 +96,6 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     for name, (module, line) in _COMMANDS.items():
         if name != asked:
             subparsers.add_parser(name, help=line)
-        elif module == __name__:
-            add_parser(subparsers)
         else:
             importlib.import_module(module).add_parser(subparsers)
     return parser

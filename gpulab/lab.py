@@ -163,10 +163,8 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
 
 def find_running(copy: Path, servers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the server that already serves this working copy and responds, or None."""
-    for server in servers:
-        if Path(server.get("root_dir", "")).resolve() == copy.resolve() and _answers(server):
-            return server
-    return None
+    own = (s for s in servers if Path(s.get("root_dir", "")).resolve() == copy.resolve())
+    return next(filter(_answers, own), None)
 
 
 def _answers(server: Mapping[str, Any]) -> bool:

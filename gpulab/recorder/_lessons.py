@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,23 +38,19 @@ def lessons(device: Device) -> Iterable[Case]:
     """Return the cases of a CUDA device; other devices have none."""
     if device.torch_type != "cuda":
         return
-    asked: list[tuple[str, str, int, Callable[..., Callable[[], Any]]]] = []
-    if cuda is not None and importlib.util.find_spec("numba_cuda") is not None:
-        asked += [
-            ("divergence", form, steps, _divergence)
-            for steps in (1, 1000)
-            for form in ("lanes_apart", "warps_apart")
-        ]
-        asked += [("transpose", "columns_read", _SIDE, _transpose)]
-    asked += [
-        ("pinning", form, _PINNED_BYTES, _pinning)
-        for form in ("plain copy", "pin, then copy", "pinned long ago")
-    ]
-    asked += [("gate", form, n, _gate) for n in _GATE for form in _GATE_FORMS]
-    for cell, form, n, prepare in asked:
-        params = {"cell": cell, "form": form, "n": n}
+    python = cuda is not None and importlib.util.find_spec("numba_cuda") is not None
+    pinning = ("plain copy", "pin, then copy", "pinned long ago")
+    # where it can run, the cell, its forms and sizes, and what makes its work
+    asked: tuple[tuple[bool, str, Iterable[str], Iterable[int], Callable[..., Any]], ...] = (
+        (python, "divergence", _APART, (1, 1000), _divergence),
+        (python, "transpose", ("columns_read",), (_SIDE,), _transpose),
+        (True, "pinning", pinning, (_PINNED_BYTES,), _pinning),
+        (True, "gate", _GATE_FORMS, _GATE, _gate),
+    )
+    for runs, cell, forms, sizes, prepare in asked:
         rank = SECOND if cell == "divergence" else THIRD
-        yield timed(device, params, rank, _work, prepare, form, n)
+        for n, form in itertools.product(sizes, forms) if runs else ():
+            yield timed(device, {"cell": cell, "form": form, "n": n}, rank, _work, prepare, form, n)
 
 
 def _work(device: Device, prepare: Callable[..., Callable[[], Any]], form: str, n: int) -> Work:
