@@ -152,16 +152,15 @@ def _exercise(
         f"{name}.message\n### END HIDDEN TESTS"
     )
     plain = {"schema_version": 3, "task": False}
+    worth = {"points": points} if by_hand else {}
     answered = {
         "grade": by_hand,
         "locked": False,
         "solution": True,
         "grade_id": f"exercise-{number}",
         **plain,
+        **worth,
     }
-    if by_hand:
-        marked = _code(cell["id"], answer, {**answered, "points": points})
-        return [marked, _code(f"{cell['id']}-check", call, None)]
     tested = {
         "grade": True,
         "locked": True,
@@ -170,7 +169,12 @@ def _exercise(
         "points": points,
         **plain,
     }
-    return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-test", test, tested)]
+    checked = (
+        _code(f"{cell['id']}-check", call, None)
+        if by_hand
+        else _code(f"{cell['id']}-test", test, tested)
+    )
+    return [_code(cell["id"], answer, answered), checked]
 
 
 def _code(id: str, text: str, nbgrader: dict[str, Any] | None) -> dict[str, Any]:

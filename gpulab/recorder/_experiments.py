@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpulab import _validate
 from gpulab.devices import Device
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 from gpulab.timing import Measurement, measure
 
 # Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
@@ -83,18 +82,12 @@ def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experim
     """
     if only is None:
         return tuple(_REGISTRY.values())
-    wanted = _validate.items("recorder", "only", only)
-    unknown = [
+    return tuple(
         one
-        for one in wanted
-        if not isinstance(one, Experiment) and (not isinstance(one, str) or one not in _REGISTRY)
-    ]
-    if unknown:
-        known = ", ".join(map(shlex.quote, _REGISTRY))  # as they are typed after --only
-        raise InputError(
-            f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}."
-        )
-    return tuple(one if isinstance(one, Experiment) else _REGISTRY[one] for one in wanted)
+        if isinstance(one, Experiment)
+        else _REGISTRY[_validate.word("recorder", "the experiment", one, _REGISTRY)]
+        for one in _validate.items("recorder", "only", only)
+    )
 
 
 class Work(NamedTuple):
