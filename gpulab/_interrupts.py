@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
+import importlib
 import signal
-import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from types import FrameType, SimpleNamespace
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 # Cut off in its first import, such a library stays half loaded ("partially initialized module
@@ -50,76 +47,39 @@ _LIBRARIES = {
     "triton",
     "zmq",
 }
-_RETRY_SECONDS = 0.02
+_waiting: list[int] = []  # for the end of an import: the signals that came meanwhile
 
 
-def _find_spec(name: str, path: Any = None, target: Any = None) -> None:
-    """Let the interrupts of the main thread wait until a library is imported; Python asks before
-    each first import, whoever imports.
+def _note(number: int, frame: FrameType | None) -> None:
+    _waiting.append(number)
+
+
+def _find_and_load(name: str, import_: Any) -> Any:
+    """Import what is not imported yet, whoever asks; the interrupts of the main thread wait until a
+    library, with all that it imports itself, is there.
     """
-    if (
-        name.partition(".")[0] in _LIBRARIES
-        and threading.current_thread() is threading.main_thread()
-    ):
-        before = signal.getsignal(signal.SIGINT)
-        if callable(before) and not isinstance(before, _AfterImport):
-            signal.signal(signal.SIGINT, _AfterImport(before))
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if is_main else None
+    if not callable(before) or before is _note or name.partition(".")[0] not in _LIBRARIES:
+        return _importlib_find_and_load(name, import_)
+    signal.signal(signal.SIGINT, _note)
+    try:
+        return _importlib_find_and_load(name, import_)
+    finally:
+        if signal.getsignal(signal.SIGINT) is _note:  # and no handler of the library's own
+            signal.signal(signal.SIGINT, before)
+        if _waiting:
+            _waiting.clear()
+            signal.raise_signal(signal.SIGINT)
 
 
-class _AfterImport:
-    """A handler of interrupts that calls the one before it, outside of such an import."""
-
-    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
-        self.before, self.asked = before, False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not _is_importing(frame):
-            self.asked = False
-            signal.signal(signal.SIGINT, self.before)
-            self.before(number, frame)
-        elif not self.asked:
-            self.asked = True
-            # daemon, or Python would wait for it at its end, and be interrupted there
-            threading.Thread(target=self._send_again, daemon=True).start()
-
-    def _send_again(self) -> None:
-        """Send the interrupt after the import, again and again until its handler has run: a signal
-        that comes just before a wait in the system does not end it.
-        """
-        main: Any = threading.main_thread().ident
-        # on Windows no thread gets a signal of its own
-        send: Any = getattr(signal, "pthread_kill", lambda *_: _thread.interrupt_main())
-        while self.asked:
-            time.sleep(_RETRY_SECONDS)
-            if _is_importing(sys._current_frames()[main]):
-                continue
-            handler = signal.getsignal(signal.SIGINT)
-            # No thread runs between the look at ``asked`` and the signal, so none comes too many.
-            if callable(handler) and self.asked:
-                send(main, signal.SIGINT)
-            if handler is not self:  # another one, which gets it once
-                self.asked = False
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    return any(
-        each.f_code.co_name == "_find_and_load"  # importlib's
-        and str(each.f_locals.get("name")).partition(".")[0] in _LIBRARIES
-        for each, _ in traceback.walk_stack(frame)
-    )
-
-
-def raise_waiting() -> None:
-    """Raise the interrupt that waits for an import, where one does: a command ends by it, and not
-    Python as it ends.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, _AfterImport) and handler.asked:
-        handler.asked = False
-        raise KeyboardInterrupt
-
-
-sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_spec))  # a finder that finds nothing
+_importlib: Any = importlib._bootstrap
+_importlib_find_and_load = _importlib._find_and_load
+# Python leaves frames of this file out of tracebacks and warnings
+_find_and_load.__code__ = _find_and_load.__code__.replace(
+    co_filename=_importlib_find_and_load.__code__.co_filename
+)
+_importlib._find_and_load = _find_and_load
 
 
 class Interrupted:

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab import _interrupts
 from gpulab.errors import GpulabError, install_extra
 
 # The command's name, the module that has its add_parser, and the line that the help shows.
@@ -135,7 +134,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(command).parse_args(words)
         pathlib.Path.cwd()  # each command looks for something in it
         code = int(arguments.run(arguments))
-        _interrupts.raise_waiting()
         print(end="", flush=True)
         return code
     except KeyboardInterrupt:
