@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from gpulab import devices
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
 
@@ -30,10 +31,6 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 # After each cell: instruments finish, are pressed once where they are empty, and send their whole
 # state.
 _SETTLE = "__import__('gpulab.widgets._instrument', fromlist=['settle']).settle()"
-_STAMP = (
-    "print(__import__('json').dumps(__import__('gpulab').devices.environment("
-    "__import__('gpulab').devices.default()).to_dict()))"
-)
 
 
 def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
@@ -52,22 +49,7 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
     InputError
         If the file is not a notebook.
     """
-    done, stamp = _run(_read(notebook), notebook.stem)
-    return done, Environment.from_dict(json.loads(stamp))
-
-
-def _read(path: Path) -> NotebookNode:
-    try:
-        return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
-    except Exception as error:  # whatever the file holds
-        raise InputError(
-            f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's "
-            "folder."
-        ) from error
-
-
-def _run(notebook: NotebookNode, name: str) -> tuple[NotebookNode, str]:
-    """Run all cells; return the notebook with its outputs, and the machine's stamp as JSON."""
+    made = _read(notebook)
     where = ""
     # In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
     # name in the user's home.
@@ -78,13 +60,12 @@ def _run(notebook: NotebookNode, name: str) -> tuple[NotebookNode, str]:
         # as the kernel names it: a Mac's temporary folders lie behind a link
         folder = str(Path(temporary).resolve())
         progress = str(Path(folder, ".gpulab", "progress.json"))
-        scratch = nbformat.v4.new_code_cell()
         # nbclient writes back each cell that it ran, so what is not the notebook's has a place
         # behind it
-        notebook.cells.append(scratch)
-        last = len(notebook.cells) - 1
+        made.cells.append(nbformat.v4.new_code_cell())
+        last = len(made.cells) - 1
         client = NotebookClient(
-            notebook,
+            made,
             timeout=_CELL_SECONDS,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
@@ -93,17 +74,13 @@ def _run(notebook: NotebookNode, name: str) -> tuple[NotebookNode, str]:
         )
         try:
             with client.setup_kernel(env={**os.environ, "GPULAB_PROGRESS": progress}):
-                for index, cell in enumerate(notebook.cells[:last]):
+                for index, cell in enumerate(made.cells[:last]):
                     where = f"cell {index} ({cell.get('id', 'no id')})"
                     client.execute_cell(cell, index)  # of text, nothing
                     if any(_VIEW in each.get("data", {}) for each in cell.get("outputs", ())):
                         client.execute_cell(
                             nbformat.v4.new_code_cell(_SETTLE), last, store_history=False
                         )
-                where = "the machine's stamp"
-                stamp = client.execute_cell(
-                    nbformat.v4.new_code_cell(_STAMP), last, store_history=False
-                )
                 client.set_widgets_metadata()
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             what = {
@@ -113,12 +90,21 @@ def _run(notebook: NotebookNode, name: str) -> tuple[NotebookNode, str]:
             }.get(type(error), "")
             if isinstance(error, CellExecutionError):
                 what = f" failed: {error.ename}: {error.evalue}. Open it and run it there."
-            raise GpulabError(f"html: {name}, {where}{what}") from error
+            raise GpulabError(f"html: {notebook.stem}, {where}{what}") from error
         finally:
-            del notebook.cells[last]
-    printed = (output.text for output in stamp.outputs if output.output_type == "stream")
+            del made.cells[last]
     # the learner's folder for that of the run, wherever an output or a widget names it
     written = json.dumps(folder, ensure_ascii=False)[1:-1]  # as nbformat writes it
-    text = nbformat.writes(notebook).replace(written, _LEARNERS)
-    made = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
-    return made, "".join(printed)
+    text = nbformat.writes(made).replace(written, _LEARNERS)
+    done = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
+    return done, devices.environment(devices.default())
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+    except Exception as error:  # whatever the file holds
+        raise InputError(
+            f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's "
+            "folder."
+        ) from error
