@@ -113,7 +113,7 @@ def timed(
     """Return the case that measures what ``prepare(device, *args)`` allocates and returns; the
     switches of PyTorch that it turns are put back.
     """
-    label = ", ".join(f"{name}={value}" for name, value in params.items())
+    label = ", ".join(map(str, params.values()))
 
     def time_work(deadline_seconds: float) -> Measurement:
         # loads torch, which reading reports does without
