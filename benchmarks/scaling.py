@@ -66,7 +66,8 @@ def batch(seeds: int, each: int = 16, rate: float = 0.03) -> None:
     """Print what the global batches of several ranks learned under each rule for the rate."""
     torch.set_num_threads(1)
     sizes = [each * ranks for ranks in (1, 4, 8, 16, 32)]
-    items = len(training.task("digits-mlp").train)
+    task = training.task("digits-mlp")
+    items = len(task.train)
     print(f"\n| {seeds} seeds, 5 epochs | " + " | ".join(map(str, sizes)) + " |")
     print("|---" * (1 + len(sizes)) + "|")
     for rule in ("unchanged", "linear", "linear with warm-up"):
@@ -76,7 +77,10 @@ def batch(seeds: int, each: int = 16, rate: float = 0.03) -> None:
             steps = items // size if "warm-up" in rule and size > each else 0
             optimizer = functools.partial(sgd, scaled, rate, steps)
             options = {"epochs": 5, "batch_size": size, "optimizer": optimizer, "device": "cpu"}
-            found = training.over_seeds("digits-mlp", seeds, **options).accuracy
+            models = [task.make_model(seed) for seed in range(seeds)]
+            for seed, model in enumerate(models):
+                training.fit(task, model=model, seed=seed, **options)
+            found = training.evaluate_models(models, task)
             low, high = found.interval
             cells.append(f"{100 * found.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
         print(f"| {rule} | " + " | ".join(cells) + " |")

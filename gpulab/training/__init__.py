@@ -1,6 +1,6 @@
 """Real training runs that the later notebooks share: small tasks, one configurable loop."""
 
-from gpulab.training._loop import Run, fit, over_seeds
+from gpulab.training._loop import Run, fit
 from gpulab.training._profile import (
     HiddenWaits,
     Profile,
@@ -24,7 +24,6 @@ from gpulab.training.run_results import (
     Rung,
     ScriptsResult,
     SeedsAccuracy,
-    SeedsResult,
 )
 from gpulab.training.speedup_ladder import (
     START,
@@ -56,7 +55,6 @@ __all__ = [
     "Rung",
     "ScriptsResult",
     "SeedsAccuracy",
-    "SeedsResult",
     "StepSpan",
     "Task",
     "Technique",
@@ -67,7 +65,6 @@ __all__ = [
     "hidden_waits",
     "ladder",
     "model_pipeline",
-    "over_seeds",
     "pipeline",
     "profile",
     "recorded_ladder",

@@ -1,5 +1,5 @@
 """Train a task: a run that goes on step by step, which the ladder drives too, with its times, its
-memory, and the notes on how it ended; and whole runs in one call, under one seed or several.
+memory, and the notes on how it ended; and a whole run in one call.
 """
 
 from __future__ import annotations
@@ -8,20 +8,14 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from gpulab import _interrupts, _validate, devices
-from gpulab.errors import (
-    GpulabError,
-    InputError,
-    StoppedError,
-    kind_of,
-    shown,
-)
+from gpulab.errors import GpulabError, InputError, StoppedError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
 from gpulab.memory.tracker import StorageTracker
@@ -29,18 +23,8 @@ from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
 from gpulab.training import backend_switches
 from gpulab.training._step import MOST_STEPS, SCALED, GraphedStep, Step, explain, settle
-from gpulab.training.data_tasks import (
-    SEED,
-    Answers,
-    Batch,
-    Task,
-    accuracy_of,
-    answers_of,
-    feed,
-    find_task,
-    order,
-)
-from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options, SeedsResult
+from gpulab.training.data_tasks import Answers, Batch, Task, answers_of, feed, find_task, order
+from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options
 
 # the second, so that the optimizer's state is there from its start
 _FOLLOWED_STEP = 1
@@ -424,7 +408,7 @@ class Run:
             "stopped" or "interrupted"; None finds out whether the run finished, diverged, or stands
             in the middle ("stopped").
         """
-        o, bad, notes = self.options, self.first_bad_step, list(self.notes)
+        o, bad, notes, cut = self.options, self.first_bad_step, list(self.notes), ended
         accuracy = self._tested(notes)
         if bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss)):
             ended = "diverged"
@@ -437,6 +421,12 @@ class Run:
                 notes += [] if rising is None else [rising]
         rate, span, reason = self.meter.rate(o.batch_size)
         notes += self.meter.notes(span is not None, reason)
+        if cut is not None:
+            sentence = (
+                f"the run was {cut} after {len(self.losses)} of {o.steps} steps; the result covers "
+                "these steps. Run it again for all of them."
+            )
+            notes.append(Note(cut, sentence))
         scaler, times = self._step.scaler, np.array(self.meter.step_seconds)
         fixed = o.loss_scale if isinstance(o.loss_scale, float) else None
         return FitResult(
@@ -541,7 +531,6 @@ def rising_note(
     return Note("rising", f"{where}: the updates are too large. {_advice(options, own_optimizer)}")
 
 
-_MOST_SEEDS = 1000
 _STRETCH = 10  # steps that an accelerator takes between two waits
 
 
@@ -655,142 +644,23 @@ def fit(
     ('finished', 2)
     """
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
+    steps, ended = run.options.steps, None
     # the test too: an interrupt in its midst would lose the run
     with contextlib.closing(run), _interrupts.deferred() as interrupt:
-        return _driven(run, progress, stop, interrupt)
-
-
-def _driven(
-    run: Run,
-    report: Callable[[float, str], None],
-    stop: Callable[[], bool],
-    interrupt: _interrupts.Interrupted,
-) -> FitResult:
-    """Drive a run to its end, or to where the learner ends it; return what was reached."""
-    steps, ended = run.options.steps, None
-    while not run.is_over:
-        if interrupt.asked or stop():
-            ended = "interrupted" if interrupt.asked else "stopped"
-            break
-        try:
-            run.advance(1 if run.device.is_cpu else _STRETCH)
-        except KeyboardInterrupt:
-            # a second one, in the middle of a step: the weights may be half updated
-            ended = "interrupted"
-            break
-        now = len(run.losses)
-        report(now / steps, f"step {now} of {steps}: loss {run.losses[-1]:.4g}")
-    if ended is None:
-        return run.result()
-    if not run.losses:
+        while not run.is_over:
+            if interrupt.asked or stop():
+                ended = "interrupted" if interrupt.asked else "stopped"
+                break
+            try:
+                run.advance(1 if run.device.is_cpu else _STRETCH)
+            except KeyboardInterrupt:
+                # a second one, in the middle of a step: the weights may be half updated
+                ended = "interrupted"
+                break
+            now = len(run.losses)
+            progress(now / steps, f"step {now} of {steps}: loss {run.losses[-1]:.4g}")
+        if run.losses or ended is None:
+            return run.result(ended)
         if ended == "interrupted":
             raise KeyboardInterrupt
-        raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")
-    sentence = (
-        f"the run was {ended} after {len(run.losses)} of {steps} steps; the result covers these "
-        "steps. Run it again for all of them."
-    )
-    result = run.result(ended)
-    return dataclasses.replace(result, notes=(*result.notes, Note(ended, sentence)))
-
-
-@_validate.arguments(progress=_validate.hook, stop=_validate.hook)
-def over_seeds(
-    task: str | Task,
-    seeds: int | Iterable[int] = 5,
-    *,
-    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
-    stop: Callable[[], bool] | Any = _validate.LEFT_OUT,
-    **options: Any,
-) -> SeedsResult:
-    """Train a task once for each seed, one after the other.
-
-    Parameters
-    ----------
-    task : str or Task
-    seeds : int or iterable of int
-        How many (0, 1, 2 ...), or which.
-    progress, stop : callable, optional
-        As in ``fit``; a stop or an interrupt keeps the complete runs.
-    **options
-        As in ``fit``, except ``model`` and ``seed``: each seed has its own.
-
-    Returns
-    -------
-    SeedsResult
-        Evidence MEASURED.
-
-    Raises
-    ------
-    InputError
-        If the seeds or an option cannot be used.
-    StoppedError
-        If ``stop`` returned True before the first run had a step.
-    KeyboardInterrupt
-        If the learner interrupts before that.
-
-    Examples
-    --------
-    >>> from gpulab import training
-    >>> short = {"steps": 2, "batch_size": 4, "device": "cpu"}
-    >>> result = training.over_seeds("prose-transformer", seeds=2, **short)
-    >>> result.seeds, len(result.accuracy.accuracies)
-    ((0, 1), 2)
-    """
-    job, chosen = find_task(task), _seeds(seeds)
-    own = sorted({"model", "seed"} & set(options))
-    if own:
-        raise InputError(
-            f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave "
-            "it out, or call fit."
-        )
-    runs: list[FitResult] = []
-    answers: list[Answers] = []
-    # between two runs too: an interrupt there would lose those that are complete
-    with _interrupts.deferred() as interrupt:
-
-        def step(fraction: float, text: str) -> None:
-            done = (len(runs) + fraction) / len(chosen)
-            progress(done, f"seed {len(runs) + 1} of {len(chosen)}, {text}")
-
-        for seed in chosen:
-            with contextlib.closing(Run(job, seed=seed, **options)) as run:
-                try:
-                    runs.append(_driven(run, step, stop, interrupt))
-                except (StoppedError, KeyboardInterrupt):  # before this seed's first step
-                    if runs:
-                        break
-                    raise
-                answers.append(run.answers or run.test())
-            if runs[-1].ended in ("stopped", "interrupted"):
-                break
-    done = chosen[: len(runs)]
-    is_cut = len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted")
-    ended = (
-        f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; the result has only "
-        "these. Run it again for all of them."
-    )
-    broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
-    lost = (
-        f"the loss became infinite or nan with seed {', '.join(broken)}; the accuracy on "
-        f"{runs[0].task} includes these models."
-    )
-    found = ((is_cut, Note("stopped", ended)), (broken, Note("diverged", lost)))
-    notes = tuple(note for holds, note in found if holds)
-    evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
-    return SeedsResult(job.name, tuple(done), tuple(runs), accuracy_of(answers), notes, evidence)
-
-
-def _seeds(seeds: Any) -> list[int]:
-    """Return the seeds that a number or a list of them stands for."""
-    if _validate.is_whole(seeds):
-        return list(range(_validate.whole("over_seeds", "seeds", seeds, 1, _MOST_SEEDS)))
-    chosen = [
-        SEED("over_seeds", "seed", each) for each in _validate.items("over_seeds", "seeds", seeds)
-    ]
-    if not 0 < len(set(chosen)) == len(chosen) <= _MOST_SEEDS:
-        raise InputError(
-            f"over_seeds: seeds {shown(chosen)}; expected from 1 to {_MOST_SEEDS}, each once, "
-            "since the same run twice adds no information. Pass seeds=5."
-        )
-    return chosen
+    raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")

@@ -1,5 +1,5 @@
-"""What training returns: accuracies, options, runs, runs over seeds, a ladder of techniques, two
-scripts. Plain results that tables and figures read; nothing is trained here.
+"""What training returns: accuracies, options, runs, a ladder of techniques, two scripts. Plain
+results that tables and figures read; nothing is trained here.
 """
 
 from __future__ import annotations
@@ -281,53 +281,6 @@ class SeedsAccuracy(Result):
             ),
         ]
         return (f"right {self.answers}", ""), rows
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SeedsResult(Result):
-    """The same run under several seeds.
-
-    Attributes
-    ----------
-    task : str
-    seeds : tuple of int
-        Those that were run.
-    runs : tuple of FitResult
-        One a seed, in that order.
-    accuracy : SeedsAccuracy
-    notes : tuple of Note
-    evidence : Evidence
-    """
-
-    task: str
-    seeds: tuple[int, ...]
-    runs: tuple[FitResult, ...]
-    accuracy: SeedsAccuracy
-    notes: tuple[Note, ...]
-    evidence: Evidence
-
-    def __repr__(self) -> str:
-        return f"<{self.task}, {self.runs[0].options.precision}: {self.accuracy!r}>"
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row a seed, then the mean with its interval."""
-        rows = [
-            (
-                str(seed),
-                run.ended,
-                "none" if run.final_loss is None else f"{run.final_loss:.4g}",
-                "none" if run.accuracy is None else format_accuracy(run.accuracy),
-                "none"
-                if run.samples_per_second is None
-                else format_rate(run.samples_per_second, run.samples_per_second_interval),
-            )
-            for seed, run in zip(self.seeds, self.runs, strict=True)
-        ]
-        rows.append(
-            ("all", "", "", f"{_percent(self.accuracy.mean)} {_span(self.accuracy.interval)}", "")
-        )
-        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
-        return ("seed", "ended", "loss", "accuracy (95 %)", "samples a second (95 %)"), rows
 
 
 def format_points(difference: float) -> str:

@@ -151,7 +151,6 @@ CALLS: dict[str, Any] = {
     "training.fit": of("digits-mlp", steps=0),
     "training.hidden_waits": of(_nothing, device="cpu"),
     "training.model_pipeline": of(0.01, 0.01),
-    "training.over_seeds": of("digits-mlp", -1),
     "training.recorded_ladder": of(H200),
     "training.replay": of(TIMELINE),
     "training.task": of("digits-mlp"),

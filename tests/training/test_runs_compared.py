@@ -1,7 +1,5 @@
 """Runs beside each other: accuracy, seeds, the ladder, two scripts; the tasks."""
 
-import itertools
-import signal
 import threading
 from typing import Any
 
@@ -86,20 +84,6 @@ def test_the_interval_over_seeds_and_items_covers_both(approved: Any) -> None:
     assert held[1] < 0.85 * 300
     perfect = training.evaluate_models([Says([1] * 500)] * 3, asked(500))
     assert f"{found!r}\n{np.round(found.seeds_interval, 4)}\n{perfect!r}\n" == approved
-
-
-def test_over_seeds_is_fit_seed_by_seed_and_keeps_what_was_reached() -> None:
-    """Progress is that of all; a stop or a real interrupt in the second run keeps two."""
-    seen, options = [], {"steps": 2, "device": "cpu"}
-    found = training.over_seeds("digits-mlp", [3, 5], progress=lambda *t: seen.append(t), **options)
-    alone = [training.fit("digits-mlp", seed=seed, **options) for seed in (3, 5)]
-    assert [run.losses.tolist() for run in found.runs] == [run.losses.tolist() for run in alone]
-    assert found.accuracy.mean == pytest.approx(np.mean([run.accuracy.ratio for run in alone]))
-    assert [fraction for fraction, _ in seen] == [0.25, 0.5, 0.75, 1.0]
-    for end in (lambda: True, lambda: signal.raise_signal(signal.SIGINT)):
-        asked_fourth = (k == 3 and bool(end()) for k in itertools.count())
-        ended = training.over_seeds("digits-mlp", 4, stop=asked_fourth.__next__, **options)
-        assert (ended.seeds, [note.code for note in ended.notes]) == ((0, 1), ["stopped"])
 
 
 # -- the tasks -------------------------------------------------------------------------------------

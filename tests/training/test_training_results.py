@@ -67,15 +67,14 @@ def ladder(*verdicts: str | None, overstated: Gain | None = None) -> Any:
 
 
 def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
-    """A run whole, scaled and bare; over seeds; what was not reached is none."""
+    """A run whole, scaled and bare; an accuracy over seeds; what was not reached is none."""
     scaled = replace(RUN, options=replace(OPTIONS, loss_scale="dynamic"))
     bare = replace(
         RUN, losses=np.array([]), accuracy=None, samples_per_second=None, peak_bytes=None,
         ended="stopped",
     )  # fmt: skip
-    seeds = training.SeedsResult("digits-mlp", (3, 5), (RUN, bare), SEEDS, NOTES, HERE)
     single = replace(SEEDS, accuracies=(RIGHT,), seeds_interval=None)
-    assert told(RUN, scaled, bare, seeds, single, RIGHT) == approved
+    assert told(RUN, scaled, bare, SEEDS, single, RIGHT) == approved
 
 
 @pytest.mark.parametrize(
@@ -208,8 +207,6 @@ EDGES = [
         {"batch_size": 1025}, {"workers": 33}, {"image_size": 7}, {"seed": 2**31 + 1},
         {"step_seconds": -0.1},
     )],
-    *[(training.over_seeds, FIT, {"seeds": seeds}) for seeds in (0, 1001, [1, 1], [-1], [])],
-    (training.over_seeds, FIT, {"model": len}), (training.over_seeds, FIT, {"sed": 3}),
     (training.evaluate_models, ([], "digits-mlp"), {}), (training.evaluate, (5, "digits-mlp"), {}),
     (training.evaluate, (networks.mlp(3, 8), "digits-mlp"), {}), (training.techniques, ("x",), {}),
     (training.Technique, ("", "b"), {}), (training.Technique, ("a", "b"), {"model": 5}),
