@@ -18,7 +18,7 @@ from gpulab import _interrupts, _validate, devices
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
-from gpulab.memory.tracker import StorageTracker
+from gpulab.memory.tracker import StorageTracker, tensors_in
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
 from gpulab.training import backend_switches
@@ -128,23 +128,13 @@ class Meter:
     @contextlib.contextmanager
     def following(self, model: Any, optimizer: Any, batch: Any) -> Iterator[None]:
         """Follow the memory of the step in the block, by who holds it."""
-        if self.is_opaque:
-            with self._asking_the_allocator():
-                yield
-            return
         tracker = StorageTracker(self.device.torch_type)
         tracker.watch_modules([model])
-        for state in optimizer.state.values():
-            for value in state.values():
-                if hasattr(value, "untyped_storage"):
-                    tracker.watch(value, "optimizer")
+        for value in tensors_in(list(optimizer.state.values())):
+            tracker.watch(value, "optimizer")
         tracker.watch_inputs(batch)
-        tracker.begin_step()
-        try:
-            with optimizer_seen(tracker), tracker:
-                yield
-        finally:
-            tracker.close()
+        with contextlib.closing(tracker), optimizer_seen(tracker), tracker:
+            yield
         tracker.classify()
         event, self.peak_bytes = tracker.peak()
         alive = tracker.alive_at(event)
@@ -153,24 +143,11 @@ class Meter:
             for category in CATEGORIES
         }
 
-    @contextlib.contextmanager
-    def _asking_the_allocator(self) -> Iterator[None]:
-        """Take the peak from CUDA's allocator, which knows it; a CPU's does not."""
-        if self.device.torch_type != "cuda":
-            yield
-            return
-        torch.cuda.reset_peak_memory_stats(self.device.index)
-        yield
-        torch.cuda.synchronize(self.device.index)
-        self.peak_bytes = torch.cuda.max_memory_allocated(self.device.index)
-
     def notes(self, has_interval: bool, reason: str | None) -> list[Note]:
         """Return what is not known of speed and memory."""
-        known = self.peak_bytes is not None
-        whole = "the peak is that of the whole process" if known else "its peak is not known"
         sentence = (
-            f"a compiled step has no operators to follow, so {whole}, and its memory is not split "
-            "into categories."
+            "a compiled step has no operators to follow, so its peak is not known, and its memory "
+            "is not split into categories."
         )
         notes = [] if has_interval or reason is None else [Note("no-interval", reason)]
         return notes + ([Note("skipped", sentence)] if self.is_opaque else [])
@@ -237,11 +214,10 @@ class Run:
                 f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
                 "task.make_model(seed)."
             )
-        settled = settle(self.task, device, options)
-        self.options, self.device, _, self.notes = settled
+        self.options, self.device, make, self.notes = settle(self.task, device, options)
         self._own_optimizer = callable(options.get("optimizer"))
         self.model = self.task.make_model(self.options.seed) if model is None else model
-        self._step = Step(self.task, settled, self.model)
+        self._step = Step(self.task, self.model, self.options, self.device, make, self.notes)
         self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
         self.losses: list[float] = []
         self._generators = backend_switches.Generators(self.options.seed, self.device)
@@ -329,7 +305,7 @@ class Run:
         self._stretches += counts
         if first and self.options.compile and not self._step.is_compiled:
             self.options = dataclasses.replace(self.options, compile=False)
-            self.meter.is_opaque, self.meter.peak_bytes = False, None
+            self.meter.is_opaque = False
         if self._graph is not None and self._graph.has_failed:
             self.options = dataclasses.replace(self.options, cuda_graph=False)
 
@@ -356,7 +332,7 @@ class Run:
                 batch = step.to_device(batch)
                 self.meter.mark("copy")
             following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if followed:
+            if followed and not self.meter.is_opaque:
                 following = self.meter.following(self.model, step.optimizer, batch)
             with following:
                 return (self._graph or step).run(batch, self.meter.mark)

@@ -22,8 +22,7 @@ import torch
 
 from gpulab import _files, _validate, devices, timing
 from gpulab.errors import InputError, message_of, shown
-from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.evidence import Evidence, Note
 from gpulab.timing.comparing import compare_within
 from gpulab.timing.sampling import Limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
@@ -343,7 +342,7 @@ def _counting(model: Any) -> Iterator[list[int]]:
         inner.__class__ = kind
 
 
-def speedup_report(path: Any, *results: Result) -> Path:
+def speedup_report(path: Any, *results: LadderResult | ScriptsResult) -> Path:
     """Write one page, whole or not at all: the machine, every technique with its interval, and the
     accuracy before and after.
 
@@ -376,7 +375,7 @@ def speedup_report(path: Any, *results: Result) -> Path:
             f"speedup_report: {shown(wrong[0]) if wrong else 'no result'} was given; expected what "
             "gl.training.ladder or gl.training.compare_scripts returned. Pass one or both."
         )
-    machine: Environment = results[0].environment  # type: ignore[attr-defined]
+    machine = results[0].environment
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     driver = f", driver {machine.driver}" if machine.driver else ""
     parts = [
@@ -385,7 +384,13 @@ def speedup_report(path: Any, *results: Result) -> Path:
         _READING,
     ]
     for result in results:
-        parts += _of_ladder(result) if isinstance(result, LadderResult) else _of_scripts(result)  # type: ignore[arg-type]
+        what = (
+            "Techniques, one by one"
+            if isinstance(result, LadderResult)
+            else " and ".join(result.names)
+        )
+        heading = f"## {what} ({result.task})"
+        parts += [heading, result.sentence, _table(*result.table()), f"> {result.caption()}"]
     where = _validate.expanded("speedup_report", path)
     try:
         _files.write_atomically(where, ("\n\n".join(parts) + "\n").encode())
@@ -395,36 +400,6 @@ def speedup_report(path: Any, *results: Result) -> Path:
             "expected a place for it. Pass another."
         ) from error
     return where
-
-
-def _of_ladder(result: LadderResult) -> list[str]:
-    headers, rows = result.table()
-    here = [row for row in rows if not row[0].startswith("left out")]
-    trained = f"Each form learned from {result.samples:,} samples under {len(result.seeds)} seeds."
-    untrained = "No form was trained to the end, so there is no accuracy."
-    lacking = [
-        "## Not on this device",
-        _table(*result.left_out_table()),
-        *(f"> {each.sentence}" for each in result.recorded_evidence),
-    ]
-    return [
-        f"## Techniques, one by one ({result.task})",
-        result.sentence,
-        _table(headers, here),
-        f"> {result.evidence.sentence}",
-        f"> {result.product_evidence.sentence}",
-        trained if result.seeds else untrained,
-        *(lacking if result.left_out else []),
-    ]
-
-
-def _of_scripts(result: ScriptsResult) -> list[str]:
-    return [
-        f"## {result.names[0]} and {result.names[1]} ({result.task})",
-        result.sentence,
-        _table(*result.table()),
-        f"> {result.evidence.sentence}",
-    ]
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -88,17 +88,11 @@ _RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
 }
 
 
-class Settled(NamedTuple):
-    """Options that this device can follow, with a note on each that it cannot."""
-
-    options: Options
-    device: devices.Device
-    make_optimizer: Callable[[Any], Any]
-    notes: list[Note]
-
-
-def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
-    """Return the options that a run will follow, of those that were asked for.
+def settle(
+    job: Task, device: Any, asked: Mapping[str, Any]
+) -> tuple[Options, devices.Device, Callable[[Any], Any], list[Note]]:
+    """Return the options that a run will follow of those that were asked for, the device, the
+    function that makes the optimizer, and a note on each option that the device cannot follow.
 
     Raises
     ------
@@ -140,7 +134,7 @@ def settle(job: Task, device: Any, asked: Mapping[str, Any]) -> Settled:
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
     notes = _without_what_is_missing(values, where, job)
     values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
-    return Settled(Options(**values), where, make, notes)
+    return Options(**values), where, make, notes
 
 
 def _scale(scale: Any, precision: str) -> str | float | None:
@@ -279,9 +273,17 @@ class Step:
         A fixed loss scale; 1 where there is none.
     """
 
-    def __init__(self, job: Task, settled: Settled, model: Any) -> None:
-        self.job, self.model, self.notes = job, model, settled.notes
-        self.options, self.device = settled.options, settled.device
+    def __init__(
+        self,
+        job: Task,
+        model: Any,
+        options: Options,
+        device: devices.Device,
+        make_optimizer: Callable[[Any], Any],
+        notes: list[Note],
+    ) -> None:
+        self.job, self.model, self.notes = job, model, notes
+        self.options, self.device = options, device
         autocast, half = PRECISIONS[self.options.precision]
         self.autocast_dtype = getattr(torch, autocast) if autocast else None
         self.dtype = getattr(torch, half) if half else None
@@ -293,7 +295,7 @@ class Step:
                 "fit: the model has no parameter that requires a gradient; expected at least one. "
                 "Unfreeze a layer."
             )
-        self.optimizer = _made(settled.make_optimizer, self.parameters)
+        self.optimizer = _made(make_optimizer, self.parameters)
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
         self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None

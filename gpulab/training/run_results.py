@@ -594,23 +594,9 @@ class LadderResult(Result):
             "accuracy",
         ), rows
 
-    def left_out_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the techniques left out, with their gains on recorded machines."""
-        rows: list[tuple[str, ...]] = []
-        for one in self.left_out:
-            first = (one.title, one.reason, str(one.alone or ""))
-            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded]
-            rows += [
-                (*(first if number == 0 else ("", "", "")), *case)
-                for number, case in enumerate(cases or [("not recorded yet", "")])
-            ]
-        return (
-            "not in the ladder",
-            "reason",
-            "alone, here",
-            "RECORDED elsewhere",
-            "gain",
-        ), rows or [("nothing", "", "", "", "")]
+    def caption(self) -> str:
+        """Return the evidence of what was measured, and that of the product."""
+        return f"{self.evidence.sentence} · the product: {self.product_evidence.sentence}"
 
 
 def _rate(form: LadderForm) -> str:

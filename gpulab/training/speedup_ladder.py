@@ -345,8 +345,6 @@ _MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
 # not for this device, and with it inside no combination would say anything of the others. (bfloat16
 # without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
-# whose best says how long one takes: a single one may have been held up by another program
-_FEWEST_STEPS = 3
 
 # What the script's models answered, by task, device and options: the same seed and options give the
 # same model, bit for bit, so that a second ladder of one session need not train the slowest form
@@ -511,18 +509,12 @@ class _Climb:
     def _words(self, names: Names) -> str:
         return " + ".join(self.known[name].title for name in names) or "the script"
 
-    def _form(self, names: Names, beside: Run | None = None) -> Run:
-        """Return the run of a form, warmed up; the same one each time. One that is hopeless beside
-        another warms up no longer.
-        """
+    def _form(self, names: Names) -> Run:
+        """Return the run of a form, warmed up; the same one each time."""
         if names not in self.runs:
             run = self.runs[names] = self._run(names, steps=_ENDLESS)
             for _ in range(_WARM_STEPS):
                 run.advance(1)
-                if beside is None or len(run.step_seconds) < _FEWEST_STEPS:
-                    continue
-                if _slower(run, beside) > _SURELY:
-                    break
             self._check_learning(names, run)
         return self.runs[names]
 
@@ -543,10 +535,8 @@ class _Climb:
         if reason is not None:
             return reason
         self.known[technique.name] = technique
-        alone = (technique.name,)
-        before = self._form(below)
-        script = self._form(())
-        run = self._form(alone, script)
+        before, script, alone = self._form(below), self._form(()), (technique.name,)
+        run = self._form(alone)
         missing = _skipped(run)
         if missing and technique.options and not _follows_any(run, technique.options):
             return missing[0]
@@ -554,14 +544,9 @@ class _Climb:
             (alone, script, "Added to the script"),
             ((*below, technique.name), before, f"Added to {self._words(below)}"),
         ):
-            tried = self._form(form, other)
-            known = {*missing, *_skipped(other)}
-            lost = [sentence for sentence in _skipped(tried) if sentence not in known]
-            if lost and not self._follows(form):
-                return f"{words}: {lost[0]}"
-            slower = self._hopeless(tried, other)
-            if slower is not None:
-                self.too_slow += [alone] if _slower(run, script) <= _SURELY else []
+            slower = _times_as_long(self._form(form), other)
+            if slower > _HOPELESS:
+                self.too_slow += [alone] if slower <= _SURELY else []
                 return (
                     f"{words}, a sample took {slower:.3g} times as long in the first steps: "
                     "combinations with it would show nothing about the other techniques. (If the "
@@ -569,30 +554,6 @@ class _Climb:
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
-
-    def _follows(self, names: Names) -> bool:
-        """Return whether a form does something of what each of its techniques asks and no later one
-        asks otherwise.
-        """
-        asked: dict[str, dict[str, Any]] = {}
-        last = {option: name for name in names for option in self.known[name].options}
-        for option, name in last.items():
-            asked.setdefault(name, {})[option] = self.known[name].options[option]
-        return all(_follows_any(self.runs[names], options) for options in asked.values())
-
-    def _hopeless(self, run: Run, other: Run) -> float | None:
-        """Return how many times as long a run takes where that is too slow; by steps in turns,
-        since another program may have held it up.
-        """
-        slower = _slower(run, other)
-        steps = _WARM_STEPS if slower > _HOPELESS else 0
-        for taken in range(1, steps + 1):
-            for one in (other, run) if taken % 2 else (run, other):  # neither always second
-                one.advance(1)
-            slower = _slower(run, other, taken)
-            if taken >= _FEWEST_STEPS and slower > _SURELY:
-                break
-        return slower if slower > _HOPELESS else None
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -722,7 +683,7 @@ class _Climb:
             )
         here = [self.known[name] for name in names]
         rungs = [names[: k + 1] for k in range(len(names))]
-        without = [self._all_but(name, names) for name in names]
+        without = [tuple(other for other in names if other != name) for name in names]
         singles = [(name,) for name in names]
         forms = list(dict.fromkeys([(), *rungs, *singles, *without, *self.too_slow]))
         for form in forms:
@@ -785,23 +746,6 @@ class _Climb:
             environment=devices.environment(self.where),
         )
 
-    def _all_but(self, name: str, names: Names) -> Names:
-        """Return all techniques but one; all of them where a later one sets all that it sets, with
-        a note: no form is timed against itself.
-        """
-        mine = self.known[name]
-        if mine.options and mine.model is None:
-            for other in names[names.index(name) + 1 :]:
-                later = self.known[other]
-                if set(mine.options) <= set(later.options):
-                    sentence = (
-                        f"{mine.title}: {later.title} replaces it, so that leaving it out changes "
-                        "nothing at the end."
-                    )
-                    self.notes.append(Note("skipped", sentence))
-                    return names
-        return tuple(other for other in names if other != name)
-
     def _described(self, names: Names) -> LadderForm:
         """Return how fast a form is, and what its steps take."""
         run, seconds = self.runs[names], np.array(self.seconds[names])
@@ -833,12 +777,20 @@ def _follows_any(run: Run, options: Mapping[str, Any]) -> bool:
     )
 
 
-def _slower(run: Run, other: Run, last: int = 0) -> float:
-    """Return how many times as long a sample takes in one run, at the best of the steps that only
-    trained, or of the last of them.
+def _times_as_long(run: Run, other: Run) -> float:
+    """Return how many times as long a sample takes in one run, at the best of its steps; where that
+    is much, of steps in turns, since another program may have held it up.
     """
-    mine, its = (min(one.step_seconds[-last:]) / one.options.batch_size for one in (run, other))
-    return mine / its
+
+    def ratio(last: int) -> float:
+        mine, its = (min(one.step_seconds[-last:]) / one.options.batch_size for one in (run, other))
+        return mine / its
+
+    if ratio(0) <= _HOPELESS:
+        return ratio(0)
+    for one in (other, run) * _WARM_STEPS:
+        one.advance(1)
+    return ratio(_WARM_STEPS)
 
 
 def _is_same_training(one: Run, other: Run) -> bool:
