@@ -143,15 +143,6 @@ class Meter:
             for category in CATEGORIES
         }
 
-    def notes(self, has_interval: bool, reason: str | None) -> list[Note]:
-        """Return what is not known of speed and memory."""
-        sentence = (
-            "a compiled step has no operators to follow, so its peak is not known, and its memory "
-            "is not split into categories."
-        )
-        notes = [] if has_interval or reason is None else [Note("no-interval", reason)]
-        return notes + ([Note("skipped", sentence)] if self.is_opaque else [])
-
 
 class Run:
     """One training run, advanced by as many steps at a time as the caller likes.
@@ -178,8 +169,6 @@ class Run:
     losses : list of float
         One a step.
     notes : list of Note
-    answers : Answers or None
-        The model's answers when it was last tested.
     parts_every : int
         On an accelerator, one of this many calls of ``advance`` is timed part by part, which slows
         it; 0 for none.
@@ -222,7 +211,6 @@ class Run:
         self.losses: list[float] = []
         self._generators = backend_switches.Generators(self.options.seed, self.device)
         self.meter = Meter(read_clock, self.device, is_opaque=self.options.compile)
-        self.answers: Answers | None = None
         self._feed: Generator[Batch, None, None] | None = None
         self.first_bad_step: int | None = None
         self.parts_every = _PARTED_EVERY
@@ -237,12 +225,6 @@ class Run:
     def step_seconds(self) -> tuple[float, ...]:
         """Seconds of each step without other measurements, until now, in the order taken."""
         return tuple(self.meter.step_seconds)
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps that dynamic loss scaling skipped; reading it waits for the device."""
-        scaler = self._step.scaler
-        return 0 if scaler is None else scaler.skipped_steps
 
     def advance(self, steps: int = 1) -> list[float]:
         """Take this many steps (fewer if the run ends before), wait for the device, and return
@@ -358,19 +340,14 @@ class Run:
         in.
         """
         with backend_switches.switches(self.options.precision, self.device):
-            self.answers = answers_of(self.model, self.task)
-        return self.answers
-
-    def evaluate(self) -> Accuracy:
-        """Return the accuracy on the test now."""
-        return self.test().accuracy()
+            return answers_of(self.model, self.task)
 
     def _tested(self, notes: list[Note]) -> Accuracy | None:
         """Return the accuracy; a test that fails costs the test, never the run."""
         if not self.losses:
             return None
         try:
-            return self.evaluate()
+            return self.test().accuracy()
         except GpulabError as error:
             notes.append(Note("skipped", f"there is no accuracy: {error}"))
             return None
@@ -396,7 +373,14 @@ class Run:
                 rising = rising_note(o, self.losses, guessing, self._own_optimizer)
                 notes += [] if rising is None else [rising]
         rate, span, reason = self.meter.rate(o.batch_size)
-        notes += self.meter.notes(span is not None, reason)
+        if span is None and reason is not None:
+            notes.append(Note("no-interval", reason))
+        if self.meter.is_opaque:
+            sentence = (
+                "a compiled step has no operators to follow, so its peak is not known, and its "
+                "memory is not split into categories."
+            )
+            notes.append(Note("skipped", sentence))
         if cut is not None:
             sentence = (
                 f"the run was {cut} after {len(self.losses)} of {o.steps} steps; the result covers "
@@ -420,7 +404,7 @@ class Run:
             phase_seconds=self.meter.phase_seconds,
             peak_bytes=self.meter.peak_bytes,
             peak_by_category=self.meter.by_category,
-            skipped_steps=self.skipped_steps,
+            skipped_steps=0 if scaler is None else scaler.skipped_steps,
             final_scale=fixed if scaler is None else float(scaler.get_scale()),
             total_seconds=self.meter.total_seconds,
             notes=tuple(notes),

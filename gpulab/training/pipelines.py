@@ -797,13 +797,16 @@ class ModelledAccelerator:
         ]
 
 
+_event: Any = partial(torch.cuda.Event, enable_timing=True)
+
+
 class LiveAccelerator:
     """A CUDA device that trains a small convolutional network, with its events as the clock."""
 
     def __init__(self, device: devices.Device, batch_size: int, size: int, *, pinned: bool) -> None:
         self.device, self.pinned, self.name = device, pinned, device.name
         self.evidence = Evidence.measured(device.name)
-        self._cuda: Any = torch.cuda
+        self.wait = device.synchronize
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
             self._model = networks.cnn(channels=3, classes=CLASSES, width=64, stages=3).to(
@@ -816,13 +819,10 @@ class LiveAccelerator:
             self._train(example, labels)
         self._marks: list[tuple[Any, Any, Any]] = []
         device.synchronize()
-        self._begin, self._begin_host = self._event(), time.perf_counter()
+        self._begin, self._begin_host = _event(), time.perf_counter()
         with backend_switches.current(device):
             self._begin.record()
         device.synchronize()
-
-    def _event(self) -> Any:
-        return self._cuda.Event(enable_timing=True)
 
     def _train(self, images: Any, labels: Any) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -832,7 +832,7 @@ class LiveAccelerator:
     def step(self, batch: Any) -> None:
         """Copy and queue the step."""
         with backend_switches.current(self.device):
-            start, copied, end = (self._event() for _ in range(3))
+            start, copied, end = (_event() for _ in range(3))
             start.record()
             images, labels = (
                 x.to(str(self.device), non_blocking=self.pinned)
@@ -843,13 +843,9 @@ class LiveAccelerator:
             end.record()
         self._marks.append((start, copied, end))
 
-    def wait(self) -> None:
-        """Wait for the device."""
-        self.device.synchronize()
-
     def spans(self, begin: float) -> list[StepSpan]:
         """Return what the events say."""
-        self.device.synchronize()
+        self.wait()
         offset, made = self._begin_host - begin, []
         for step, marks in enumerate(self._marks):
             start, copied, end = (

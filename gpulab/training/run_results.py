@@ -445,14 +445,14 @@ class LeftOut(NamedTuple):
         Over the beginner's script, where it runs here but would slow every combination; None where
         it was not run.
     recorded : tuple of (str, str, Gain)
-        Machine, case, and the gain there; empty where nothing is recorded yet.
+        In earlier files: machine, case, and the gain there.
     """
 
     name: str
     title: str
     reason: str
     alone: Gain | None
-    recorded: tuple[tuple[str, str, Gain], ...]
+    recorded: tuple[tuple[str, str, Gain], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -482,7 +482,7 @@ class LadderResult(Result):
         The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut
     recorded_evidence : tuple of Evidence
-        Of the recorded machines that have gains of techniques left out here.
+        In earlier files: of the machines that recorded gains of techniques left out here.
     turns : int
         Number of turns of each form.
     notes : tuple of Note

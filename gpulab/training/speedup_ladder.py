@@ -1,7 +1,7 @@
-"""The speed-up ladder: its techniques, what was recorded of them, and the ladder measured here.
+"""The speed-up ladder: its techniques, the ladder that a machine recorded, and the one measured
+here.
 
-Each technique is a few options of ``training.fit``; nothing is implemented a second time here. The
-recorded gains are those of a recorded ladder if there is one, else of single steps.
+Each technique is a few options of ``training.fit``; nothing is implemented a second time here.
 
 Measured are the techniques alone, cumulatively, all together, and all but one. All forms take
 turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and has
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _validate, devices, networks, recordings
+from gpulab import _validate, devices, networks
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
@@ -166,53 +166,8 @@ def techniques(*names: str) -> tuple[Technique, ...]:
     return tuple(known[name] for name in names) if names else _ALL
 
 
-_EXPERIMENT = "training"
-_USUAL = {"precision": "float32", "means": "plain"}
-
 EXPERIMENT = "speed-up ladder"
 SCRIPT, ALONE, UP_TO, WITHOUT = "the script", "alone", "with all before it", "all but it"
-# Technique -> what of the experiment "training" is set over what, where no ladder was recorded.
-_STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "tf32": ({}, {"precision": "tf32"}),
-    "mixed": ({}, {"precision": "bfloat16"}),
-    "layout": ({}, {"means": "channels_last"}),
-    "fused": ({"means": "not fused"}, {"means": "fused"}),
-    "compile": ({}, {"means": "compile"}),
-    "graph": ({}, {"means": "graph"}),
-    "prefetch": ({}, {"means": "prefetch"}),
-}
-Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
-
-
-def recorded_gains(name: str) -> list[Found]:
-    """Return what recorded accelerators say of a technique, a row a machine and case; empty where
-    nothing is recorded yet.
-    """
-    return [
-        (machine, case, gain, recording.evidence())
-        for machine, recording in recordings.of_accelerators().items()
-        for case, gain in gains_of(name, recording)
-    ]
-
-
-def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
-    """Return what one recording says of a technique by itself."""
-    own, titles = recorded_ladder(recording), {one.name: one.title for one in techniques()}
-    alone, _, _ = own.rows.get(titles.get(name, ""), (None, None, None))
-    if alone is not None:
-        return [(f"alone, {own.model}", alone)]
-    if name not in _STEPS:
-        return []
-    first, second = ({**_USUAL, **way} for way in _STEPS[name])
-    pairs = [
-        (entry, recording.find(_EXPERIMENT, **{**entry.params, **second}))
-        for entry in recording.select(_EXPERIMENT, **first)
-    ]
-    return [
-        (f"a step of the {one.params['model']}", Gain(*one.timing.over(other.timing)))
-        for one, other in pairs
-        if other is not None and one.timing and other.timing
-    ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -403,8 +358,7 @@ def ladder(
     Returns
     -------
     LadderResult
-        Evidence MEASURED. Techniques that the device lacks are left out, with the reason and the
-        gains of recorded machines.
+        Evidence MEASURED. Techniques that the device lacks are left out, with the reason.
 
     Raises
     ------
@@ -702,7 +656,6 @@ class _Climb:
             few = f"{plural(taken, 'turn')} {'are' if taken != 1 else 'is'} too few for an interval"
             sentence = f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24."
             self.notes.append(Note("no-interval", sentence))
-        recorded = {one.name: recorded_gains(one.name) for one, _ in out}
         return LadderResult(
             task=self.job.name,
             device=str(self.where),
@@ -733,13 +686,10 @@ class _Climb:
                     one.title,
                     reason,
                     self._gain((one.name,)) if (one.name,) in self.too_slow else None,
-                    tuple((machine, case, gain) for machine, case, gain, _ in recorded[one.name]),
                 )
                 for one, reason in out
             ),
-            recorded_evidence=tuple(
-                {e.sentence: e for gains in recorded.values() for *_, e in gains}.values()
-            ),
+            recorded_evidence=(),
             turns=taken,
             notes=tuple(self.notes),
             evidence=Evidence.measured(self.where.name, samples=taken),

@@ -20,12 +20,6 @@ from gpulab.errors import InputError, shown
 _MOST_NAMED = 40  # options that an error names; of more, the first ones and the last
 
 
-class GoneError(InputError):
-    """The chosen option does not exist any more: the options changed before the kernel received the
-    choice.
-    """
-
-
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """The base class of all controls.
@@ -133,21 +127,11 @@ class _Options(Control):
         return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
-        """Return the option that the panel sent as index and text; the text decides.
-
-        Raises
-        ------
-        GoneError
-            If there is no option with that text any more.
+        """Return the option that the panel sent as index and text; the text decides, since the
+        options may have changed before the kernel received it.
         """
-        text = raw.get("text") if isinstance(raw, Mapping) else None
-        for option, known in pairs(self.options):
-            if known == text:
-                return option
-        raise GoneError(
-            f"{self.label}: {shown(text)} is not an option any more; expected one of "
-            f"{self._texts()}. Choose again."
-        )
+        sent = raw if isinstance(raw, Mapping) else {}
+        return _Options.check(self, str(sent.get("text", "")))
 
     def raw(self, value: Any) -> int:
         """Return the option's index."""

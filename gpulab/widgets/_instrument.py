@@ -62,7 +62,6 @@ from gpulab.results import folded
 from gpulab.widgets._controls import (
     Choice,
     Control,
-    GoneError,
     Number,
     Several,
     Slider,
@@ -279,7 +278,6 @@ class ControlsPanel(Panel):
     actions: traitlets.List[Any] = traitlets.List().tag(sync=True)
     first = traitlets.Unicode().tag(sync=True)  # the action whose button stands out
     state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
-    action = traitlets.Unicode().tag(sync=True)  # the action that runs
     fraction = traitlets.Float(0.0).tag(sync=True)
     progress = traitlets.Unicode().tag(sync=True)
     # how many pieces of work are over: so that a second end differs from the first
@@ -634,11 +632,11 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Set controls from a message's (name, raw value, number), in the controls' own order;
         leave out what was overtaken.
 
-        Return False, and say so, where a choice is not there any more. Its field then shows the
-        value that the control has, so unlike other values that are refused it need not be
-        corrected; but what came with it must not be run with another value than was on the screen.
+        Return False, and say so, where a value is refused: what came with it must not be run with
+        another one than was on the screen. A number stays in its field until it is corrected; a
+        choice that does not exist any more is replaced by the one that the control has.
         """
-        view, order, gone = content.get("view"), list(self.controls), []
+        view, order, fits = content.get("view"), list(self.controls), True
         for name, raw, seq in sorted(values, key=lambda value: order.index(value[0])):
             newest = self._taken.get((view, name), 0)
             if seq < newest:
@@ -647,24 +645,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             # a button also brings what was refused when it came by itself
             try:
                 value = self.controls[name].read(raw)
-            except GoneError as error:
-                gone.append(str(error))
             except InputError as error:
-                self._panel.write(error=str(error), error_control=name)
+                fits, is_choice = False, hasattr(self.controls[name], "options")
+                self._panel.write(error=str(error), error_control="" if is_choice else name)
             else:
                 if seq > newest:
-                    self._apply({name: value})
-        if gone:
-            refused = self._refused
-            self._panel.write(
-                error=" ".join([*gone, self._panel.error] if refused else gone),
-                error_control=refused,
-            )
-        return not gone
-
-    def _apply(self, values: Values) -> None:
-        """Set controls without waiting for anything: a message is under the lock."""
-        self.set(**values)
+                    self.set(**{name: value})
+        return fits
 
     def _start(self, action: Action) -> None:
         # a value that was refused is still in its field: say so again rather than run with another
@@ -674,7 +661,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         before = dict(self.results), dict(self._made), self.latest
         self._panel.write(
             state="running",
-            action=action.name,
             fraction=0.0,
             progress=f"{action.label}: starting",
             error="",
@@ -730,7 +716,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 fraction=0.0,
                 progress=progress,
                 state="idle",
-                action="",
                 ended=self._panel.ended + 1,
             )
 

@@ -286,7 +286,7 @@ function render({ model, el }) {
     "change:spec": drawFields, "change:values": drawValues, "change:actions": drawButtons, "change:first": drawFirst, "change:error": drawError, "change:error_control": drawError,
     "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage, ...kernel.reactions,
   };
-  for (const name of ["state", "action", "fraction", "progress", "ended"]) listeners[`change:${name}`] = drawState;
+  for (const name of ["state", "fraction", "progress", "ended"]) listeners[`change:${name}`] = drawState;
   const end = listen(model, listeners);
 
   showHelp("");

@@ -12,7 +12,7 @@ import pathlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import traitlets
@@ -421,7 +421,6 @@ def _word_in_words(word: int, size: int) -> str:
 # The instrument.
 
 _OWN = "own"
-_RUNS = ("kernel", "block_number")  # the controls that begin another run
 _COLORS = {
     "lane": palette.BLUISH_GREEN,
     "touched": palette.SKY_BLUE,
@@ -513,13 +512,10 @@ class SimtMicroscope(FollowingInstrument):
         self._microscope = MicroscopePanel()
         self._microscope.on_msg(self._on_message)
         self._again: object = None  # another one with each wish to run the same thing once more
-        step = values.pop("step", None)
         super().__init__(**values)
         self._microscope.open_now()
         self.children = (self._panel, self._microscope, self._results)
         self.run_if_wanted()
-        if step is not None:
-            self.set(step=step)
 
     # Controls.
 
@@ -536,7 +532,6 @@ class SimtMicroscope(FollowingInstrument):
         )
         blocks = self.launch.blocks - 1
         threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
-        steps = len(self._walk.steps[self._shown_warp]) if self._walk is not None else 0
         return [
             Choice(
                 name="kernel",
@@ -569,7 +564,7 @@ class SimtMicroscope(FollowingInstrument):
                 label="Step",
                 default=1,
                 minimum=1,
-                maximum=max(steps, 1),
+                maximum=2**31,  # beyond the last one that is shown
                 integer=True,
                 shows_only=True,
                 in_panel=False,  # it has its own slider below
@@ -577,12 +572,16 @@ class SimtMicroscope(FollowingInstrument):
         ]
 
     def changed(self, name: str) -> None:
-        """Adjust the block and the warp to another kernel, and the step to another warp."""
+        """Adjust the block and the warp to another kernel, and the step to another warp: it stays
+        at the same moment of the block, at the warp's first step that is not before it.
+        """
         if name == "kernel":
             self.rebuild("block_number", "warp")
-            self.values["step"] = 1
-        elif name == "warp":
-            self._follow_warp()
+            self.values["step"], self._place = 1, None
+        elif name == "warp" and self._walk is not None and self._place is not None:
+            steps = self._walk.steps[self._shown_warp]
+            place = int(np.searchsorted(steps, self._place))
+            self.values["step"] = max(1, min(place + 1, len(steps)))
 
     @property
     def _shown_warp(self) -> int:
@@ -590,16 +589,6 @@ class SimtMicroscope(FollowingInstrument):
         controls stand over the old result.
         """
         return min(int(self.values["warp"]), len(self.results["run"].steps) - 1)
-
-    def _follow_warp(self) -> None:
-        """Stay at the same moment of the block: the new warp's first step that is not before it."""
-        place = self._place
-        self.rebuild("step")
-        if self._walk is None or place is None:
-            return
-        steps = self._walk.steps[self._shown_warp]
-        if len(steps):
-            self.values["step"] = min(int(np.searchsorted(steps, place)), len(steps) - 1) + 1
 
     # What is driven from Python.
 
@@ -649,18 +638,6 @@ class SimtMicroscope(FollowingInstrument):
         return list(EXAMPLES)
 
     # Runs begin by themselves: at the start, and when another kernel or block is chosen.
-
-    def set(self, **values: Any) -> None:
-        """Set controls by name, as the mouse would; another kernel or block is run at once."""
-        if "step" in values or "warp" in values:
-            # they are those of the new run
-            if first := {name: values.pop(name) for name in _RUNS if name in values}:
-                self.set(**first)
-            self.wait()
-        self._apply(values)
-
-    def _apply(self, values: Values) -> None:
-        super().set(**values)
 
     def run(self, action: str | None = None, wait: bool = False) -> None:
         """Read the kernel again and run it; a run in progress is restarted."""
@@ -723,14 +700,12 @@ class SimtMicroscope(FollowingInstrument):
         label = f"Source of {s.kernel} with its counts"
         self._microscope.write(source=show_source(s), label=label)
         self.rebuild("warp")
-        self.rebuild("step")  # of that warp
 
     def failed(self, action: str) -> None:
         """Remove the old result from the screen: it belongs to another kernel, or to an older
         version of this one.
         """
         self.results.clear()
-        self.rebuild("step")
         self._redraw()
 
     # What is shown.
@@ -761,19 +736,12 @@ class SimtMicroscope(FollowingInstrument):
             None, ("", "count", "meaning"), rows, [s.evidence], (), verdict(s), is_stale=False
         )
 
-    def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
-        """Leave out a step that the browser sent before it heard of a shorter walk: the slider has
-        no field that a refusal could mark.
-        """
-        most = cast("Number", self.controls["step"]).maximum
-        return super()._take(content, [v for v in values if v[0] != "step" or v[1] <= most])
-
     def _handle(self, content: Any) -> None:
         if content.get("do") != "line":
             super()._handle(content)
         elif self._walk is not None:
             line = content.get("line")
-            step = self._walk.next_at(self._shown_warp, self.values["step"], line)
+            step = self._walk.next_at(self._shown_warp, self._microscope.position["step"], line)
             self._take(content, [("step", step, content.get("seq"))] if step else ())
 
     def code_for(self, values: Values) -> str:

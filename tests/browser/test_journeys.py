@@ -204,7 +204,7 @@ def test_what_is_half_typed_or_gone(probe: Tab) -> None:
                 list.selectedIndex = [...list.options].findIndex(option => option.text === text);
                 list.dispatchEvent(new Event('change', { bubbles: true })); } }"""
     )
-    probe.shows("'egg' is not an option any more")
+    probe.shows("'egg' is not among the choices")
     probe.shows("what=gamma dish=soup")
     expect(probe.output().get_by_label("Dish")).to_have_value("soup")
     probe.kernel("probe.set(what='beta', fails=False)")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpulab import recordings, training
+from gpulab import training
 from gpulab.errors import InputError
 from gpulab.training import Data, Gain, Task, Technique
 from made_training import Clock, data_that, optimizer_that
@@ -184,8 +184,8 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
 
 
 @pytest.mark.slow
-def test_accuracy_is_checked_at_equal_samples_and_recordings_speak_for_what_is_missing() -> None:
-    """A rate of nearly zero loses it; reading no loss changes no bit; an H200 ran CUDA graphs."""
+def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() -> None:
+    """A rate of nearly zero loses it; reading no loss changes no bit; a CPU has no CUDA graphs."""
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
     options = {"device": "cpu", "seeds": 2, "samples": 3200, "turns": 1, "clock": Clock()}
     chosen = ("waits", crawl, "batch", "tf32", "autotune", "graph", "ranks")
@@ -194,15 +194,6 @@ def test_accuracy_is_checked_at_equal_samples_and_recordings_speak_for_what_is_m
     assert learned == [(200, True), (200, False), (50, False)]
     assert [one.name for one in found.hurting] == ["crawl"]
     assert [one.name for one in found.left_out] == list(chosen[3:])
-    steps = [
-        recordings.load("nvidia-h200").select("training", precision="float32", means=means)
-        for means in ("plain", "graph")
-    ]
-    ratios = {gain.ratio for machine, _, gain in found.left_out[2].recorded if "h200" in machine}
-    assert ratios == {
-        one.timing.median_seconds / other.timing.median_seconds
-        for one, other in zip(*steps, strict=True)
-    }
 
 
 # -- two scripts -----------------------------------------------------------------------------------

@@ -97,13 +97,17 @@ def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
 
 
 def test_going_to_warps_and_steps(microscope: SimtMicroscope) -> None:
-    """Another warp stays at the moment; what the block has not is refused."""
+    """Another warp stays at the moment; beyond the last step is the last one; what the block has
+    not is refused.
+    """
     microscope.set(step=3)
     before = microscope.position
     microscope.set(warp=1)
     after = microscope.position
     assert (microscope.values["warp"], after["line"]) == (1, before["line"])
-    for bad in ({"step": 0}, {"step": after["steps"] + 1}, {"warp": 2}, {"block_number": 1}):
+    microscope.set(step=after["steps"] + 9)
+    assert microscope.position["step"] == after["steps"]
+    for bad in ({"step": 0}, {"warp": 2}, {"block_number": 1}):
         with pytest.raises(InputError):
             microscope.set(**bad)
 
