@@ -220,9 +220,8 @@ def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str,
 
 def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
     """Return an axis of named rows, the first one on top."""
-    names = list(names)
-    first = {"type": "category", "autorange": "reversed", "showgrid": False}
-    return {**first, **ticks(names, names), **more}
+    order = {"categoryorder": "array", "categoryarray": list(names), "autorange": "reversed"}
+    return {"type": "category", **order, "showgrid": False, **ticks(names, names), **more}
 
 
 def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:

@@ -470,8 +470,9 @@ def overlap(o: Overlap) -> LabFigure:
     pieces = plural(o.chunks, "chunk")
     ideal, serial = format_seconds(o.ideal_seconds), format_seconds(o.serial_seconds)
     end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
-    lanes = ("compute", "copy")  # from the bottom
-    by_lane = {lane: [span for span in o.timeline if span.lane == lane] for lane in reversed(lanes)}
+    by_lane = {
+        lane: [one for one in o.timeline if one.lane == lane] for lane in ("copy", "compute")
+    }
     traces = [
         {
             "y": [lane] * len(spans),
@@ -500,7 +501,7 @@ def overlap(o: Overlap) -> LabFigure:
         height=300,
         above=32,
         xaxis=linear_seconds_axis(end, "time since the start"),
-        yaxis=row_axis(lanes, autorange=True, categoryorder="array", categoryarray=lanes),
+        yaxis=row_axis(list(by_lane)),
         shapes=[{**upright(seconds), "y1": height} for seconds, _, height in marks],
         annotations=[note(text, seconds, height, **place) for seconds, text, height in marks],
         barmode="overlay",

@@ -21,6 +21,7 @@ from gpulab.figures._style import (
     log_axis,
     on_mouse,
     picture,
+    row_axis,
     ticks,
     upright,
 )
@@ -94,7 +95,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         {**_BAR, "width": 0.62},
         height=_MARGIN + _LANE * len(rows),
         xaxis=linear_seconds_axis(end, "time since the start"),
-        yaxis=_lanes_axis(rows),
+        yaxis=row_axis(rows),
         barmode="overlay",
         showlegend=True,
         legend={"traceorder": "normal"},
@@ -126,17 +127,6 @@ def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dic
     }
 
 
-def _lanes_axis(names: Sequence[str]) -> dict[str, Any]:
-    return {
-        "type": "category",
-        **ticks(names, names),
-        "categoryorder": "array",
-        "categoryarray": list(reversed(names)),
-        "showgrid": False,
-        "range": [-0.6, len(names) - 0.4],
-    }
-
-
 def profile(p: Profile) -> LabFigure:
     """Return the first step as recorded by the profiler: your marks, the operators on the host and
     what they call, the kernels on the device.
@@ -164,7 +154,7 @@ def profile(p: Profile) -> LabFigure:
         _BAR,
         height=_MARGIN + _LANE * len(found),
         xaxis=linear_seconds_axis(end - begin, "time since the step began"),
-        yaxis=_lanes_axis(list(found)),
+        yaxis=row_axis(list(found)),
         barmode="overlay",
         showlegend=False,
     )

@@ -299,10 +299,7 @@ class Run:
                 self._feed = feed(
                     self.task.train,
                     order(len(self.task.train), o.batch_size, o.seed, number, o.steps),
-                    batch_size=o.batch_size,
-                    seed=o.seed,
                     loading=o.loading,
-                    workers=o.workers,
                     prefetch=o.prefetch,
                     pinned=o.pinned,
                     to_device=step.to_device,
@@ -310,7 +307,7 @@ class Run:
                 )
             batch = next(self._feed)
             self.meter.mark("data")
-            if o.workers or not o.prefetch:  # else the thread ahead has copied it
+            if not o.prefetch:  # else the thread ahead has copied it
                 batch = step.to_device(batch)
                 self.meter.mark("copy")
             following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -328,8 +325,8 @@ class Run:
             raise explain(doing, error, o) from error
 
     def close(self) -> None:
-        """End the thread or the processes that prepare batches; the run can still be read, and goes
-        on with new ones.
+        """End the thread that prepares batches; the run can still be read, and goes on with a new
+        one.
         """
         if self._feed is not None:
             self._feed.close()
@@ -344,8 +341,6 @@ class Run:
 
     def _tested(self, notes: list[Note]) -> Accuracy | None:
         """Return the accuracy; a test that fails costs the test, never the run."""
-        if not self.losses:
-            return None
         try:
             return self.test().accuracy()
         except GpulabError as error:
@@ -546,11 +541,8 @@ def fit(
     fused : bool or None
         True: the optimizer's fused form; False: separate operators for each parameter; None:
         PyTorch's choice.
-    workers : int
-        Processes that prepare batches; 0 prepares them here.
     prefetch : int
-        Batches prepared ahead: by each worker, or by a thread of this process, which also copies
-        them.
+        Batches that a thread of this process prepares and copies ahead.
     pinned : bool
         Copy from page-locked memory, without waiting.
     cuda_graph : bool

@@ -37,7 +37,6 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
 SCALED = ("float16", "pure-float16")
 LOADINGS = ("items", "batches", "resident")
 MOST_STEPS = 1_000_000
-_MOST_WORKERS = 64
 
 
 # What ``fit`` takes beside the task, the model and the device, and what None or nothing stands for.
@@ -53,7 +52,6 @@ DEFAULTS: Mapping[str, Any] = {
     "compile": False,
     "channels_last": False,
     "fused": None,
-    "workers": 0,
     "prefetch": 0,
     "pinned": False,
     "cuda_graph": False,
@@ -80,7 +78,6 @@ _RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
     "precision": functools.partial(_validate.word, known=PRECISIONS),
     "steps": functools.partial(_validate.whole, low=1, high=MOST_STEPS),
     "learning_rate": functools.partial(_validate.positive, advice="Pass learning_rate=1e-3."),
-    "workers": functools.partial(_validate.whole, low=0, high=_MOST_WORKERS),
     "prefetch": functools.partial(_validate.whole, low=0, high=1000),
     "clip": functools.partial(_validate.positive, advice="Pass clip=1.0."),
     "loading": functools.partial(_validate.word, known=LOADINGS),
@@ -134,7 +131,7 @@ def settle(
     values["loss_scale"] = _scale(values["loss_scale"], values["precision"])
     notes = _without_what_is_missing(values, where, job)
     values["optimizer"], make = _optimizer(values["optimizer"], learning_rate, values, notes)
-    return Options(**values), where, make, notes
+    return Options(workers=0, **values), where, make, notes
 
 
 def _scale(scale: Any, precision: str) -> str | float | None:
@@ -185,12 +182,6 @@ def _without_what_is_missing(
             "dynamic loss scaling reads on the host whether gradients overflowed, which a CUDA "
             "graph cannot do, so each step was launched "
             'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
-        ),
-        (
-            "workers",
-            0,
-            is_resident,
-            "the data is on the device already, so no workers were started.",
         ),
         (
             "pinned",
@@ -503,10 +494,6 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
     if ours is not None:
         return ours
     text = message_of(error)
-    # an error of a worker carries its whole traceback
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if "DataLoader worker" in text and len(lines) > 1:
-        text = f"{message_of(lines[-1], 150)} (in a worker)"
     return InputError(
         f"{doing} raised {type(error).__name__}: {text or 'no message'}; expected a step that "
         "runs. "

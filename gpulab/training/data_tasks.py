@@ -1,21 +1,19 @@
 """The tasks that the later notebooks share: data, model, loss and hyperparameters; what models get
 right on their tests, with intervals over items and over seeds; and batches in the seed's order,
-prepared by this thread, a thread ahead, or worker processes.
+prepared by this thread or a thread ahead.
 
 The data are scikit-learn's digits, a harder variant of them, and this course's own prose. Nothing
 is downloaded. Each set is made once a process and is the same on every machine: splits, shifts and
 noise come from NumPy's generator under a fixed seed, never from the seed of a run.
 
-The three ways to prepare batches give the same ones, so ``workers``, ``prefetch`` and ``pinned``
-change how long a run waits and nothing else.
+Both ways to prepare batches give the same ones, so ``prefetch`` and ``pinned`` change how long a
+run waits and nothing else.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,19 +24,17 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
-from gpulab import _interrupts, _validate, devices, networks
+from gpulab import _validate, devices, networks
 from gpulab.errors import (
     InputError,
-    OutOfMemoryError,
     kind_of,
 )
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
 from gpulab.training.run_results import Accuracy, SeedsAccuracy
-from gpulab.units import format_bytes, plural
+from gpulab.units import plural
 
 # any number does; it must never change, or figures measured before would be of other data
 _SPLIT_SEED = 20_240
@@ -85,10 +81,6 @@ class Data:
         return (
             (inputs.clone(), targets.clone()) if isinstance(indices, slice) else (inputs, targets)
         )
-
-    def __getitems__(self, indices: Any) -> tuple[Any, Any]:
-        """Return a whole batch at once, as PyTorch's DataLoader asks for it."""
-        return self[torch.as_tensor(indices)]
 
     def __repr__(self) -> str:
         return f"<{plural(len(self), 'item')} of shape {tuple(self.inputs.shape[1:])}>"
@@ -585,8 +577,6 @@ def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
 
 Batch = tuple[Any, Any]
 Load = Callable[[np.ndarray], Batch]
-_DEFAULT_AHEAD = 2  # batches a worker prepares ahead where nothing else was asked, as PyTorch does
-_LINUX_SHARED = "/dev/shm"
 
 
 def order(items: int, batch_size: int, seed: int, first: int, last: int) -> Iterator[np.ndarray]:
@@ -609,23 +599,20 @@ def feed(
     data: Data,
     chosen: Iterator[np.ndarray],
     *,
-    batch_size: int,
-    seed: int,
     loading: str,
-    workers: int,
     prefetch: int,
     pinned: bool,
     to_device: Callable[[Batch], Batch],
     device: devices.Device,
 ) -> Generator[Batch, None, None]:
-    """Yield a run's batches; its end, or ``close()``, ends the thread or the processes.
+    """Yield a run's batches; its end, or ``close()``, ends the thread ahead.
 
     Parameters
     ----------
     data : Data
     chosen : iterator of ndarray
         From ``order``.
-    batch_size, seed, loading, workers, prefetch, pinned
+    loading, prefetch, pinned
         As in ``training.fit``.
     to_device : callable
         Copies a batch to the device; called by the thread ahead where there is one, else by the
@@ -633,46 +620,12 @@ def feed(
     device : Device
         Where that is; a thread ahead has a stream of its own there.
     """
-    source: Any = _ItemByItem(data) if loading == "items" else data
-    if workers:
-        nbytes = (data.inputs[:1].nbytes + data.targets[:1].nbytes) * batch_size
-        check_shared("fit", nbytes, workers, prefetch or _DEFAULT_AHEAD)
-        loader: DataLoader[Any] = DataLoader(
-            source,
-            batch_sampler=cast(Any, chosen),
-            num_workers=workers,
-            prefetch_factor=prefetch or _DEFAULT_AHEAD,
-            pin_memory=pinned,
-            collate_fn=tuple,
-            # or the loader would draw its workers' seeds from the learner's generator
-            generator=torch.Generator().manual_seed(seed),
-            worker_init_fn=_interrupts.leave_to_the_run,
-        )
-        batches: Any = iter(loader)
-        try:
-            yield from batches
-        finally:
-            # Not left to the last reference: an error that a notebook keeps holds the loader, and
-            # its processes heed no interrupt.
-            batches._shutdown_workers()
-        return
-    load = _resident(data, to_device) if loading == "resident" else _here(source, pinned)
+    load = (
+        _resident(data, to_device)
+        if loading == "resident"
+        else _here(data, loading == "items", pinned)
+    )
     yield from _ahead(chosen, load, prefetch, to_device, device) if prefetch else map(load, chosen)
-
-
-class _ItemByItem:
-    """The data as a plain ``Dataset`` gives it: one item a call, stacked into a batch
-    afterwards.
-    """
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-
-    def __getitem__(self, indices: Any) -> Batch:
-        inputs, targets = zip(*(self.data[int(index)] for index in indices), strict=True)
-        return torch.stack(inputs), torch.stack(targets)
-
-    __getitems__ = __getitem__  # what PyTorch's DataLoader asks for at once
 
 
 def _resident(data: Data, to_device: Callable[[Batch], Batch]) -> Load:
@@ -691,9 +644,13 @@ def _resident(data: Data, to_device: Callable[[Batch], Batch]) -> Load:
     return load
 
 
-def _here(data: Data, pinned: bool) -> Load:
+def _here(data: Data, by_item: bool, pinned: bool) -> Load:
     def load(indices: np.ndarray) -> Batch:
-        inputs, targets = data[torch.from_numpy(indices)]
+        if by_item:  # as a plain ``Dataset`` gives it: one item a call, stacked afterwards
+            items = (data[int(index)] for index in indices)
+            inputs, targets = map(torch.stack, zip(*items, strict=True))
+        else:
+            inputs, targets = data[torch.from_numpy(indices)]
         return (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
 
     return load
@@ -735,26 +692,3 @@ def _ahead(
             yield ready(waiting.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def check_shared(who: str, nbytes: int, workers: int, prefetch: int) -> None:
-    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a
-    signal, or a batch would never come.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If the batches of ``nbytes`` that are in flight need more than is free.
-    """
-    needed = nbytes * workers * (prefetch + 1)
-    if (
-        needed
-        and os.path.isdir(_LINUX_SHARED)  # noqa: PTH112
-        and needed > (free := shutil.disk_usage(_LINUX_SHARED).free)
-    ):
-        raise OutOfMemoryError(
-            f"{who}: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} "
-            f"of shared memory, and {_LINUX_SHARED} has {format_bytes(free)} free; expected room "
-            "for them. Lower workers, prefetch or batch_size, free some there, or start the "
-            "container with more (docker run --shm-size=1g)."
-        )

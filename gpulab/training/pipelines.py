@@ -22,6 +22,8 @@ import functools
 import io
 import itertools
 import math
+import os
+import shutil
 import statistics
 import sys
 import time
@@ -39,6 +41,7 @@ from gpulab import _interrupts, _validate, devices, networks, transfer
 from gpulab.errors import (
     InputError,
     MeasurementError,
+    OutOfMemoryError,
     StoppedError,
     kind_of,
     message_of,
@@ -48,7 +51,6 @@ from gpulab.results import Result
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
-from gpulab.training.data_tasks import check_shared
 from gpulab.units import format_bytes, format_seconds, plural
 
 # of a batch: any that a course can wait for
@@ -739,6 +741,7 @@ _FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
 # few seconds.
 _TIMEOUT_SECONDS = 60.0
 _WARM_UP_STEPS = 3
+_LINUX_SHARED = "/dev/shm"
 
 
 class ModelledAccelerator:
@@ -945,7 +948,7 @@ def pipeline(
     live = step_seconds is None and where.torch_type == "cuda"
     seconds = STEP_SECONDS if step_seconds is None else step_seconds
     nbytes = batch_size * 3 * image_size**2
-    check_shared("pipeline", nbytes, workers, prefetch)
+    _check_shared(nbytes, workers, prefetch)
     data = BatchSet(jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
     with devices.guard(
         f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"
@@ -991,6 +994,30 @@ def pipeline(
         evidence=Evidence.measured(devices.find("cpu").name, len(loads)),
         accelerator_evidence=accelerator.evidence,
     )
+
+
+def _check_shared(nbytes: int, workers: int, prefetch: int) -> None:
+    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a
+    signal, or a batch would never come.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the batches of ``nbytes`` that are in flight need more than is free.
+    """
+    needed = nbytes * workers * (prefetch + 1)
+    if (
+        needed
+        and os.path.isdir(_LINUX_SHARED)  # noqa: PTH112
+        and needed > (free := shutil.disk_usage(_LINUX_SHARED).free)
+    ):
+        raise OutOfMemoryError(
+            f"pipeline: {workers} workers, each {prefetch} batches ahead, need "
+            f"{format_bytes(needed)} of shared memory, and {_LINUX_SHARED} has "
+            f"{format_bytes(free)} free; expected room for them. Lower workers, prefetch or "
+            "batch_size, free some there, or start the container with more (docker run "
+            "--shm-size=1g)."
+        )
 
 
 def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:

@@ -71,7 +71,9 @@ class Accuracy(Result):
 
 @dataclass(frozen=True)
 class Options(Result):
-    """The options of a run; see ``training.fit`` for each."""
+    """The options of a run; see ``training.fit`` for each. ``workers`` were processes that prepared
+    batches, in earlier versions; 0 is none.
+    """
 
     precision: str
     batch_size: int

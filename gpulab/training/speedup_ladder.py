@@ -533,10 +533,9 @@ class _Climb:
 
     def _turn(self, names: Names) -> None:
         run = self.runs[names]
-        ahead, workers = run.options.prefetch, run.options.workers
         # what was loaded during the others' turns is used up first
-        if ahead or workers:
-            run.advance(max(1, workers) * max(2, ahead) + 1)
+        if run.options.prefetch:
+            run.advance(max(2, run.options.prefetch) + 1)
         run.advance(_STEPS_A_TURN["cpu" if self.where.is_cpu else "accelerator"])
         self._check_learning(names, run)
         self.seconds[names].append(run.step_seconds[-1] / run.options.batch_size)

@@ -497,22 +497,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """The text beside the progress bar: what the work is doing, or how the last run ended."""
         return str(self._panel.progress)
 
-    def describe(self) -> dict[str, Any]:
-        """Return title, summary, buttons and controls as plain data; a control has its options or
-        bounds, and its value.
-        """
-        controls = [
-            {**c.describe(), "value": self.values[name], "on_screen": self.on_screen(c)}
-            for name, c in self.controls.items()
-        ]
-        actions = [dataclasses.asdict(action) for action in self.actions]
-        return {
-            "title": self.title,
-            "summary": self.summary,
-            "actions": actions,
-            "controls": controls,
-        }
-
     @property
     def traceback(self) -> str:
         """The traceback of the last failed work as text, for a bug report."""

@@ -291,11 +291,6 @@ def _notes(rows: Sequence[ComparisonRow]) -> list[Note]:
     ]
 
 
-def _small(value: float) -> str:
-    """Return a relative difference in words: a power of ten, and no power of ten for none."""
-    return f"{value:.1e}" if value else "0"
-
-
 def _verdict(c: Comparison) -> str:
     """Return the outcome of the comparison, first whether the results agree."""
     agreement = ""
@@ -303,8 +298,8 @@ def _verdict(c: Comparison) -> str:
         agrees = c.max_relative_difference <= c.tolerance
         agreement = (
             f"The results {'agree' if agrees else 'disagree'}: the largest relative difference is "
-            f"{_small(c.max_relative_difference)}, {'within' if agrees else 'beyond'} the "
-            f"tolerance {_small(c.tolerance)}. "
+            f"{c.max_relative_difference:.2g}, {'within' if agrees else 'beyond'} the "
+            f"tolerance {c.tolerance:.2g}. "
         )
     if c.speedup is None:
         alone = "One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported."

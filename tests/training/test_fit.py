@@ -89,9 +89,8 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
 @pytest.mark.parametrize(
     ("name", "options", "tolerance"),
     [
-        ("digits-mlp", {"workers": 2, "prefetch": 1}, 0),
         ("digits-mlp", {"prefetch": 3}, 0),
-        ("digits-mlp", {"loading": "items", "workers": 1, "read_loss": True}, 0),
+        ("digits-mlp", {"loading": "items", "read_loss": True}, 0),
         ("digits-mlp", {"loading": "resident", "prefetch": 2}, 0),
         ("digits-cnn", {"checkpoint": True}, 0),
         ("digits-mlp", {"accumulate": 7}, 1e-3),
@@ -215,7 +214,7 @@ def test_what_a_cpu_lacks_is_noted_and_the_next_best_runs(
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     asked = {"precision": "tf32", "pinned": True, "cuda_graph": True, "autotune": True}
-    result, _ = fitted(**asked, compile=True, loading="resident", workers=2)
+    result, _ = fitted(**asked, compile=True, loading="resident")
     assert result.losses.tolist() == plain[0].losses.tolist()
     assert dataclasses.replace(result.options, loading="batches") == plain[0].options
     text, _ = fitted("prose-transformer", steps=1, batch_size=2, channels_last=True)
@@ -284,7 +283,7 @@ def lacks(result: training.FitResult) -> list[str]:
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"pinned": True}, {"prefetch": 2, "pinned": True}, {"workers": 2, "pinned": True},
+        {}, {"pinned": True}, {"prefetch": 2, "pinned": True},
         {"loading": "items"}, {"loading": "resident", "prefetch": 2}, {"read_loss": True},
     ],
     ids=str,

@@ -116,9 +116,9 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
     assert training.fit("digits-cnn", batch_size=16, steps=2, device="cpu").ended == "finished"
 
 
-@pytest.mark.parametrize("feeding", [{"workers": 1}, {"prefetch": 1}, {}], ids=str)
+@pytest.mark.parametrize("feeding", [{"prefetch": 1}, {}], ids=str)
 def test_data_that_fail_are_named(feeding: dict) -> None:
-    """An error in a worker or a thread ahead comes out like one here."""
+    """An error in a thread ahead comes out like one here."""
     job = task_of(data_that(lambda batch: batch.shelf))
     refused(InputError, training.fit, job, steps=4, **SHORT, **feeding).match("shelf")
 

@@ -34,15 +34,22 @@ def make(name: str, **values: Any) -> Any:
     return getattr(widgets, name)(**{**fixed, **values})
 
 
+def told(instrument: Any) -> list[dict[str, Any]]:
+    """Return the controls as plain data, each with its options or bounds, and its value."""
+    return [
+        {**c.describe(), "value": instrument.values[name], "on_screen": instrument.on_screen(c)}
+        for name, c in instrument.controls.items()
+    ]
+
+
 def offered(instrument: Any) -> str:
     """Return title, buttons and controls as text, a line each; processors have no name in it."""
-    told = instrument.describe()
-    lines = [told["title"], told["summary"]]
+    lines = [instrument.title, instrument.summary]
     lines += [
-        f"[{a['label']}] {a['help']}{'' if a['measures'] else ' (beside others)'}"
-        for a in told["actions"]
+        f"[{a.label}] {a.help}{'' if a.measures else ' (beside others)'}"
+        for a in instrument.actions
     ]
-    for control in told["controls"]:
+    for control in told(instrument):
         seen = "" if control["on_screen"] else "(hidden) "
         lines.append(f"{seen}{control['name']}: {control['kind']} {control['label']!r}")
         lines.append(f"  value {control['value']!r}; {control['help']}")

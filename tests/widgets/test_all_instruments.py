@@ -11,7 +11,7 @@ import pytest
 from gpulab import devices, widgets
 from gpulab.errors import InputError
 from gpulab.figures import LabFigure
-from instruments import NAMES, SMALLEST, display, make, offered, run_cell, settings
+from instruments import NAMES, SMALLEST, display, make, offered, run_cell, settings, told
 
 from texts import figure_text
 
@@ -89,13 +89,13 @@ def test_what_it_offers(instrument: Any, approved: Any) -> None:
 @every
 def test_what_it_says_of_itself(instrument: Any) -> None:
     """Descriptions are JSON, labels and options differ, sentences end, the code is Python."""
-    told = instrument.describe()
-    json.dumps(told, allow_nan=False)
-    labels = [control["label"] for control in told["controls"]]
-    helps = [part["help"] for part in (*told["controls"], *told["actions"])]
-    options = [control.get("options", ()) for control in told["controls"]]
+    controls = told(instrument)
+    json.dumps(controls, allow_nan=False)
+    labels = [control["label"] for control in controls]
+    helps = [*(each["help"] for each in controls), *(each.help for each in instrument.actions)]
+    options = [control.get("options", ()) for control in controls]
     assert all(len(set(each)) == len(each) for each in (labels, *options))
-    assert all(text.endswith(".") for text in (told["summary"], *filter(None, helps)))
+    assert all(text.endswith(".") for text in (instrument.summary, *filter(None, helps)))
     compile(instrument.code, "<code>", "exec")
     assert instrument.shown.evidence or instrument.shown.message
     assert (instrument.status, instrument.error, instrument.running) == ("idle", "", False)
@@ -105,7 +105,7 @@ def test_what_it_says_of_itself(instrument: Any) -> None:
 def test_junk_leaves_it_as_it_was(instrument: Any) -> None:
     """Each junk value in each control is refused in one short sentence; values and code stay."""
     before, code = dict(instrument.values), instrument.code
-    controls = [*instrument.describe()["controls"], {"name": "nosuch", "kind": ""}]
+    controls = [*told(instrument), {"name": "nosuch", "kind": ""}]
     for control in controls:
         for value in JUNK:
             if _fits(control, value):
@@ -139,7 +139,7 @@ def test_each_setting_shows_something_of_its_own(
     """Over the range of each control on the screen, picture, table, message or code differ."""
     instrument = make(name, **given)
     instrument.wait()
-    moved = [c for c in instrument.describe()["controls"] if c["on_screen"]]
+    moved = [c for c in told(instrument) if c["on_screen"]]
     for control in moved:
         key = control["name"]
         before, seen, kept = instrument.values[key], [], []

@@ -262,7 +262,7 @@ def test_sizes_and_formats_follow_the_workload() -> None:
     t = make("CompareTimings")
     before = t.values["n"]
     t.set(workload="add")
-    control = next(c for c in t.describe()["controls"] if c["name"] == "n")
+    control = t.controls["n"].describe()
     assert t.values["n"] in control["suggestions"]
     assert t.values["n"] != before
     t.set(n=12345)

@@ -135,8 +135,8 @@ def test_one_control_decides_anothers_options(probe: Probe) -> None:
     """A value that the new list has stays; another becomes the first option."""
     probe.set(dish="egg")
     probe.set(meal="evening")
-    told = {control["name"]: control for control in probe.describe()["controls"]}
-    assert (told["dish"]["value"], told["dish"]["options"]) == ("soup", ["soup", "bread"])
+    offered = probe.controls["dish"].describe()["options"]
+    assert (probe.values["dish"], offered) == ("soup", ["soup", "bread"])
     probe.set(dish="bread")
     probe.set(meal="morning")
     assert probe.values["dish"] == "bread"
