@@ -454,9 +454,9 @@ def _ladder() -> list[Technique]:
 def _has(device: Device, technique: Technique) -> bool:
     """Return whether the device has a technique, without running it."""
     try:
-        return technique.lacks(device) is None and not (
-            technique.name == "prefetch" and device.torch_type != "cuda"
-        )
+        is_cuda = device.kind == "cuda"
+        needs = {"tf32": device.has_tf32, "prefetch": device.torch_type == "cuda"}
+        return {**needs, "autotune": is_cuda, "graph": is_cuda}.get(technique.name, True)
     except (GpulabError, AssertionError, RuntimeError):
         # a device that is not here (a plan for another machine) has what its kind has
         return device.kind == "cuda"

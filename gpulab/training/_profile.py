@@ -400,7 +400,7 @@ def hidden_waits(
     waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
-        _operators(waits),
+        waits,
         _fetches(waits),
     ):
         for _ in range(calls):
@@ -410,8 +410,9 @@ def hidden_waits(
     return HiddenWaits(label, str(where), calls, sites, Evidence.measured(where.name, calls))
 
 
-class _Waits:
-    """What has waited so far, and which tensors are on the host; both modes below use it.
+class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees each operator, and notes those that read values or have a result whose size
+    depends on them. It keeps what has waited so far, and which tensors are on the host.
 
     Attributes
     ----------
@@ -425,6 +426,7 @@ class _Waits:
     """
 
     def __init__(self, device_type: str, count_to_cpu: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device_type, self.count_to_cpu = device_type, count_to_cpu
         self.found: Counter[tuple[str, str]] = Counter()
         self.is_inside = False
@@ -471,6 +473,26 @@ class _Waits:
             str(x).partition(":")[0] == "cpu" for x in wanted
         )
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; note whether it waits, and where its result is."""
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
+            # there composite operators arrive whole: what they are made of comes by again
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        name = func.name().partition(".")[0]
+        why = _OPERATORS.get(name) or _of_arguments(name, args, kwargs)
+        if why and self.waits_for((args, kwargs)):
+            call = name.removeprefix("aten::").replace("_local_scalar_dense", "item")
+            self.note(f"{call}: {why}")
+        result = func(*args, **kwargs)
+        # computed of fetched tensors alone, it is on the host as well
+        if self.fetched and (inputs := _tensors((args, kwargs))):
+            self.mark(result, host=all(map(self.on_host, inputs)))
+        return result
+
 
 def _tensors(values: Any) -> list[Any]:
     return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
@@ -482,36 +504,6 @@ def _is_strided(x: Any) -> bool:
 
 def _storage(x: Any) -> Any:
     return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-def _operators(waits: _Waits) -> Any:
-    """Return a mode that sees each operator, and notes those that read values or have a result
-    whose size depends on them.
-    """
-
-    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
-                # there composite operators arrive whole: what they are made of comes by again
-                with self:
-                    made = func.decompose(*args, **kwargs)
-                if made is not NotImplemented:
-                    return made
-            name = func.name().partition(".")[0]
-            why = _OPERATORS.get(name) or _of_arguments(name, args, kwargs)
-            if why and waits.waits_for((args, kwargs)):
-                call = name.removeprefix("aten::").replace("_local_scalar_dense", "item")
-                waits.note(f"{call}: {why}")
-            result = func(*args, **kwargs)
-            # computed of fetched tensors alone, it is on the host as well
-            if waits.fetched and (inputs := _tensors((args, kwargs))):
-                waits.mark(result, host=all(map(waits.on_host, inputs)))
-            return result
-
-    return Operators()  # type: ignore[no-untyped-call]
 
 
 def _fetches(waits: _Waits) -> Any:

@@ -59,22 +59,21 @@ class Generators:
     """
 
     def __init__(self, seed: int, device: Device) -> None:
-        self._seed, self._states = seed, list[Any]()
         self._generators: list[Any] = [torch.default_generator]
         if not device.is_cpu:
             self._generators.append(_generator_of(device))
+        self._states = [
+            torch.Generator(generator.device).manual_seed(seed).get_state()
+            for generator in self._generators
+        ]
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block the generators are the run's own."""
         callers = [generator.get_state() for generator in self._generators]
         try:
-            for number, generator in enumerate(self._generators):
-                if self._states:
-                    generator.set_state(self._states[number])
-                else:
-                    # Not torch.manual_seed, which seeds every accelerator of the caller's too.
-                    generator.manual_seed(self._seed)
+            for generator, state in zip(self._generators, self._states, strict=True):
+                generator.set_state(state)
             yield
         finally:
             self._states = [generator.get_state() for generator in self._generators]
@@ -87,12 +86,10 @@ def modes_kept(model: Any) -> Iterator[None]:
     """Within the block a model may be set to train or to evaluate; afterwards each of its modules
     is in its old mode.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
+    with contextlib.ExitStack() as after:
+        for module in model.modules():
+            after.callback(setattr, module, "training", module.training)
         yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _generator_of(device: Device) -> Any:
@@ -121,15 +118,11 @@ def threads(count: int, device: Device) -> Iterator[None]:
     busy neighbors on two cores, steps of the digits' network took eight times as long on two
     threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
-    if not device.is_cpu:
+    with contextlib.ExitStack() as after:
+        if device.is_cpu:
+            after.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(count)
         yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -152,19 +145,17 @@ def put_back() -> Iterator[None]:
             lambda mode: torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1),
         ),
     ]
-    before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
-    older = _matmul_precision()
-    try:
-        for (place, name), value in zip(found, before, strict=True):
-            setattr(place, name, value)
+    before = [(place, name, getattr(place, name)) for place, name in found]
+    # what comes last here is put back first
+    with contextlib.ExitStack() as after:
+        for switch in before:
+            after.callback(setattr, *switch)
+        after.callback(_matmul_precision, _matmul_precision())
+        for get, put in calls:
+            after.callback(put, get())
+        for switch in before:
+            setattr(*switch)
         yield
-    finally:
-        for (get, put), state in zip(calls, states, strict=True):
-            if get() != state:
-                put(state)
-        _matmul_precision(older)
-        for (place, name), value in zip(found, before, strict=True):
-            setattr(place, name, value)
 
 
 @contextlib.contextmanager

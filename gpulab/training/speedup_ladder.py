@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from gpulab import _validate, devices, networks
-from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Entry, Recording
@@ -52,9 +51,6 @@ from gpulab.units import format_ratio, plural
 START: Mapping[str, Any] = {"batch_size": 16, "loading": "items", "read_loss": True}
 _LARGE_BATCH = 64
 _AHEAD = 2
-_TF32 = "TF32 is a number format of NVIDIA GPUs from compute capability 8.0"
-
-Lacks = Callable[[Device], "str | None"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,6 @@ class Technique:
         Of ``training.fit``.
     model : callable, optional
         ``model() -> torch.nn.Module``: another model in place of the task's own.
-    lacks : callable
-        ``lacks(device)``: why a device does not support it, or None if it does.
     """
 
     name: str
@@ -80,7 +74,6 @@ class Technique:
     improves: str = "the step"
     options: Mapping[str, Any] = field(default_factory=dict)
     model: Callable[[], Any] | None = None
-    lacks: Lacks = lambda device: None
 
     def __post_init__(self) -> None:
         texts = (self.name, self.title, self.improves)
@@ -96,49 +89,21 @@ class Technique:
             )
 
 
-def _only(what: str, has: Callable[[Device], bool]) -> Lacks:
-    return lambda device: None if has(device) else f"{what}; this is {device.name}."
-
-
-def _ranks(device: Device) -> str | None:
-    more = "Ranks on one CPU share its cores" if device.is_cpu else "This loop trains on one device"
-    return f"{more}: notebook 08 and gl.parallel.scaling measure several."
-
-
 _ALL = (
     Technique("resident", "data on the device", "loading", {"loading": "resident"}),
     Technique("prefetch", "pinned prefetch", "loading", {"prefetch": _AHEAD, "pinned": True}),
     Technique("batch", "larger batch", "starting operators", {"batch_size": _LARGE_BATCH}),
     Technique("waits", "fewer waits", "waiting", {"read_loss": False}),
-    Technique(
-        "tf32",
-        "TF32",
-        "arithmetic",
-        {"precision": "tf32"},
-        lacks=_only(_TF32, lambda device: device.has_tf32),
-    ),
+    Technique("tf32", "TF32", "arithmetic", {"precision": "tf32"}),
     Technique("mixed", "mixed precision (bfloat16)", "arithmetic", {"precision": "bfloat16"}),
     Technique("layout", "channels last", "memory", {"channels_last": True}),
-    Technique(
-        "autotune",
-        "cuDNN autotune",
-        "arithmetic",
-        {"autotune": True},
-        lacks=_only("cuDNN runs on NVIDIA GPUs", lambda device: device.kind == "cuda"),
-    ),
+    Technique("autotune", "cuDNN autotune", "arithmetic", {"autotune": True}),
     Technique("fused", "fused optimizer", "starting operators", {"fused": True}),
     Technique("compile", "torch.compile", "starting operators", {"compile": True}),
-    Technique(
-        "graph",
-        "CUDA graph",
-        "starting operators",
-        {"cuda_graph": True},
-        lacks=_only("CUDA graphs need an NVIDIA GPU", lambda device: device.kind == "cuda"),
-    ),
+    Technique("graph", "CUDA graph", "starting operators", {"cuda_graph": True}),
     Technique(
         "lighter", "depthwise layers", "arithmetic", model=lambda: networks.mobilenet(width=16)
     ),
-    Technique("ranks", "parallel ranks", "the whole step", lacks=_ranks),
 )
 
 
@@ -485,9 +450,6 @@ class _Climb:
         """Return why a technique cannot be climbed here upon those below; None where both its forms
         are there, warmed up.
         """
-        reason = technique.lacks(self.where)
-        if reason is not None:
-            return reason
         self.known[technique.name] = technique
         before, script, alone = self._form(below), self._form(()), (technique.name,)
         run = self._form(alone)

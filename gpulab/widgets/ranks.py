@@ -361,7 +361,6 @@ def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
 
 _NONE = "none"
 _WAIT_SECONDS = 0.02
-_CURVE_POINTS = 48
 # what a ring all-reduce costs: the step, the gradients, and the link
 _RING = ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second")
 
@@ -596,9 +595,7 @@ class ScalingLab(OnRanks):
         """The models for the present controls."""
         v = self.values
         top, share, step = v["top"], v["serial_share"], self._ring
-        # evenly spaced on a log scale, the powers of two among them
-        even = (round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1))
-        ranks = sorted({*_powers(top), *even})
+        ranks = _powers(top)
         laws = {"amdahl": models.amdahl, "gustafson": models.gustafson}
         made = [laws[law](share, ranks, seconds=step[0]) for law in v["laws"] if law in laws]
         if "ring" in v["laws"]:

@@ -188,7 +188,7 @@ def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() 
     """A rate of nearly zero loses it; reading no loss changes no bit; a CPU has no CUDA graphs."""
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
     options = {"device": "cpu", "seeds": 2, "samples": 3200, "turns": 1, "clock": Clock()}
-    chosen = ("waits", crawl, "batch", "tf32", "autotune", "graph", "ranks")
+    chosen = ("waits", crawl, "batch", "tf32", "autotune", "graph")
     found = training.ladder("digits-mlp", chosen, **options)
     learned = [(one.learned.steps, one.learned.same_losses) for one in found.rungs]
     assert learned == [(200, True), (200, False), (50, False)]
