@@ -285,7 +285,7 @@ class Run:
                 self.first_bad_step = bad[0]
                 del self.losses[bad[0] + 1 :]
         self._stretches += counts
-        if first and self.options.compile and not self._step.is_compiled:
+        if first and self.options.compile and self._step.compiled is None:
             self.options = dataclasses.replace(self.options, compile=False)
             self.meter.is_opaque = False
         if self._graph is not None and self._graph.has_failed:

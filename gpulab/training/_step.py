@@ -262,6 +262,8 @@ class Step:
         For dynamic loss scaling.
     scale : float
         A fixed loss scale; 1 where there is none.
+    compiled : callable or None
+        The compiled model; None where none was asked for, or the compiler failed.
     """
 
     def __init__(
@@ -292,7 +294,7 @@ class Step:
         self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None
         # A run's batches have one size. By default a second size, that of another run in this
         # session, would get code for any size.
-        self._compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
+        self.compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
         self._compiled_sizes: set[int] = set()
 
     def _move(self) -> None:
@@ -364,18 +366,11 @@ class Step:
         ):
             return self._loss(batch)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the compiled form runs; False where none was asked for, or the compiler
-        failed.
-        """
-        return self._compiled is not None
-
     def _loss(self, batch: Batch) -> Any:
-        if self._compiled is None:
+        if self.compiled is None:
             return self.job.loss(self.model, batch)
         if len(batch[0]) in self._compiled_sizes:
-            return self.job.loss(self._compiled, batch)
+            return self.job.loss(self.compiled, batch)
         # PyTorch compiles eight forms of a model (each for one size, precision and order of bytes)
         # in a session; after those it goes on uncompiled, and raises nothing. Here it compiles up
         # to ``accumulated_recompile_limit`` (256), and then raises.
@@ -386,10 +381,10 @@ class Step:
                 recompile_limit=config.accumulated_recompile_limit,
                 fail_on_recompile_limit_hit=True,
             ):
-                loss = self.job.loss(self._compiled, batch)
+                loss = self.job.loss(self.compiled, batch)
         except Exception as error:
             # the compilers raise many kinds; what is not theirs comes again from the model as it is
-            self._compiled = None
+            self.compiled = None
             loss = self.job.loss(self.model, batch)
             failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
             self.notes.append(Note("skipped", f"{failed}, so the model ran as it is."))

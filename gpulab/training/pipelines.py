@@ -415,17 +415,6 @@ class PipelineResult(Result):
         return "copy" if copying > self.stall_seconds / 2 else "data"
 
     @property
-    def weakest_evidence(self) -> Evidence:
-        """The evidence of figures that need both sides: that of the accelerator where it is not
-        measured.
-        """
-        return (
-            self.evidence
-            if self.accelerator_evidence.badge is Badge.MEASURED
-            else self.accelerator_evidence
-        )
-
-    @property
     def sentence(self) -> str:
         """Where the time goes, in words."""
         only = "only " if self.bottleneck == "compute" else ""
@@ -466,7 +455,8 @@ class PipelineResult(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what a step is made of, the throughput and the stall."""
         loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
-        both = str(self.weakest_evidence.badge)
+        # of figures that need both sides: the accelerator's badge where that is not measured
+        both = loading if modelled == Badge.MEASURED else modelled
         rows = [
             ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
             ("copying it", format_seconds(self.copy_seconds), modelled),

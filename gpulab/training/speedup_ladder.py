@@ -349,7 +349,12 @@ def ladder(
     """
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
-    base = _script(start, wanted)
+    if start is not None and not isinstance(start, Mapping):
+        raise InputError(
+            f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example "
+            "{'batch_size': 16}."
+        )
+    base = dict(START if start is None else start)
     length = job.epochs * len(job.train) if samples is None else samples
     climb = _Climb(job, where, base, _validate.clock("ladder", clock))
     try:
@@ -370,29 +375,6 @@ def _wanted(chosen: Any) -> list[Technique]:
             "Pass such as ['batch', 'fused']."
         )
     return found
-
-
-def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
-    """Return the options of the beginner's script; a model among them would be one for all forms,
-    each training what the last one left.
-    """
-    if start is not None and not isinstance(start, Mapping):
-        raise InputError(
-            f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example "
-            f"{{'batch_size': 16}}."
-        )
-    base = dict(START if start is None else start)
-    for what, options in (
-        ("start", base),
-        *((technique.title, technique.options) for technique in wanted),
-    ):
-        if options.get("model") is not None:
-            raise InputError(
-                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would "
-                "train in turn; expected one for each. Pass a technique with a function that "
-                "makes one: training.Technique('mine', 'my model', model=make)."
-            )
-    return base
 
 
 class _Climb:
@@ -418,6 +400,12 @@ class _Climb:
             options.update(technique.options)
             if technique.model is not None:
                 job = dataclasses.replace(job, _build=technique.model)
+        if options.get("model") is not None:
+            raise InputError(
+                f"ladder, {self._words(names)}: a model is given, {kind_of(options['model'])}, "
+                "which all forms would train in turn; expected one for each. Pass a technique with "
+                "a function that makes one: training.Technique('mine', 'my model', model=make)."
+            )
         try:
             run = Run(job, device=self.where, clock=self.clock, **{**options, **more})
         except GpulabError as error:
@@ -556,7 +544,11 @@ class _Climb:
         script = before = self._trained((), samples, seeds)
         for names in rungs:
             run, size = self.runs[names], self.runs[names].options.batch_size
-            same = _is_same_training(self.runs[last], run)
+            # batches of one size and the same losses, bit for bit, as far as both went
+            n = min(len(self.runs[last].losses), len(run.losses))
+            same = self.runs[last].options.batch_size == size and (
+                self.runs[last].losses[:n] == run.losses[:n]
+            )
             answers = before if same else self._trained(names, samples, seeds)
             difference, interval = difference_over_seeds(script, answers)
             found.append(
@@ -702,15 +694,6 @@ def _times_as_long(run: Run, other: Run) -> float:
     for one in (other, run) * _WARM_STEPS:
         one.advance(1)
     return ratio(_WARM_STEPS)
-
-
-def _is_same_training(one: Run, other: Run) -> bool:
-    """Return whether two runs that took turns have batches of one size and the same losses, bit for
-    bit, as far as both went.
-    """
-    n = min(len(one.losses), len(other.losses))
-    same_size = one.options.batch_size == other.options.batch_size
-    return same_size and one.losses[:n] == other.losses[:n]
 
 
 def _around(values: np.ndarray, figure: float) -> tuple[float, float] | None:
