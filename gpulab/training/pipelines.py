@@ -642,18 +642,14 @@ def model_pipeline(
     )
 
 
-@_validate.arguments(
-    compute_seconds=_BATCH_SECONDS, pinned=_validate.flag, read_loss=_validate.flag
-)
+@_validate.arguments(pinned=_validate.flag, read_loss=_validate.flag)
 def replay(
     p: PipelineResult,
     *,
-    compute_seconds: float | None = None,
     pinned: bool | None = None,
     read_loss: bool | None = None,
 ) -> PipelineResult:
-    """Return what a pipeline would do with another accelerator or another loop, with the loading
-    times of the run.
+    """Return what a pipeline would do with another loop, with the loading times of the run.
 
     Only one thing changes this way: a second run would also be affected by other load on the
     machine.
@@ -662,8 +658,6 @@ def replay(
     ----------
     p : PipelineResult
         A run, or a model.
-    compute_seconds : float, optional
-        What a step computes; None keeps each step's own time.
     pinned, read_loss : bool, optional
         As in ``pipeline``; None keeps them.
 
@@ -680,8 +674,8 @@ def replay(
     Examples
     --------
     >>> run = model_pipeline(0.06, 0.02, copy_seconds=0)
-    >>> round(replay(run, compute_seconds=0.01).step_seconds, 6)
-    0.07
+    >>> round(replay(run, read_loss=False, pinned=True).step_seconds, 6)
+    0.06
     """
     if not isinstance(p, PipelineResult):
         raise InputError(
@@ -692,10 +686,6 @@ def replay(
     loading, copying, computing = (
         [span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute")
     )
-    words = "its steps as long as they were"
-    if compute_seconds is not None:
-        computing = [compute_seconds] * len(computing)
-        words = f"each step computing for {format_seconds(compute_seconds)}"
     spans = schedule(
         loading,
         copying,
@@ -707,8 +697,8 @@ def replay(
     )
     host = "waiting for each step" if read_loss else "going on without waiting for a step"
     evidence = Evidence.modelled(
-        f"each batch loaded and copied as long as in the run, {words}, the host {host}; no other "
-        "effects",
+        "each batch loaded and copied as long as in the run, its steps as long as they were, the "
+        f"host {host}; no other effects",
         _SOURCE,
         KNOWN_ERROR,
     )

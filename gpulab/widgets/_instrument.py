@@ -325,7 +325,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     title: ClassVar[str] = ""
     summary: ClassVar[str] = ""
-    actions: tuple[Action, ...] = (Action("run", "Run"),)
+    actions: tuple[Action, ...] = ()
 
     def __init__(self, **values: Any) -> None:
         self._lock = threading.RLock()

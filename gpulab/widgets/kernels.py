@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
 from gpulab.devices import datasheets, diagnosis
@@ -62,7 +61,6 @@ class AccessPatterns(Instrument):
         "What the 32 lanes of a warp request at once: sectors moved in device memory, and bank "
         "conflicts in shared memory."
     )
-    actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> list[Control]:
         """Return the kind of pattern, stride, offset, element size and active lanes."""
@@ -159,7 +157,6 @@ class OccupancyExplorer(Instrument):
 
     title = "Occupancy"
     summary = "How many warps of a launch are resident on one SM, and which resource limits them."
-    actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> list[Control]:
         """Return block size, registers, shared bytes, compute capability and barriers."""
@@ -214,8 +211,8 @@ class OccupancyExplorer(Instrument):
     @property
     def launch(self) -> Occupancy:
         """The occupancy of the launch that the controls describe."""
-        numbers, barriers = _arguments(self.values)
-        return models.occupancy(*numbers, **barriers)
+        *numbers, barriers = self.values.values()  # in the order of the controls
+        return models.occupancy(*numbers, barriers_per_block=barriers)
 
     def draw(self, values: Values) -> Drawing:
         """Return the curves with the launch on them, the blocks that each resource allows, and
@@ -228,17 +225,10 @@ class OccupancyExplorer(Instrument):
 
     def code_for(self, values: Values) -> str:
         """Return the call of ``gl.models.occupancy`` and the picture."""
-        numbers, barriers = _arguments(values)
-        if values["barriers_per_block"] == 1:
-            barriers = {}
-        made = call("models.occupancy", *numbers, **barriers)
+        *numbers, barriers = values.values()
+        some = {"barriers_per_block": barriers} if barriers != 1 else {}
+        made = call("models.occupancy", *numbers, **some)
         return cell(f"o = {made}", "gl.figures.occupancy(o)")
-
-
-def _arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
-    """Return what ``gl.models.occupancy`` takes, in the order of the controls."""
-    *numbers, barriers = values.values()
-    return numbers, {"barriers_per_block": barriers}
 
 
 def _capability_here() -> str | None:

@@ -59,7 +59,6 @@ class NumberFormats(Instrument):
         "How a format represents a number: its bits, the numbers next to it, and the same number "
         "in another format."
     )
-    actions: tuple[Action, ...] = ()
 
     def make_controls(self) -> list[Control]:
         """Return the two formats, the number, the steps away from it, and its bits."""

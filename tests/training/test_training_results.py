@@ -199,7 +199,7 @@ EDGES = [
         {"workers": 65}, {"prefetch": 17}, {"prefetch": 0}, {"cores": 4097},
     )],
     (training.model_pipeline, (60.5, 1), {}), (training.replay, (3,), {}),
-    (training.replay, (RUN_OF_TWO,), {"compute_seconds": -1}),
+    (training.replay, (RUN_OF_TWO,), {"read_loss": -1}),
     *[(pipeline, (), options) for options in (
         {"batch_size": 1024, "workers": 32, "prefetch": 16, "steps": 1000, "image_size": 513},
         {"batch_size": 1025}, {"workers": 33}, {"image_size": 7}, {"seed": 2**31 + 1},
