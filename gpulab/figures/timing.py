@@ -216,9 +216,6 @@ _SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
 _LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
 _ROW = 16  # pixels of a label
-# Reported sizes closer than this (in decades of the axis' span) get a row each, so that their
-# labels do not overlap.
-_NEAR = 0.24
 
 
 def sweep(
@@ -676,14 +673,12 @@ def _medians(
 
 
 def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> list[Any]:
-    """Return the reported sizes that lie inside the axis, labelled above the plot, a row higher
-    where two stand close together.
+    """Return the reported sizes that lie inside the axis, labelled above the plot, every second one
+    a row higher, so that neighbors do not lie on each other.
     """
-    guides, higher, before = [], False, 0.0
     inside = [cache for cache in reported if least < cache.size_bytes < most]
     look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
-    for cache in sorted(inside, key=lambda cache: cache.size_bytes):
-        higher = cache.size_bytes < before * (most / least) ** _NEAR and not higher
-        text, before = f"{cache} (reported by the system)", cache.size_bytes
-        guides.append(guide(cache.size_bytes, text, **look, yshift=_ROW if higher else 0))
-    return guides
+    return [
+        guide(c.size_bytes, f"{c} (reported by the system)", **look, yshift=_ROW * (k % 2))
+        for k, c in enumerate(sorted(inside, key=lambda cache: cache.size_bytes))
+    ]
