@@ -165,15 +165,9 @@ class RecordedLadder(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        alone = sum(alone is not None for alone, _, _ in self.rows.values())
-        some = f"{alone} alone; all together " if self.rows else ""
-        promised = "" if self.product is None else f", product {format_ratio(self.product)}"
-        what = (
-            f"{some}not recorded yet"
-            if self.together is None
-            else f"together {self.together}{promised}"
-        )
-        return f"<ladder on {self.recording}: {what}>"
+        product = "" if self.product is None else f", product {format_ratio(self.product)}"
+        together = self.together or "not recorded yet"
+        return f"<ladder on {self.recording}: together {together}{product}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a technique, then the combination and the product."""
@@ -210,7 +204,7 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     --------
     >>> from gpulab import recordings
     >>> recorded_ladder(recordings.load("amd-epyc-2-cores"))
-    <ladder on amd-epyc-2-cores: not recorded yet>
+    <ladder on amd-epyc-2-cores: together not recorded yet>
     """
     require_recordings("recorded_ladder", recording)
     script = next(iter(recording.select(EXPERIMENT, form=SCRIPT)), None)
