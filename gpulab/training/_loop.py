@@ -17,7 +17,6 @@ import torch
 from gpulab import _interrupts, _validate, devices
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.step_memory import CATEGORIES
 from gpulab.memory.tracker import StorageTracker, tensors_in
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
@@ -137,11 +136,8 @@ class Meter:
             yield
         tracker.classify()
         event, self.peak_bytes = tracker.peak()
-        alive = tracker.alive_at(event)
-        self.by_category = {
-            category: sum(t.nbytes for t in alive if t.category == category)
-            for category in CATEGORIES
-        }
+        curves = tracker.timeline().bytes_by_category
+        self.by_category = {category: int(curve[event]) for category, curve in curves.items()}
 
 
 class Run:

@@ -356,12 +356,11 @@ class Step:
 
     def _forward(self, batch: Batch) -> Any:
         """Return the loss of a batch, in the run's precision."""
-        if self.autocast_dtype is None:
-            return self._loss(batch)
         # A cache of converted weights must not outlive the recording of a CUDA graph.
         with torch.autocast(
             self.device.torch_type,
             dtype=self.autocast_dtype,
+            enabled=self.autocast_dtype is not None,
             cache_enabled=not self.options.cuda_graph,
         ):
             return self._loss(batch)
