@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, get_worker_info
 
 from gpulab import _interrupts, _validate, devices, networks, transfer
@@ -115,8 +116,6 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
     tuple of (bytes, int)
         The file and its class.
     """
-    from PIL import Image
-
     files = []
     for k in range(count):
         file = io.BytesIO()
@@ -136,8 +135,6 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     ndarray
         (3, size, size), uint8.
     """
-    from PIL import Image
-
     picture = Image.open(io.BytesIO(file)).convert("RGB")
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
