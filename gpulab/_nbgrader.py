@@ -73,12 +73,12 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab nbgrader``; return the exit code."""
     files = export(arguments.out, arguments.notebook, arguments.points)
-    print(f"Wrote nbgrader_config.py and {plural(len(files), 'assignment')} to {arguments.out}:")
-    for file in files:
-        print(f"  nbgrader generate_assignment {file.parent.name}")
     print(
+        f"Wrote nbgrader_config.py and {plural(len(files), 'assignment')} to {arguments.out}:",
+        *(f"  nbgrader generate_assignment {file.parent.name}" for file in files),
         "Run these in that folder. The solutions are in source/; the students' version is then in "
-        "release/."
+        "release/.",
+        sep="\n",
     )
     return 0
 

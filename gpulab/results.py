@@ -41,10 +41,8 @@ def encode(value: Any) -> Any:
         return encode(value._asdict())
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+    if isinstance(value, (np.ndarray, np.generic)):
         return encode(value.tolist())
-    if isinstance(value, np.generic):
-        return encode(value.item())
     if isinstance(value, Mapping):
         return {str(encode(key)): encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

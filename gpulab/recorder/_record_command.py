@@ -53,12 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab record``; return the exit code."""
     from gpulab import recorder
     from gpulab.errors import InputError
+    from gpulab.results import text_table
 
     if arguments.list:
-        experiments = recorder.experiments()
-        width = max(len(experiment.name) for experiment in experiments)
-        for experiment in experiments:
-            print(f"{experiment.name:{width}}  {experiment.summary}")
+        rows = [(experiment.name, experiment.summary) for experiment in recorder.experiments()]
+        print(text_table(("experiment", "what it times"), rows))
         return 0
     if not arguments.out:
         raise InputError(

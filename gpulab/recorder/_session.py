@@ -50,8 +50,7 @@ def _plan(device: Device, only: Iterable[str | Experiment] | None) -> dict[str, 
         for experiment in experiments(only)
         for case in experiment.cases(device)
     ]
-    planned.sort(key=lambda item: item[1].rank)
-    return {_not_reached(*item).key: item for item in planned}
+    return {_not_reached(*item).key: item for item in sorted(planned, key=lambda it: it[1].rank)}
 
 
 def _not_reached(name: str, case: Case) -> Entry:
