@@ -5,7 +5,7 @@ recording: it holds, holds partly, fails, cannot be decided, or is not recorded 
 timed here, and no verdict is written by hand.
 """
 
-from gpulab.claims._judge import claims, ledger
+from gpulab.claims._judge import ledger
 from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "Ledger",
     "Source",
     "Verdict",
-    "claims",
     "ledger",
 ]

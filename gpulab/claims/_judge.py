@@ -29,7 +29,7 @@ NO_GAIN = 1.02
 
 
 @functools.cache
-def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
+def _listed() -> list[tuple[Claim, Rule]]:
     """Return each claim of ``claims.toml``, in the order of the ledger, with its table there."""
     file = pathlib.Path(__file__).with_name("claims.toml")
     content = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
         key: Source(key, one["title"], one["authors"], one.get("year"), one["url"])
         for key, one in content["sources"].items()
     }
-    listed = {}
+    listed = []
     for one in content["claims"]:
         low, high = one.get("range", (1, math.inf))
         claim = Claim(
@@ -52,13 +52,8 @@ def _listed() -> dict[str, tuple[Claim, dict[str, Any]]]:
             high,
             not one.get("best_case", False),
         )
-        listed[claim.key] = claim, one
+        listed.append((claim, one))
     return listed
-
-
-def claims() -> tuple[Claim, ...]:
-    """Return all claims in the order of the ledger."""
-    return tuple(claim for claim, _ in _listed().values())
 
 
 def ledger(given: Iterable[Recording] | None = None) -> Ledger:
@@ -83,7 +78,7 @@ def ledger(given: Iterable[Recording] | None = None) -> Ledger:
     require_recordings("claims.ledger", *many)
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
-    for claim, table in _listed().values():
+    for claim, table in _listed():
         fitting = [
             recording
             for recording in many

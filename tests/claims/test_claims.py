@@ -189,7 +189,7 @@ def test_a_gpu_beside_a_cpu() -> None:
 
 def test_claims_have_keys_sources_and_promises(approved: Any) -> None:
     """Each claim: key, device, promise, sentence, reading, source and its section."""
-    listed = claims.claims()
+    listed = [finding.claim for finding in claims.ledger([]).findings]
     text = "".join(
         f"{c.key} ({c.about}, {c.promised}{'' if c.of_each else ', best case'}): {c.sentence} "
         f"[{c.reading}; {c.source.title}, {c.where}]\n"
