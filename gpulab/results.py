@@ -295,13 +295,6 @@ def note_rows(notes: Iterable[Any], columns: int) -> list[tuple[str, ...]]:
     return [(f"{_NOTE}{note.code}", note.sentence, *[""] * (columns - 2)) for note in notes]
 
 
-def html_badge(badge: str) -> str:
-    """Return a badge as HTML, in the same form everywhere: solid for MEASURED, hollow for RECORDED,
-    dashed for MODELLED.
-    """
-    return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
-
-
 def folded(text: str) -> tuple[str, str]:
     """Return the beginning of a text and the rest that unfolds; the rest is "" where the text is
     short enough for a caption.
@@ -325,7 +318,9 @@ def html_caption(sentence: str) -> str:
     if word not in _BADGE_STYLE:
         return html.escape(sentence)
     beginning, rest = folded(rest.removeprefix("· "))
-    line = f"{html_badge(word)} {html.escape(beginning)}"
+    # in the same form everywhere: solid for MEASURED, hollow for RECORDED, dashed for MODELLED
+    badge = f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[word]}">{word}</span>'
+    line = f"{badge} {html.escape(beginning)}"
     unfolds = f'<div style="padding:0.3em 0 0 1.2em">{html.escape(rest)}</div></details>'
     return f'<details><summary style="cursor:pointer">{line}</summary>{unfolds}' if rest else line
 
