@@ -149,31 +149,14 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     return np.ascontiguousarray(pixels[:, :, ::-1] if random.random() < 0.5 else pixels)
 
 
-class LoadedBatch(NamedTuple):
-    """What a worker hands over.
-
-    Attributes
-    ----------
-    images : torch.Tensor
-        (batch, 3, size, size), uint8: a quarter of the bytes of float32; the accelerator converts.
-    labels : torch.Tensor
-        (batch,), int64.
-    worker : int
-        The worker that decoded it, from 0; -1 is the training's own process.
-    start, end : float
-        When, on ``time.perf_counter``, which all processes of a machine share.
-    """
-
-    images: Any
-    labels: Any
-    worker: int
-    start: float
-    end: float
-
-
 class BatchSet:
     """A data set whose item k is the k-th batch, decoded when it is asked for; any process may hold
     it.
+
+    A batch is images, uint8 of shape (batch, 3, size, size): a quarter of the bytes of float32, the
+    accelerator converts; labels, int64 of shape (batch,); the worker that decoded it, from 0, or -1
+    for the training's own process; and when it began and ended, on ``time.perf_counter``, which all
+    processes of a machine share.
 
     Parameters
     ----------
@@ -204,7 +187,7 @@ class BatchSet:
     def __len__(self) -> int:
         return self.batches
 
-    def __getitem__(self, number: int) -> LoadedBatch:
+    def __getitem__(self, number: int) -> tuple[Any, Any, int, float, float]:
         """Return batch ``number``."""
         start = time.perf_counter()
         random = np.random.default_rng([self.seed, number])
@@ -215,9 +198,8 @@ class BatchSet:
         images = torch.from_numpy(np.stack([decode(file, self.size, random) for file, _ in chosen]))
         labels = torch.tensor([label for _, label in chosen])
         info = get_worker_info()
-        return LoadedBatch(
-            images, labels, -1 if info is None else info.id, start, time.perf_counter()
-        )
+        worker = -1 if info is None else info.id
+        return images, labels, worker, start, time.perf_counter()
 
 
 # Batch means: blocks of following steps, whose means are nearly independent though the steps are
@@ -814,10 +796,7 @@ class LiveAccelerator:
         with backend_switches.current(self.device):
             start, copied, end = (_event() for _ in range(3))
             start.record()
-            images, labels = (
-                x.to(str(self.device), non_blocking=self.pinned)
-                for x in (batch.images, batch.labels)
-            )
+            images, labels = (x.to(str(self.device), non_blocking=self.pinned) for x in batch[:2])
             copied.record()
             self._train(images, labels)
             end.record()
@@ -1010,9 +989,7 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
 
 
 @contextlib.contextmanager
-def loader(
-    data: BatchSet, workers: int, prefetch: int, pinned: bool
-) -> Iterator[Iterator[LoadedBatch]]:
+def loader(data: BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterator[Iterator[Any]]:
     """Give the batches in order; the workers end with the block."""
     options: dict[str, Any] = {}
     if workers:
@@ -1043,7 +1020,7 @@ def loader(
 
 
 def drive(
-    batches: Iterator[LoadedBatch],
+    batches: Iterator[Any],
     accelerator: Accelerator,
     *,
     steps: int,
@@ -1077,7 +1054,7 @@ def drive(
                 f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one "
                 f"within {_TIMEOUT_SECONDS:.0f} s. Lower the number of workers, or pass workers=0."
             ) from error
-        loads.append((batch.worker, batch.start, batch.end))
+        loads.append(tuple(batch[2:]))  # who, and when
         accelerator.step(batch)
         if read_loss:
             accelerator.wait()

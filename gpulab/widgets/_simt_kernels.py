@@ -12,7 +12,7 @@ import linecache
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -141,26 +141,18 @@ def _extent(value: Any) -> Sequence[int]:
 
 # The microscope's own kernels.
 
-
-class Example(NamedTuple):
-    """A kernel to look at: its label in the list of choices, and its launch."""
-
-    label: str
-    grid: Any
-    block: Any
-
-
-# By the kernel's name, which is also that of its file.
-EXAMPLES: Mapping[str, Example] = {
-    "vector_add": Example("vector add, with its guard", 4, 32),
-    "vector_add_unguarded": Example("vector add, without the guard", 4, 32),
-    "odd_and_even": Example("odd and even lanes diverge", 2, 64),
-    "strided_copy": Example("copy with a stride of 8", 2, 64),
-    "transpose_naive": Example("transpose, naive", (2, 2), (32, 32)),
-    "transpose_tiled": Example("transpose, tiled", (2, 2), (32, 32)),
-    "transpose_padded": Example("transpose, tiled and padded", (2, 2), (32, 32)),
-    "block_sum": Example("block sum", 2, 128),
-    "block_sum_no_barrier": Example("block sum, a barrier missing", 2, 128),
+# By the kernel's name, which is also that of its file: its label in the list of choices, its grid
+# and its block.
+EXAMPLES: Mapping[str, tuple[str, Any, Any]] = {
+    "vector_add": ("vector add, with its guard", 4, 32),
+    "vector_add_unguarded": ("vector add, without the guard", 4, 32),
+    "odd_and_even": ("odd and even lanes diverge", 2, 64),
+    "strided_copy": ("copy with a stride of 8", 2, 64),
+    "transpose_naive": ("transpose, naive", (2, 2), (32, 32)),
+    "transpose_tiled": ("transpose, tiled", (2, 2), (32, 32)),
+    "transpose_padded": ("transpose, tiled and padded", (2, 2), (32, 32)),
+    "block_sum": ("block sum", 2, 128),
+    "block_sum_no_barrier": ("block sum, a barrier missing", 2, 128),
 }
 
 

@@ -536,7 +536,7 @@ class SimtMicroscope(FollowingInstrument):
             Choice(
                 name="kernel",
                 label="Kernel",
-                options=[*own, *((name, example.label) for name, example in EXAMPLES.items())],
+                options=[*own, *((name, label) for name, (label, *_) in EXAMPLES.items())],
                 help=edit,
             ),
             Number(
