@@ -12,7 +12,7 @@ import html
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulab.evidence import Badge, Evidence
@@ -70,22 +70,26 @@ class _Places:
         across = (math.log10(x) - left) / (right - left)
         return across * _WIDE, (math.log10(y) - low) / (high - low) * _TALL
 
-    def is_free(self, area: _Area) -> bool:
-        """Return whether no point and no other text lies there."""
-        left, low, right, high = area
-        return not any(
-            left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in self.taken
-        )
+    def first_free(self, areas: Iterable[tuple[Any, _Area]]) -> Any:
+        """Take the first of some areas on which no point and no other text lies, and return its
+        name; None where all are taken.
+        """
+        for name, area in areas:
+            left, low, right, high = area
+            if not any(
+                left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in self.taken
+            ):
+                self.taken.append(area)
+                return name
+        return None
 
     def push_up(self, left: float, low: float, width: float, step: float) -> float:
         """Take the first free place for a line of text at or above a height, and return how much
         higher it is.
         """
+        right, top = left + width, low + _LINE
         ups = itertools.count(0.0, step)
-        top = low + _LINE
-        up = next(up for up in ups if self.is_free((left, low + up, left + width, top + up)))
-        self.taken.append((left, low + up, left + width, low + up + _LINE))
-        return up
+        return float(self.first_free((up, (left, low + up, right, top + up)) for up in ups))
 
 
 def roofline(
@@ -313,11 +317,8 @@ def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
         "top center": (x - wide / 2, above[0], x + wide / 2, above[1]),
     }
     inside = {s: a for s, a in areas.items() if a[0] >= 0 and a[2] <= _WIDE and a[1] >= 0}
-    for side, area in inside.items():
-        if places.is_free(area):
-            places.taken.append(area)
-            return words, side
-    return "", "bottom right"
+    side = places.first_free(inside.items())
+    return (words, side) if side else ("", "bottom right")
 
 
 # A class.
@@ -502,13 +503,12 @@ def class_predictions(room: Classroom) -> LabFigure:
         date=max(student.report.date for student in room.students),
         command="gpulab report",
     )
-    height = 150 + _ROW * len(rows)
     return picture(
         "Predictions against results",
         evidence,
         words,
         [marks],
-        height=height,
+        height=150 + _ROW * len(rows),
         xaxis=log_axis(
             "count",
             [*xs, 0.1, 10.0],
