@@ -28,7 +28,8 @@ from gpulab import _validate, devices
 from gpulab.devices import host_facts, nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.tracker import Cap, living, shape_of
+from gpulab.memory.shares import Limit
+from gpulab.memory.tracker import living, shape_of
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, plural
 
@@ -184,7 +185,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
         )
     where = devices.find(device)
     with devices.guard(f"snapshot: asking {where} what holds its memory"):
-        rows = [row for row in _storages(where, names).values() if row.nbytes]
+        rows = [row for row, _ in _storages(where, names).values() if row.nbytes]
         tensors = sorted(rows, key=lambda row: (-row.nbytes, row.name))
         parts, notes = _parts(where, sum(t.nbytes for t in tensors))
     total = sum(parts.values())
@@ -255,20 +256,13 @@ def _process_bytes(where: devices.Device) -> int | None:
 # -- tensors -------------------------------------------------------------------------------------
 
 
-def _storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
-    """Return the storages on a device that Python can reach, by library and identity."""
-    rows = {}
-    for key, entries in _found(where, names).items():
-        name, array, nbytes, _ = entries[0]
-        dtype = str(array.dtype).removeprefix("torch.")
-        rows[key] = HeldTensor(name, nbytes, shape_of(array), dtype, key[0], len(entries))
-    return rows
-
-
-def _found(
+def _storages(
     where: devices.Device, names: Mapping[str, Any]
-) -> dict[tuple[str, int], list[tuple[str, Any, int, _Life]]]:
-    """Return (name, array, bytes, life) of the arrays on each storage."""
+) -> dict[tuple[str, int], tuple[HeldTensor, _Life]]:
+    """Return the storages on a device that Python can reach, by library and identity, each with its
+    life (see ``storage_of``).
+    """
+    # of the arrays on each storage: name, array, bytes, life
     found: dict[tuple[str, int], list[tuple[str, Any, int, _Life]]] = {}
     seen: set[int] = set()
     graphs: dict[Any, str] = {}  # the nodes of autograd, and the array whose graph leads to each
@@ -301,7 +295,13 @@ def _found(
         kinds += type.__subclasses__(kind)
     for item in living(kinds):
         take("", item)
-    return found
+    rows = {}
+    for key, entries in found.items():
+        name, array, nbytes, life = entries[0]
+        dtype = str(array.dtype).removeprefix("torch.")
+        row = HeldTensor(name, nbytes, shape_of(array), dtype, key[0], len(entries))
+        rows[key] = row, life
+    return rows
 
 
 def _kept_by(node: Any) -> list[Any]:
@@ -451,26 +451,26 @@ class Watch:
     def __enter__(self) -> Watch:
         self._devices = devices.available()
         self._before = {
-            where: {key: entries[0][3] for key, entries in _found(where, self.names).items()}
+            where: {key: life for key, (_, life) in _storages(where, self.names).items()}
             for where in self._devices
         }
         self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
         self._resident = host_facts.resident_bytes()
         for where in self._devices[1:]:
             _peak(where, reset=True)
-        self._host = Cap("cpu", sys.maxsize, on_top=False)
+        self._host = Limit(sys.maxsize, on_top=False)
         self._host.__enter__()
         self._host_before = self._host.live_bytes
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._host.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self.failed, self._host_after = kind is not None, self._host.live_bytes
+        self.failed = kind is not None
 
     def result(self) -> CellMemory:
         """Return what happened in the block."""
         grown = host_facts.resident_bytes() - self._resident
-        uses = [("cpu", self._host_before, self._host.peak_bytes, self._host_after)]
+        uses = [("cpu", self._host_before, self._host.peak_bytes, self._host.live_bytes)]
         for where in self._devices[1:]:
             before, after = self._pools[where], _pool_bytes(where)[0]
             # CuPy keeps no peak: its arrays count where they are there at one of the ends
@@ -482,7 +482,7 @@ class Watch:
         new = [
             row
             for where in self._devices
-            for key, row in _storages(where, self.names).items()
+            for key, (row, _) in _storages(where, self.names).items()
             if (alive := self._before[where].get(key)) is None or alive() is None
         ]
         new.sort(key=lambda row: -row.nbytes)
@@ -538,9 +538,8 @@ class Released(Result):
         """
         if self.device == "cpu":
             return self.freed_host_bytes
-        if self.device_free_before_bytes is None or self.device_free_after_bytes is None:
-            return 0
-        return self.device_free_after_bytes - self.device_free_before_bytes
+        before, after = self.device_free_before_bytes, self.device_free_after_bytes
+        return 0 if before is None or after is None else after - before
 
     def __repr__(self) -> str:
         return (

@@ -11,7 +11,6 @@ estimates from the layouts that PyTorch and oneDNN use, so that ``fits`` errs on
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -384,19 +383,13 @@ _RULES = {
 }
 
 
-@functools.cache
-def _rule_of(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
-    name = func._schema.name
-    if name in _RULES:
-        return _RULES[name]
-    by_kind = _pointwise if torch.Tag.pointwise in func.tags else _whole
-    # many tensors are updated one after the other, or by one kernel
-    return None if func.is_view or name.startswith("aten::_foreach_") else by_kind
-
-
 def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
     """Return an upper estimate of what the operator allocates inside and frees before it
     returns.
     """
-    rule = _rule_of(func)
+    name = func._schema.name
+    by_kind = _pointwise if torch.Tag.pointwise in func.tags else _whole
+    # many tensors are updated one after the other, or by one kernel
+    is_free = func.is_view or name.startswith("aten::_foreach_")
+    rule = _RULES.get(name, None if is_free else by_kind)
     return 0 if rule is None else rule(args, outputs)

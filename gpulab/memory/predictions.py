@@ -148,7 +148,7 @@ def predict(
     progress = _validate.callback("predict", "progress", progress)
     stop = _validate.callback("predict", "stop", stop)
     checkpoint = _validate.flag("predict", "checkpoint", checkpoint)
-    training_step.check_precision("predict", precision)
+    _validate.word("predict", "precision", precision, training_step.PRECISIONS)
     name, factory = training_step.optimizer_factory("predict", optimizer)
     kind = _device_type(model, device)
     report = progress or (lambda fraction, text: None)
@@ -387,7 +387,7 @@ def trace(
     stop = _validate.callback("trace", "stop", stop)
     checkpoint = _validate.flag("trace", "checkpoint", checkpoint)
     steps = _validate.whole("trace", "steps", steps, 1, _MOST_STEPS)
-    training_step.check_precision("trace", precision)
+    _validate.word("trace", "precision", precision, training_step.PRECISIONS)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
         raise InputError(

@@ -1,9 +1,8 @@
 """Limits on the memory that this process takes of a device.
 
-``limit`` makes a deliberately small device: out-of-memory errors on demand, without the risk that
-the system kills the process. On a CPU the limit is kept by a dispatch mode over live tensor
-storage, on CUDA by PyTorch's own allocator. Both raise ``torch.OutOfMemoryError``, so that code
-that handles them works on a full GPU too.
+``limit`` makes a deliberately small device of the CPU: out-of-memory errors on demand, without the
+risk that the system kills the process. A dispatch mode over live tensor storage keeps the limit and
+raises ``torch.OutOfMemoryError``, so that code that handles it works on a full GPU too.
 
 ``apply_share`` gives a student a share of a shared GPU, set once for a kernel by the administrator
 of the class server: ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %",
@@ -16,99 +15,108 @@ configured to take only what they need. The cap prevents accidents; only MIG sli
 
 from __future__ import annotations
 
+import functools
 import os
+import weakref
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpulab import _backends, _validate, devices
 from gpulab.errors import DeviceError, InputError, shown
-from gpulab.memory.tracker import Cap
+from gpulab.memory.tracker import living, storages_of, tensors_in
 from gpulab.units import format_bytes, parse_bytes
 
 VARIABLE = "GPULAB_GPU_MEMORY"
 
 
-class Limit:
-    """The context manager of ``limit``; it may be entered repeatedly and keeps track of what is
-    still alive.
+class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The context manager of ``limit``: it counts the living storages of the CPU's tensors, and
+    raises PyTorch's own error when an operator makes them too many. It may be entered repeatedly
+    and keeps track of what is still alive.
+
+    It keeps the bytes of each living storage and nothing of the dead, so that it can stay on for as
+    long as a training runs.
+
+    Parameters
+    ----------
+    nbytes : int
+        What the living storages together may take.
+    on_top : bool
+        Whether only those count that are made while the mode is on.
 
     Attributes
     ----------
-    nbytes : int
-        What live tensors may take together.
-    device : Device
+    live_bytes, peak_bytes : int
+        What live tensors take now, as far as they were used in the block, and the most that they
+        took.
     """
 
-    def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
-        self.nbytes, self.device = nbytes, device
-        # stays from the first entry on
-        self._cap: Any = (
-            Cap("cpu", nbytes, on_top) if device.is_cpu else _AllocatorCap(device, nbytes, on_top)
-        )
-
-    @property
-    def live_bytes(self) -> int:
-        """What live tensors take now, as far as they were used in the block; on CUDA all that
-        PyTorch has allocated.
-        """
-        return int(self._cap.live_bytes)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that live tensors took in the block."""
-        return int(self._cap.peak_bytes)
+    def __init__(self, nbytes: int, on_top: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nbytes, self.on_top = nbytes, on_top
+        self.live_bytes = self.peak_bytes = 0
+        self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
 
     @property
     def free_bytes(self) -> int:
         """What is left of the limit."""
         return max(0, self.nbytes - self.live_bytes)
 
-    def __enter__(self) -> Limit:
-        self._cap.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._cap.__exit__(*error)
-
-
-class _AllocatorCap:
-    """The limit that PyTorch's own allocator keeps on an accelerator, used as ``Cap`` is."""
-
-    def __init__(self, device: devices.Device, nbytes: int, on_top: bool) -> None:
-        self.device, self.nbytes, self.on_top = device, nbytes, on_top
-        self._memory: Any = getattr(torch, device.torch_type)
-        self._before, self._fraction = 0, 1.0  # what was there and does not count; without a limit
-
-    @property
-    def live_bytes(self) -> int:
-        return int(self._memory.memory_allocated(self.device.index)) - self._before
-
-    @property
-    def peak_bytes(self) -> int:
-        return int(self._memory.max_memory_allocated(self.device.index)) - self._before
-
-    def __enter__(self) -> None:
-        memory, index, total = self._memory, self.device.index, self.device.memory_bytes
-        memory.empty_cache()  # what the allocator only keeps must not count
-        allowed = self.nbytes + (int(memory.memory_reserved(index)) if self.on_top else 0)
-        if total is None or allowed > total:
-            raise InputError(
-                f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has "
-                f"({format_bytes(total or 0)}); expected less. Pass a smaller size."
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; a result that does not fit is released before the error is raised."""
+        kwargs = kwargs or {}
+        # what was there before the block, and what autograd kept
+        self._count((args, kwargs), ours=not self.on_top)
+        before = self.live_bytes
+        result = func(*args, **kwargs)
+        self._count(result)
+        made = self.live_bytes - before
+        if made > 0 and self.live_bytes > self.nbytes:
+            # the error keeps this frame: with the result in it, what did not fit would stay
+            result = None
+            raise torch.OutOfMemoryError(
+                f"CPU out of memory. Tried to allocate {format_bytes(made)} in {func}. "
+                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
+                f"{format_bytes(max(0, self.nbytes - before))} is free; live tensors hold "
+                f"{format_bytes(before)}."
             )
-        if hasattr(memory, "get_per_process_memory_fraction"):
-            self._fraction = float(memory.get_per_process_memory_fraction(index))
-        self._before = int(memory.memory_allocated(index)) if self.on_top else 0
-        memory.reset_peak_memory_stats(index)
-        memory.set_per_process_memory_fraction(allowed / total, index)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return result
 
-    def __exit__(self, *error: Any) -> None:
-        self._memory.set_per_process_memory_fraction(self._fraction, self.device.index)
+    def __enter__(self) -> Any:
+        """Count every tensor that Python can reach now, made before the block or between two of
+        them, unless only those count that the block makes.
+        """
+        if not self.on_top:
+            self._count(living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)))
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def _count(self, values: Any, ours: bool = True) -> None:
+        for tensor in tensors_in(values):
+            for _, storage in storages_of(tensor, "cpu"):
+                if storage.device.type != "cpu":
+                    continue  # a fake tensor, which says it were here
+                key, nbytes = storage._cdata, storage.nbytes()
+                known = self._living.get(key)
+                if known is None:
+                    self._living[key] = (
+                        nbytes if ours else None,
+                        weakref.ref(storage, functools.partial(self._died, key)),
+                    )
+                    self.live_bytes += nbytes if ours else 0
+                elif known[0] is not None and known[0] != nbytes:  # resized in place
+                    self._living[key] = (nbytes, known[1])
+                    self.live_bytes += nbytes - known[0]
+
+    def _died(self, key: int, _: Any) -> None:
+        self.live_bytes -= self._living.pop(key)[0] or 0
 
 
 def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
-    """Return a context manager that limits how much memory the tensors of a device take together.
+    """Return a context manager that limits how much memory the CPU's tensors take together.
 
     An allocation beyond the limit raises ``torch.OutOfMemoryError``, as on a full GPU; the program
     goes on, and the rest of the machine is not affected.
@@ -116,14 +124,12 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     Parameters
     ----------
     nbytes : int or str
-        Bytes, or text such as "96 MiB". Everything that PyTorch holds on the device counts,
-        including what was there before.
+        Bytes, or text such as "96 MiB". The storage of living tensors counts, including what was
+        there before, after each operator of this thread; what an operator allocates internally and
+        frees again does not.
     device : None, str or Device
-        None takes the best one available. On a CPU the storage of living tensors counts, after each
-        operator of this thread; what an operator allocates internally and frees again does not. On
-        CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks (2 MiB and more) counted
-        whole: a gap in a block that it already held, and that a live tensor keeps allocated, does
-        not count again.
+        The CPU, or None. PyTorch limits a GPU itself:
+        ``torch.cuda.memory.set_per_process_memory_fraction``.
     on_top : bool
         True counts only what is made inside the block, on top of what was there.
 
@@ -136,14 +142,9 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     Raises
     ------
     InputError
-        If the size is not one, or is more than the device has.
+        If the size is not one.
     DeviceError
-        If there is no such device, or PyTorch cannot limit it.
-
-    Notes
-    -----
-    Source of the accelerators' form: PyTorch,
-    ``torch.cuda.memory.set_per_process_memory_fraction``.
+        If there is no such device, or it is not the CPU.
 
     Examples
     --------
@@ -162,15 +163,13 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
             f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
             "MiB'."
         )
-    where = devices.find(device)
-    # Apple's has a call of the same name, which does not raise
-    can = hasattr(getattr(torch, where.torch_type), "set_per_process_memory_fraction")
-    if not where.is_cpu and (where.kind == "mps" or not can):
+    where = devices.find("cpu" if device is None else device)
+    if not where.is_cpu:
         raise DeviceError(
-            f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass "
-            "device='cpu'."
+            f"limit: only the tensors of a CPU can be limited, not those of {where.name}; expected "
+            "device='cpu'. PyTorch limits a GPU: torch.cuda.set_per_process_memory_fraction(0.1)."
         )
-    return Limit(size, where, on_top)
+    return Limit(size, on_top)
 
 
 def apply_share(environment: Any = None) -> str:

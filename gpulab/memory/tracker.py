@@ -10,7 +10,6 @@ shows this). What an operator allocates inside and frees before it returns is no
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import sys
 import weakref
@@ -26,7 +25,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab.memory.step_memory import CATEGORIES, LiveTensor, Timeline
-from gpulab.units import format_bytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _ALIVE = sys.maxsize
@@ -176,10 +174,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(tensor, torch.nn.Parameter):
             if id(tensor) not in self._parameters:
                 self.watch_parameter(tensor, "")
-            return
-        for part, storage in self._storages(tensor):
-            if storage._cdata not in self._by_key:
-                self._count(part, storage, "", None if self.in_optimizer else "inputs", "")
+        else:
+            self.watch(tensor, None if self.in_optimizer else "inputs")
 
     def _made(self, tensor: Any, operator: str) -> None:
         for part, storage in self._storages(tensor):
@@ -242,8 +238,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- what the caller knows --------------------------------------------------------------------
 
-    def watch(self, tensor: Any, category: str, name: str = "") -> None:
-        """Count a tensor from the start, under a category that is known."""
+    def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
+        """Count a tensor from the start, under a category where it is known."""
         for part, storage in self._storages(tensor):
             if storage._cdata not in self._by_key:
                 self._count(part, storage, "", category, name)
@@ -387,77 +383,3 @@ def _phase_ends(phases: list[str]) -> list[int]:
     for i in range(len(phases) - 2, -1, -1):
         ends[i] = ends[i + 1] if phases[i] == phases[i + 1] else i + 1
     return ends
-
-
-class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the living storages of one device type, and raise PyTorch's own error when an operator
-    makes them too many: how a CPU gets the out-of-memory error of a small accelerator.
-
-    It keeps the bytes of each living storage and nothing of the dead, so that it can stay on for as
-    long as a training runs.
-
-    Parameters
-    ----------
-    device_type : str
-    nbytes : int
-        What the living storages together may take.
-    on_top : bool
-        Whether only those count that are made while the mode is on.
-    """
-
-    def __init__(self, device_type: str, nbytes: int, on_top: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.device_type, self.nbytes, self.on_top = device_type, nbytes, on_top
-        self.live_bytes = self.peak_bytes = 0
-        self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator; a result that does not fit is released before the error is raised."""
-        kwargs = kwargs or {}
-        # what was there before the block, and what autograd kept
-        self._count((args, kwargs), ours=not self.on_top)
-        before = self.live_bytes
-        result = func(*args, **kwargs)
-        self._count(result)
-        made = self.live_bytes - before
-        if made > 0 and self.live_bytes > self.nbytes:
-            # the error keeps this frame: with the result in it, what did not fit would stay
-            result = None
-            raise torch.OutOfMemoryError(
-                f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} "
-                f"in {func}. gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which "
-                f"{format_bytes(max(0, self.nbytes - before))} is free; live tensors hold "
-                f"{format_bytes(before)}."
-            )
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        return result
-
-    def __enter__(self) -> Any:
-        """Count every tensor that Python can reach now, made before the block or between two of
-        them, unless only those count that the block makes.
-        """
-        if not self.on_top:
-            for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
-                self._count(item)
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def _count(self, values: Any, ours: bool = True) -> None:
-        for tensor in tensors_in(values):
-            for _, storage in storages_of(tensor, self.device_type):
-                if storage.device.type != self.device_type:
-                    continue  # a fake tensor, which says it were here
-                key, nbytes = storage._cdata, storage.nbytes()
-                known = self._living.get(key)
-                if known is None:
-                    self._living[key] = (
-                        nbytes if ours else None,
-                        weakref.ref(storage, functools.partial(self._died, key)),
-                    )
-                    self.live_bytes += nbytes if ours else 0
-                elif known[0] is not None and known[0] != nbytes:  # resized in place
-                    self._living[key] = (nbytes, known[1])
-                    self.live_bytes += nbytes - known[0]
-
-    def _died(self, key: int, _: Any) -> None:
-        self.live_bytes -= self._living.pop(key)[0] or 0

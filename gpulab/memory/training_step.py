@@ -127,16 +127,6 @@ class Lender:
         return tree_map_only(torch.Tensor, self.tensor, value)
 
 
-def unwrapped(function: str, model: Any) -> Any:
-    """Return the plain module inside compiled and data-parallel wrappers; refuse what cannot be
-    followed.
-    """
-    parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
-    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):
-        model = model.module if isinstance(model, parallel) else model._orig_mod
-    return model
-
-
 def modules_in(value: Any) -> list[Any]:
     """Return the modules that a loss holds: itself, its closure, its defaults, and the globals that
     it names.
@@ -221,11 +211,6 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
 }
 
 
-def check_precision(function: str, precision: str) -> tuple[str | None, str | None, bool]:
-    """Return what a precision means, or refuse an unknown one."""
-    return PRECISIONS[_validate.word(function, "precision", precision, PRECISIONS)]
-
-
 def optimizer_kinds() -> dict[str, Any]:
     """Return PyTorch's optimizers by name in lower case, without those that need a closure."""
     kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
@@ -291,34 +276,13 @@ def loss_of(function: str, value: Any) -> Any:
     return value
 
 
-class FakeScaler:
-    """The tensors and in-place operators of ``GradScaler``, without the read-back that a fake
-    tensor cannot answer.
+class FakeScaler(torch.amp.GradScaler):
+    """PyTorch's scaling of the loss, without the question whether a gradient overflowed: a fake
+    tensor cannot answer it.
     """
 
-    def __init__(self, device: str) -> None:
-        self.scale_value = torch.full((), 65536.0, dtype=torch.float32, device=device)
-        self.growth = torch.full((), 0, dtype=torch.int32, device=device)
-
-    def scale(self, loss: Any) -> Any:
-        """Return the loss times the scale."""
-        return loss * self.scale_value
-
-    def step(self, optimizer: Any) -> None:
-        """Unscale the gradients in place, then take the optimizer's step."""
-        inverse = self.scale_value.double().reciprocal().float()
-        found = torch.full((), 0.0, dtype=torch.float32, device=inverse.device)
-        gradients = [
-            p.grad
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        optimizer.step()
-
-    def update(self) -> None:
-        """Change nothing: the scale stays where it is."""
+    def _maybe_opt_step(self, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
 
 
 class Step:
@@ -337,7 +301,7 @@ class Step:
     ) -> None:
         self.function, self.model, self.loss = function, model, loss
         self.inputs, self.targets = inputs, targets
-        self.autocast_dtype, _, self.scaled = check_precision(function, precision)
+        self.autocast_dtype, _, self.scaled = PRECISIONS[precision]
         self.device, self.optimizer = device, None
         self.scaler: Any = torch.amp.GradScaler(device, enabled=False)
 
@@ -417,7 +381,9 @@ def on_substitutes(
     new_storage, device
         As for ``Lender``.
     """
-    model = unwrapped(function, model)
+    parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # compiled
+        model = model.module if isinstance(model, parallel) else model._orig_mod
     half = PRECISIONS[precision][1]
     lender = Lender(function, new_storage, device, getattr(torch, half) if half else None)
     roots = [model, *modules_in(loss)]

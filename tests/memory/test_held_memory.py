@@ -264,11 +264,9 @@ def test_traffic_in_tables_and_under_a_roofline(approved: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_limit_the_snapshot_and_the_release_are_the_allocators() -> None:
-    """512 MiB do not fit into 256; parts add up to the device; what a frame held comes back."""
+def test_on_a_gpu_the_snapshot_and_the_release_are_the_allocators() -> None:
+    """Parts add up to the device; what a frame held comes back."""
     before = memory.snapshot("cuda", names={})
-    with memory.limit("256 MiB", "cuda", on_top=True), pytest.raises(torch.OutOfMemoryError):
-        torch.zeros(2**27, device="cuda")
     x = torch.zeros(2**26, device="cuda")
     after = memory.snapshot("cuda", names={"x": x})
     assert sum(after.parts.values()) == after.total_bytes == torch.cuda.mem_get_info()[1]
