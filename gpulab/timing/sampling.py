@@ -19,7 +19,6 @@ to wait for: the same loop without the call is timed between the samples.
 
 from __future__ import annotations
 
-import functools
 import math
 from array import array
 from collections.abc import Callable, Sequence
@@ -46,7 +45,7 @@ FEWEST_SAMPLES = 3  # even past the deadline, unless one call alone takes longer
 MOST_KEPT = 8_192  # beyond, one of each two (three, ...) samples stands for them
 READINGS_PER_SAMPLE = 100  # a sample this long is not disturbed by two readings of the clock
 TICKS_PER_WIDTH = 20  # the two ticks by which an interval is widened are a tenth of what is asked
-MOST_READINGS, FEWEST_STEPS = 256, 31  # of the clock, to see how it moves
+READINGS = 64  # of the clock, to see how it moves
 SAMPLES_FOR_TICK = 32  # they show a clock's tick, if they differ by whole ticks
 MOST_CALLS_PER_SAMPLE = 2**16
 # the empty loop runs after each of the first 101 samples, then after every 16th
@@ -198,8 +197,7 @@ def sample_in_turns(
         if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
             # A clock that stands still while it is read shows its tick in the samples only. Where
             # they were too short for it, those of all are dropped.
-            too_short = [column.is_too_short() for column in columns]
-            began_anew = any(too_short)
+            began_anew = sum(column.is_too_short() for column in columns) > 0  # asked of all
             if began_anew:
                 columns = [replace(column) for column in columns]
                 continue
@@ -281,58 +279,48 @@ class _Column:
         if self.empty is not None and wanted and len(self._empties) < MOST_KEPT:
             self._empties.append(self.empty(self.calls))
 
-    def _kept(self) -> np.ndarray:
-        """Return at most 8,192 samples as rows: one of every two (three, ...), drawn at random,
-        because always the first would miss half of what alternates.
+    def look(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the seconds of samples: as they were read, and per call without those of the empty
+        loop, until returned and until finished. Keep the clock's tick, as they show it.
+
+        At most 8,192 of them: one of every two (three, ...), drawn at random, because always the
+        first would miss half of what alternates.
         """
         rows = np.asarray(self.samples).reshape(-1, 3)  # what is drawn from it is a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))
         places = np.arange(len(rows) // every) * every
-        kept: np.ndarray = rows[places + np.random.default_rng(0).integers(every, size=len(places))]
-        return kept
+        rows = rows[places + np.random.default_rng(0).integers(every, size=len(places))]
+        readings = np.unique(rows[:, 1])
+        rounding = 8 * float(np.spacing(rows[-1:, 1:].sum()))
+        steps = np.diff(readings)
+        step = float(steps[steps > rounding].min(initial=math.inf))
+        ticks = readings / step
+        whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / step
+        if whole.all() and ticks[:1].sum() > 0.5:
+            self.tick = max(self.tick, step)
+        empty = np.median(np.array(self._empties or [(0.0, 0.0)]), axis=0)
+        launched, finished = np.maximum(rows[:, :2].T - empty[:, None], 0.0) / max(self.calls, 1)
+        return rows[:, 1], launched, finished
 
     def is_too_short(self) -> bool:
         """Return whether the samples are too short for the clock's tick, as they show it."""
-        self.tick = self.tick_per_call() * self.calls
-        middle = float(np.median(self._kept()[:, 1]))
-        return middle < min(self.ticks * self.tick, self.longest)
+        walls, _, _ = self.look()
+        return float(np.median(walls)) < min(self.ticks * self.tick, self.longest)
 
     def is_precise(self, relative_width: float) -> bool:
         """Return whether the interval is narrow enough to end, the clock's tick included."""
-        _, samples = self._per_call()
-        allowed = relative_width * float(np.median(samples)) - 2 * self.tick_per_call()
-        return allowed > 0 and is_precise(samples, allowed / float(np.median(samples)))
-
-    def _per_call(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of each sample until returned and until finished, per call, without
-        those of the empty loop.
-        """
-        empty = np.median(np.array(self._empties or [(0.0, 0.0)]), axis=0)
-        launched, finished = self._kept()[:, :2].T - empty[:, None]
-        calls = max(self.calls, 1)
-        return np.maximum(launched / calls, 0.0), np.maximum(finished / calls, 0.0)
-
-    def tick_per_call(self) -> float:
-        """Return how far a sample may be off because the clock ticks: by one tick at most."""
-        rows = self._kept()
-        readings = np.unique(rows[:, 1])
-        _, newest, start = rows[-1]
-        rounding = 8 * float(np.spacing(start + newest))
-        steps = np.diff(readings)[np.diff(readings) > rounding]
-        if len(steps) == 0:
-            return self.tick / self.calls
-        ticks = readings / steps.min()
-        whole = np.abs(ticks - np.round(ticks)) <= 0.01 + ticks * rounding / steps.min()
-        seen = float(steps.min()) if whole.all() and ticks[0] > 0.5 else 0.0
-        return max(self.tick, seen) / self.calls
+        _, _, samples = self.look()
+        middle = float(np.median(samples))
+        allowed = relative_width * middle - 2 * self.tick / self.calls
+        return allowed > 0 and is_precise(samples, allowed / middle)
 
     def result(self, stopped_by: str) -> Sampled:
         """Return what was seen."""
-        launched, samples = self._per_call()
+        _, launched, samples = self.look()
         _, walls, starts = np.array(self.samples).reshape(-1, 3).T
         interval, reason = median_interval(samples)
         if interval is not None:
-            tick = self.tick_per_call()
+            tick = self.tick / self.calls  # how far a sample may be off, at most
             interval = (max(interval[0] - tick, 0.0), interval[1] + tick)
         # a rate or a relative width of nothing would be no number
         if len(samples) and float(np.median(samples)) == 0.0:
@@ -357,18 +345,13 @@ def _steps(clock: Clock) -> tuple[float, float]:
     """Return the shortest step seen between two readings of the clock, the cost of a reading
     included, and the clock's tick; 0 where it did not move.
     """
-    steps, last = [], clock()
-    for _ in range(MOST_READINGS):
-        now = clock()
-        if now > last:
-            steps.append(now - last)
-        last = now
-        if len(steps) == FEWEST_STEPS:
-            break
+    readings = [clock() for _ in range(READINGS)]
+    steps = np.unique(np.diff(readings))
+    steps = steps[steps > 0]
     # All steps are whole ticks, so two that differ do so by one tick or more.
-    differences = np.diff(np.unique([0.0, *steps]))
-    differences = differences[differences > 8 * np.spacing(abs(last))]
-    return min(steps, default=0.0), float(differences.min(initial=math.inf)) if steps else 0.0
+    apart = np.diff(steps, prepend=0.0)
+    apart = apart[apart > 8 * np.spacing(abs(readings[-1]))]
+    return min(steps, default=0.0), min(apart, default=math.inf) if len(steps) else 0.0
 
 
 # The loop around the work and its twin that does nothing.
@@ -416,26 +399,19 @@ def make_loops(
     """
     named = {f"a{i}": value for i, value in enumerate(args)}
     values = {"fn": fn, "clock": clock, "synchronize": synchronize, "repeat": repeat, **named}
-    work, empty = (
-        _maker(statement, ", ".join(values))(**values)
-        for statement in (f"fn({', '.join(named)})", "pass")
-    )
-    return work, empty
-
-
-@functools.cache
-def _maker(statement: str, parameters: str) -> Callable[..., Run]:
-    """Return what makes a loop around a statement; the names in it are the parameters."""
-    source = _TEMPLATE.format(
-        parameters=parameters,
-        unrolled=_UNROLLED,
-        block="; ".join([statement] * _UNROLLED),
-        statement=statement,
-    )
     scope: dict[str, Any] = {}
-    exec(compile(source, "<gpulab timing loop>", "exec"), scope)
-    make: Callable[..., Run] = scope["make"]
-    return make
+    made = []
+    for statement in (f"fn({', '.join(named)})", "pass"):
+        source = _TEMPLATE.format(
+            parameters=", ".join(values),
+            unrolled=_UNROLLED,
+            block="; ".join([statement] * _UNROLLED),
+            statement=statement,
+        )
+        exec(compile(source, "<gpulab timing loop>", "exec"), scope)
+        made.append(scope["make"](**values))
+    work, empty = made
+    return work, empty
 
 
 def make_single_call_loops(

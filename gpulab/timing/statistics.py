@@ -402,7 +402,7 @@ def _inflation(ranks: np.ndarray) -> _Inflation:
     for _ in range(2):
         corrected = np.clip(observed + ratio * (1 - observed) / n, -0.999, 0.999)
         normal = 2 * np.sin(math.pi / 6 * corrected)
-        signs = 2 / math.pi * np.arcsin(_extended(normal, _autoregression(normal, n), n))
+        signs = 2 / math.pi * np.arcsin(_modelled(normal, n))
         ratio = min(max(1 + 2 * float(signs.sum()), 0.05), n / 4)
     # so many independent samples; the estimate's own bias and spread, by simulation, are as that of
     # so many
@@ -418,9 +418,9 @@ def _inflation(ranks: np.ndarray) -> _Inflation:
     return model
 
 
-def _autoregression(correlations: np.ndarray, n: int) -> np.ndarray:
-    """Return the coefficients of the autoregression that the Bayesian information criterion prefers
-    (Levinson's recursion).
+def _modelled(correlations: np.ndarray, n: int) -> np.ndarray:
+    """Return the correlations at lags 1, 2, ... until they vanish, of the autoregression that the
+    Bayesian information criterion prefers (Levinson's recursion).
     """
     variance, coefficients = 1.0, np.zeros(0)
     best, chosen = 0.0, coefficients
@@ -434,29 +434,12 @@ def _autoregression(correlations: np.ndarray, n: int) -> np.ndarray:
         criterion = n * math.log(variance) + order * math.log(n)
         if criterion < best:
             best, chosen = criterion, coefficients
-    return chosen
-
-
-def _extended(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.ndarray:
-    """Return the autoregression's correlations at lags 1, 2, ... until they vanish."""
-    order = len(coefficients)
-    if order == 0:
-        return coefficients
-    if order == 1:
-        rho = float(coefficients[0])  # as it was chosen: neither 0 nor 1
-        lags = min(n, int(math.log(1e-3) / math.log(abs(rho))) + 1)
-        powers: np.ndarray = rho ** np.arange(1.0, lags + 1)
-        return powers
-    values = correlations[:order].tolist()
-    # written out: a thousand steps, at each look of the sampler
-    first, second, third = [*coefficients.tolist(), 0.0][:_MAX_ORDER]
-    last, before, earlier = [*values[::-1], 0.0][:_MAX_ORDER]
-    for lag in range(order, min(n, 1000)):
-        last, before, earlier = first * last + second * before + third * earlier, last, before
-        values.append(last)
-        if lag % 16 == 0 and max(map(abs, values[-order:])) < 1e-3:
-            break
-    return np.array(values).clip(-1.0, 1.0)
+    # written out: thousands of steps, at each look of the sampler
+    first, second, third = np.pad(chosen, (0, _MAX_ORDER - len(chosen))).tolist()
+    values = [0.0, 0.0, *correlations[: len(chosen)].tolist()]
+    while len(values) < n and max(map(abs, values[-_MAX_ORDER:])) >= 1e-3:
+        values.append(first * values[-1] + second * values[-2] + third * values[-3])
+    return np.array(values[2:]).clip(-1.0, 1.0)
 
 
 class _Scale(NamedTuple):
