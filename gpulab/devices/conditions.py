@@ -96,7 +96,13 @@ def read(
     cores = host_facts.usable_core_numbers()
     busy, stolen = _busy_and_stolen(root, cores)
     clocks = host_facts.core_values(root, cores, "cpufreq/scaling_cur_freq")
-    delays = _run_delays(root / "proc/self/task")
+    # nanoseconds that each thread waited on a run queue are the second field of its schedstat
+    # (kernel docs, sched-stats)
+    queues = {
+        path.parent.name: host_facts.read_text(path).split()
+        for path in (root / "proc/self/task").glob("*/schedstat")
+    }
+    delays = {thread: int(each[1]) * 1e-9 for thread, each in queues.items() if len(each) >= 2}
     hot = host_facts.core_values(root, cores, "thermal_throttle/core_throttle_count")
     # version 1 of control groups counts nanoseconds, version 2 microseconds
     held = [
@@ -147,15 +153,6 @@ def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | 
         for user, nice, system, _idle, _iowait, irq, softirq, *_ in ours
     )
     return busy * _TICK_SECONDS, sum(row[7] for row in ours) * _TICK_SECONDS
-
-
-def _run_delays(tasks: pathlib.Path) -> dict[str, float]:
-    """Return how long each thread of this process waited on a run queue: the second field of its
-    schedstat, in nanoseconds (kernel docs, sched-stats).
-    """
-    files = {path.parent.name: path for path in tasks.glob("*/schedstat")}
-    fields = {thread: host_facts.read_text(path).split() for thread, path in files.items()}
-    return {name: int(each[1]) * 1e-9 for name, each in fields.items() if len(each) >= 2}
 
 
 # What does not change while a process runs is looked up once: readings are taken around each
@@ -260,7 +257,17 @@ def percent(share: float) -> str:
 
 
 def _contended(window: Window, advice: str) -> Iterable[Note]:
-    stolen, others, lost = window.stolen or 0.0, window.others or 0.0, _lost_to_others(window)
+    stolen, others = window.stolen or 0.0, window.others or 0.0
+    lost, quota = 0.0, window.throttled or 0.0  # a process held back by its quota waits too
+    if window.delay is not None:
+        # waits among our own threads do not count: who else ran is seen where ticks are fine enough
+        delay, spread = window.delay - quota, (window.process_delay - quota) / window.cores
+        counts = window.others is not None and window.others_step <= SHARE
+        is_alone = counts and others < 0.3 * delay
+        if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not is_alone:
+            lost = delay
+        elif spread >= SHARE and others >= max(2 * SHARE, window.others_step):
+            lost = spread
     busy, them = (
         ("the core was busy", "it")
         if window.cores == 1
@@ -278,8 +285,8 @@ def _contended(window: Window, advice: str) -> Iterable[Note]:
         # waits are booked when they end: one that began before the window can make more than the
         # whole of it
         (
-            lost is not None,
-            f"other processes kept this one off its core for {percent(min(lost or 0.0, 1.0))} of "
+            lost,
+            f"other processes kept this one off its core for {percent(min(lost, 1.0))} of "
             f"the time. {advice or _ADVICE}",
         ),
         # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
@@ -289,23 +296,6 @@ def _contended(window: Window, advice: str) -> Iterable[Note]:
         ),
     )
     return [Note("contended", sentence) for holds, sentence in causes if holds][:1]
-
-
-def _lost_to_others(window: Window) -> float | None:
-    """Return the share of the time that others took from us, or None: waits among our own threads
-    do not count.
-    """
-    if window.delay is None:
-        return None
-    quota = window.throttled or 0.0  # a process held back by its quota also waits on the run queue
-    delay, others = window.delay - quota, window.others
-    # the ticks are fine enough to show how much others ran
-    is_alone = others is not None and window.others_step <= SHARE and others < 0.3 * delay
-    if delay >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds) and not is_alone:
-        return delay
-    spread = (window.process_delay - quota) / window.cores
-    is_seen = others is not None and others >= max(2 * SHARE, window.others_step)
-    return spread if spread >= SHARE and is_seen else None
 
 
 def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[Note]:
@@ -371,9 +361,11 @@ def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterable
         if holds
     ][:1]
     if after.neighbours and busy >= _GPU_SHARE:
-        sentence = (
-            f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
-            "when no other process uses it (nvidia-smi lists them)."
+        notes.append(
+            Note(
+                "contended",
+                f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
+                "when no other process uses it (nvidia-smi lists them).",
+            )
         )
-        notes.append(Note("contended", sentence))
     return notes

@@ -169,12 +169,14 @@ def compare_within(
     limits.say(1.0, f"{label}: {count} of each")
     notes += agreement_notes
     if len(jobs) == 1 and devices is None and not isinstance(work, Mapping):
-        sentence = (
-            "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
-            "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is "
-            "missing here."
+        notes.append(
+            Note(
+                "skipped",
+                "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
+                "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is "
+                "missing here.",
+            )
         )
-        notes.append(Note("skipped", sentence))
     return _judged(label, list(jobs_by_name), measurements, differences, tolerance, notes)
 
 
@@ -230,17 +232,21 @@ def _judged(
         how = "in shape or type, or has an overflow or nan where the reference has a number"
         if math.isfinite(max(known)):
             how = f"by {max(known):.1e} of its largest value ({tolerance:.1e} is allowed)"
-        sentence = (
-            f"{', '.join(bad)}: the result differs from the reference {how}, so no speed-up is "
-            "reported. Find out why before you compare times."
+        notes.append(
+            Note(
+                "disagree",
+                f"{', '.join(bad)}: the result differs from the reference {how}, so no speed-up is "
+                "reported. Find out why before you compare times.",
+            )
         )
-        notes.append(Note("disagree", sentence))
     if impossible and len(rows) > 1:
-        sentence = (
-            f"{', '.join(impossible)}: the time is physically impossible, so no speed-up is "
-            "reported. See that row's own note."
+        notes.append(
+            Note(
+                "implausible",
+                f"{', '.join(impossible)}: the time is physically impossible, so no speed-up is "
+                "reported. See that row's own note.",
+            )
         )
-        notes.append(Note("implausible", sentence))
     others = [row for row in rows if row.speedup is not None and not bad]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:

@@ -313,12 +313,14 @@ def _keep_energy(
     if seconds > ENERGY_STEP_SECONDS and joules > 0:
         job.energy = joules, joules * ENERGY_STEP_SECONDS / seconds
         return
-    sentence = (
-        f"the GPU's counter of energy moves about every {format_seconds(ENERGY_STEP_SECONDS)}, and "
-        f"the calls took {format_seconds(seconds)}, so there is no energy per call. Pass a longer "
-        "deadline."
+    job.notes.append(
+        Note(
+            "skipped",
+            f"the GPU's counter of energy moves about every {format_seconds(ENERGY_STEP_SECONDS)}, "
+            f"and the calls took {format_seconds(seconds)}, so there is no energy per call. Pass a "
+            "longer deadline.",
+        )
     )
-    job.notes.append(Note("skipped", sentence))
 
 
 def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[float | None]:
@@ -336,11 +338,14 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
     for job, taken in zip(jobs, samples, strict=True):
         # unless the sampling before them was stopped already
         if stopped and all(note.code != "stopped" for note in job.notes):
-            sentence = (
-                f"the call with both copies was stopped after {plural(len(taken), 'sample')}; its "
-                "time is based on these, and missing where there are none. Run it again for more."
+            job.notes.append(
+                Note(
+                    "stopped",
+                    f"the call with both copies was stopped after {plural(len(taken), 'sample')}; "
+                    "its time is based on these, and missing where there are none. Run it again "
+                    "for more.",
+                )
             )
-            job.notes.append(Note("stopped", sentence))
     return [float(np.median(taken)) if len(taken) else None for taken in samples]
 
 
@@ -388,12 +393,14 @@ class Job:
         if self.finish is not None:
             self.finish(result)
         elif "jax" in sys.modules and work_arrays.promised(self.args, self.fn, result):
-            sentence = (
-                "the function works on JAX arrays and returns none, so gpulab cannot wait for its "
-                "work and the time may be that of the call alone. Return the result from the "
-                "function."
+            self.notes.append(
+                Note(
+                    "skipped",
+                    "the function works on JAX arrays and returns none, so gpulab cannot wait for "
+                    "its work and the time may be that of the call alone. Return the result from "
+                    "the function.",
+                )
             )
-            self.notes.append(Note("skipped", sentence))
         self.wait()()
         self.first_seconds = self.clock() - start
         working = self.device
@@ -466,16 +473,15 @@ class Job:
         """
         inward, back = work_arrays.copier_to(self.device, self.args), work_arrays.host_copier()
         if self.device.is_cpu:
-            sentence = (
-                "both copies are from main memory to main memory: no link to an accelerator was "
-                "used. See gl.transfer for a modelled link."
+            self.notes.append(
+                Note(
+                    "skipped",
+                    "both copies are from main memory to main memory: no link to an accelerator "
+                    "was used. See gl.transfer for a modelled link.",
+                )
             )
-            self.notes.append(Note("skipped", sentence))
         else:
             self.args = inward()
-
-        def call() -> Any:
-            return self.fn(*inward())
 
         def finished(result: Any) -> None:
             back(result)
@@ -484,7 +490,9 @@ class Job:
 
         def run(calls: int) -> tuple[float, float]:
             # made here, because how to wait is known after the first call
-            loop, _ = make_single_call_loops(call, (), self.wait(), self.clock, finished)
+            loop, _ = make_single_call_loops(
+                lambda: self.fn(*inward()), (), self.wait(), self.clock, finished
+            )
             return loop(calls)
 
         return run

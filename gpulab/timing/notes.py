@@ -137,19 +137,23 @@ def of_sampling(
     extra = job.first_seconds - median
     is_slow = 0 < _FIRST_CALL_RATIO * median <= job.first_seconds
     if is_slow and extra >= _FIRST_CALL_EXTRA_SECONDS:
-        sentence = (
-            f"the first call took {format_seconds(job.first_seconds)}, "
-            f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
-            "loading, allocating). It is not in the median; count it if you call the function only "
-            "once."
+        notes.append(
+            Note(
+                "slow-first-call",
+                f"the first call took {format_seconds(job.first_seconds)}, "
+                f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
+                "loading, allocating). It is not in the median; count it if you call the function "
+                "only once.",
+            )
         )
-        notes.append(Note("slow-first-call", sentence))
     if sampled.stopped_by == "stopped":
-        sentence = (
-            f"sampling was stopped after {plural(len(samples), 'sample')}; the figures are based "
-            "on these. Run it again for more."
+        notes.append(
+            Note(
+                "stopped",
+                f"sampling was stopped after {plural(len(samples), 'sample')}; the figures are "
+                "based on these. Run it again for more.",
+            )
         )
-        notes.append(Note("stopped", sentence))
     elif sampled.interval_seconds is None:
         notes.append(no_interval(sampled.no_interval_reason or ""))
     # too few samples to end before the deadline, or another row of a comparison was not there yet
@@ -157,19 +161,23 @@ def of_sampling(
         low, high = sampled.interval_seconds
         width = (high - low) / median
         if width > limits.relative_width:
-            sentence = (
-                f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
-                f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer deadline, "
-                "or a larger relative_width."
+            notes.append(
+                Note(
+                    "deadline",
+                    f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
+                    f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer "
+                    "deadline, or a larger relative_width.",
+                )
             )
-            notes.append(Note("deadline", sentence))
     if calls > 1:
-        sentence = (
-            f"one call is too short for the clock, so each sample is the mean of {calls} "
-            "calls; the interval is that of the mean. Do more work per call to time single "
-            "calls."
+        notes.append(
+            Note(
+                "too-short",
+                f"one call is too short for the clock, so each sample is the mean of {calls} "
+                "calls; the interval is that of the mean. Do more work per call to time single "
+                "calls.",
+            )
         )
-        notes.append(Note("too-short", sentence))
     if (job.flops or job.nbytes) and median > 0:
         notes += _of_rates(job, median, cold)
     return notes
@@ -219,12 +227,15 @@ def _stalled(
     stopped, total = float(stops.sum()), float(sample_seconds.sum() + idle.sum())
     if len(stops) == 0 or stopped - waited < SHARE * total:
         return []
-    sentence = (
-        f"the process stood still {plural(len(stops), 'time')}, the longest "
-        f"{format_seconds(float(stops.max()))}, {percent(stopped / total)} of the time in total "
-        "(it was stopped, or lost its core). Those samples do not show the work; measure again."
-    )
-    return [Note("stalled", sentence)]
+    return [
+        Note(
+            "stalled",
+            f"the process stood still {plural(len(stops), 'time')}, the longest "
+            f"{format_seconds(float(stops.max()))}, {percent(stopped / total)} of the time in "
+            "total (it was stopped, or lost its core). Those samples do not show the work; measure "
+            "again.",
+        )
+    ]
 
 
 def _spread(values: np.ndarray) -> float:
@@ -250,11 +261,13 @@ def _unstable(samples_seconds: np.ndarray, relative_width: float) -> list[Note]:
         what = f"wandered by {percent(swing)} while measuring"
     else:
         return []
-    sentence = (
-        f"the time per call {what}. No single figure describes it; look at the raw samples, close "
-        "other programs, and measure again."
-    )
-    return [Note("unstable", sentence)]
+    return [
+        Note(
+            "unstable",
+            f"the time per call {what}. No single figure describes it; look at the raw samples, "
+            "close other programs, and measure again.",
+        )
+    ]
 
 
 def _level_shift(samples: np.ndarray, least: float) -> float | None:
@@ -436,22 +449,26 @@ def check(
         sign = f"the first call, which did not find them there, took {times}"
     else:
         return []
-    sentence = (
-        f"the {format_bytes(size)} fit into {holding[0].name} "
-        f"({format_bytes(holding[0].capacity_bytes)}), and {sign}: the data was still in the cache "
-        "from the previous call. Real data may not be; cold=True empties the caches before each "
-        "call."
-    )
-    return [Note("warm-cache", sentence)]
+    return [
+        Note(
+            "warm-cache",
+            f"the {format_bytes(size)} fit into {holding[0].name} "
+            f"({format_bytes(holding[0].capacity_bytes)}), and {sign}: the data was still in the "
+            "cache from the previous call. Real data may not be; cold=True empties the caches "
+            "before each call.",
+        )
+    ]
 
 
 def _implausible(rate: str, ratio: float, limit: str, source: str) -> list[Note]:
-    sentence = (
-        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did "
-        "you forget to synchronize? Wait for the device, or for the thread, before the clock is "
-        "read; or check flops and nbytes."
-    )
-    return [Note("implausible", sentence)]
+    return [
+        Note(
+            "implausible",
+            f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). "
+            "Did you forget to synchronize? Wait for the device, or for the thread, before the "
+            "clock is read; or check flops and nbytes.",
+        )
+    ]
 
 
 def fastest_rate(working_set_bytes: float, levels: tuple[MemoryLevel, ...]) -> float | None:
