@@ -281,7 +281,9 @@ class FakeScaler(torch.amp.GradScaler):
     tensor cannot answer it.
     """
 
-    def _maybe_opt_step(self, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def _maybe_opt_step(
+        self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         return optimizer.step(*args, **kwargs)
 
 

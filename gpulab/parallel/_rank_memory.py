@@ -518,7 +518,7 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
             if storage._cdata not in self._by_key:
                 self._count(part, storage, "", None, "")
 
-    def watch(self, tensor: Any, category: str, name: str = "") -> None:
+    def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
         """Count a tensor under a category, also one that was met already without any."""
         for part, storage in self._storages(tensor):
             known = self._by_key.get(storage._cdata)
