@@ -218,10 +218,10 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     """
     if not _is_bare("%%gpu_memory", line):
         return None
-    run, watch = _as_cell(shell, cell), gpulab.memory.Watch(shell.user_ns)
-    with contextlib.ExitStack() as after, watch:
+    run = _as_cell(shell, cell)
+    with contextlib.ExitStack() as after, gpulab.memory.watch(shell.user_ns) as result:
         # only from here on: where the watching could not begin there is nothing to show
-        after.callback(lambda: display(watch.result()))
+        after.callback(lambda: display(result()))
         return run()
 
 

@@ -101,34 +101,26 @@ class Part:
         """Where the stated figures come from."""
         return f"{self.document}: {self.name}, dense, at {self.boost_hz / 1e6:.0f} MHz"
 
-    def source_of(self, dtype: str) -> str:
-        """Return where the peak of a dtype comes from: the document, or the architecture's rate
-        where it does not print one.
+    def peaks(self) -> dict[str, tuple[float, str]]:
+        """Return peak FLOP/s by dtype, each with where it comes from: the document, or the
+        architecture's rate where it does not print one.
         """
-        rates = self.rates()
-        same = dtype == "float16_acc16" and rates[dtype] == rates["float16"]
-        if ("float16" if same else dtype) in self.stated:
-            return self.source
-        clocks = f"{self.multiprocessors} multiprocessors x {self.boost_hz / 1e6:.0f} MHz"
-        return (
-            f"not printed for {self.name}: {clocks} x the rate of compute capability "
+        rates = rates_per_clock(self.compute_capability, self.name, self.halved) or {}
+        computed = (
+            f"not printed for {self.name}: {self.multiprocessors} multiprocessors x "
+            f"{self.boost_hz / 1e6:.0f} MHz x the rate of compute capability "
             f"{self.compute_capability}"
         )
-
-    def rates(self) -> dict[str, int]:
-        """Return FLOP per clock of one multiprocessor by dtype."""
-        return rates_per_clock(self.compute_capability, self.name, self.halved) or {}
-
-    def peaks(self) -> dict[str, float]:
-        """Return peak FLOP/s by dtype."""
-        rates = self.rates()
         peaks = {
-            dtype: rate * self.multiprocessors * self.boost_hz for dtype, rate in rates.items()
-        } | dict(self.stated)
-        # where accumulation makes no difference, what is stated counts for both
+            dtype: (rate * self.multiprocessors * self.boost_hz, computed)
+            for dtype, rate in rates.items()
+        } | {dtype: (peak, self.source) for dtype, peak in self.stated.items()}
         if "float16" in self.stated:
+            ratio, (_, source) = rates["float16_acc16"] / rates["float16"], peaks["float16_acc16"]
+            # where accumulation makes no difference, what is stated counts for both
             peaks["float16_acc16"] = (
-                self.stated["float16"] * rates["float16_acc16"] / rates["float16"]
+                ratio * self.stated["float16"],
+                self.source if ratio == 1 else source,
             )
         return peaks
 

@@ -261,8 +261,8 @@ def _stated(known: datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
     if share != 1.0:
         scaled += f", scaled to {gpu.multiprocessors} of {known.multiprocessors} multiprocessors"
     return {
-        dtype: Figure(peak * clock * share, known.source_of(dtype) + scaled)
-        for dtype, peak in known.peaks().items()
+        dtype: Figure(peak * clock * share, source + scaled)
+        for dtype, (peak, source) in known.peaks().items()
     }
 
 

@@ -5,9 +5,9 @@ from gpulab.memory._snapshot import (
     HeldTensor,
     Released,
     Snapshot,
-    Watch,
     release,
     snapshot,
+    watch,
 )
 from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
 from gpulab.memory.predictions import largest_batch, predict, trace
@@ -27,7 +27,6 @@ __all__ = [
     "Snapshot",
     "Timeline",
     "Traffic",
-    "Watch",
     "largest_batch",
     "limit",
     "predict",
@@ -35,4 +34,5 @@ __all__ = [
     "snapshot",
     "trace",
     "traffic",
+    "watch",
 ]

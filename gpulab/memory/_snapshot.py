@@ -435,59 +435,50 @@ class CellMemory(Result):
         return (which, "before", "peak", "kept", "freed"), rows
 
 
-class Watch:
-    """Follow the memory of a block: ``with Watch(namespace) as watch: ...``, then
-    ``watch.result()``.
+@contextlib.contextmanager
+def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
+    """Follow the memory of a block: ``with watch(namespace) as result: ...``, then ``result()``.
 
     Parameters
     ----------
     names : mapping of str to object
         Where the names of arrays are looked for, before and after.
     """
+    places, failed = devices.available(), True
+    before = {
+        where: {key: life for key, (_, life) in _storages(where, names).items()} for where in places
+    }
+    held = {where: _pool_bytes(where)[0] for where in places[1:]}
+    resident = host_facts.resident_bytes()
+    for where in places[1:]:
+        _peak(where, reset=True)
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self.names, self.failed = names, False
-
-    def __enter__(self) -> Watch:
-        self._devices = devices.available()
-        self._before = {
-            where: {key: life for key, (_, life) in _storages(where, self.names).items()}
-            for where in self._devices
-        }
-        self._pools = {where: _pool_bytes(where)[0] for where in self._devices[1:]}
-        self._resident = host_facts.resident_bytes()
-        for where in self._devices[1:]:
-            _peak(where, reset=True)
-        self._host = Limit(sys.maxsize, on_top=False)
-        self._host.__enter__()
-        self._host_before = self._host.live_bytes
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._host.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self.failed = kind is not None
-
-    def result(self) -> CellMemory:
+    def result() -> CellMemory:
         """Return what happened in the block."""
-        grown = host_facts.resident_bytes() - self._resident
-        uses = [("cpu", self._host_before, self._host.peak_bytes, self._host.live_bytes)]
-        for where in self._devices[1:]:
-            before, after = self._pools[where], _pool_bytes(where)[0]
+        grown = host_facts.resident_bytes() - resident
+        uses = [("cpu", live, host.peak_bytes, host.live_bytes)]
+        for where in places[1:]:
+            after = _pool_bytes(where)[0]
             # CuPy keeps no peak: its arrays count where they are there at one of the ends
-            uses.append((str(where), before, max(before, after, _peak(where)), after))
+            uses.append((str(where), held[where], max(held[where], after, _peak(where)), after))
         changes = tuple(
-            (device, before, peak, max(0, after - before), max(0, before - after))
-            for device, before, peak, after in uses
+            (device, start, peak, max(0, end - start), max(0, start - end))
+            for device, start, peak, end in uses
         )
         new = [
             row
-            for where in self._devices
-            for key, (row, _) in _storages(where, self.names).items()
-            if (alive := self._before[where].get(key)) is None or alive() is None
+            for where in places
+            for key, (row, _) in _storages(where, names).items()
+            if (alive := before[where].get(key)) is None or alive() is None
         ]
         new.sort(key=lambda row: -row.nbytes)
-        evidence = Evidence.measured(self._devices[-1].name)
-        return CellMemory(changes, grown, tuple(new[:_LARGEST]), self.failed, evidence)
+        evidence = Evidence.measured(places[-1].name)
+        return CellMemory(changes, grown, tuple(new[:_LARGEST]), failed, evidence)
+
+    with Limit(sys.maxsize, on_top=False) as host:
+        live = host.live_bytes
+        yield result
+        failed = False
 
 
 def _peak(where: devices.Device, reset: bool = False) -> int:
@@ -643,10 +634,9 @@ def _clear_tracebacks() -> str:
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
     module = sys.modules.get("IPython.core.getipython")  # found without importing IPython
     shell = module.get_ipython() if module is not None else None
-    if shell is None:
-        return []
+    cache = shell.user_ns.get("_oh", {}) if shell is not None else {}
     holding: dict[Any, int] = {}
-    for number, value in shell.user_ns.get("_oh", {}).items():
+    for number, value in cache.items():
         keys = [storage_of(array, where) for _, array in arrays_in("", value)]
         nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
         if nbytes:

@@ -161,7 +161,6 @@ def predict(
         nbytes = original.untyped_storage().nbytes()
         return torch.empty(nbytes, dtype=torch.uint8, device=kind).untyped_storage()
 
-    ends: list[int] = []
     with (
         training_step.undisturbed(kind),
         mock.patch.object(transformer, "_detect_is_causal_mask", _is_causal),
@@ -195,17 +194,17 @@ def predict(
         for number in (1, 2):
             report(number / 3, f"following step {number}")
             step.run(tracker)
-            ends.append(len(tracker.operators))
     if tracker.is_stopped:
         raise StoppedError(
             "predict: stopped before a whole step was traced; expected it to finish. Call it again."
         )
     report(1.0, "done")
-    facts = _at_the_peak(tracker, ends[0])
+    _, second = tracker.steps
+    facts = _at_the_peak(tracker, second)
     inside = max(0, tracker.with_scratch - facts["peak_bytes"])
     return Prediction(
         label=type(step.model).__name__,
-        first_step_peak_bytes=tracker.peak(0, ends[0])[1],
+        first_step_peak_bytes=tracker.peak(0, second)[1],
         scratch_bytes=inside + len(calls) // 2 * _GENERATOR_BYTES,
         kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
         parameter_count=sum(p.numel() for p in step.model.parameters()),

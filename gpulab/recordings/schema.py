@@ -371,7 +371,7 @@ class Recording(Result):
             or "float32" not in entry.params.values()
         ):
             return None
-        above = timing.flops > part.peaks()["float32"] * timing.median_seconds
+        above = timing.flops > part.peaks()["float32"][0] * timing.median_seconds
         return "float32 with TF32 allowed for convolutions by default" if above else None
 
     def caption(self) -> str:

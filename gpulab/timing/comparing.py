@@ -316,12 +316,11 @@ def _places(devices: Any) -> dict[str, Device]:
         places = _devices.available()
     else:
         is_one = isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
-        several = [devices] if is_one else _validate.items("compare", "devices", devices)
-        if not several:
-            raise InputError(
-                "compare: devices is empty; expected at least one device. Leave it out to use all "
-                "devices of this machine."
-            )
+        several = (
+            [devices]
+            if is_one
+            else _validate.items("compare", "devices", devices, "['cpu'], or leave it out")
+        )
         places = tuple(_devices.find(device) for device in several)
     if len(set(places)) < len(places):
         raise InputError(

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -526,7 +525,7 @@ def _levels(device: Device, refresh: bool) -> tuple[MemoryLevel, ...]:
     if not device.is_cpu and all(level.bytes_per_second is not None for level in stated):
         return stated
     measured = {
-        level.name: level.bytes_per_second or math.inf
+        level.name: level.bytes_per_second
         for level in devices.ceilings(device, refresh=refresh).levels
     }
     levels = []
@@ -535,9 +534,9 @@ def _levels(device: Device, refresh: bool) -> tuple[MemoryLevel, ...]:
         bound, source, rate = level.bytes_per_second, level.source, measured.get(level.name)
         if rate is not None:
             bound = room * rate if bound is None else min(bound, room * rate)
-            words = format_bytes_per_second(rate) if rate < math.inf else "too high to measure"
             source = (
-                f"measured on this machine as {words}, plus a margin of {100 * (room - 1):.0f} %"
+                f"measured on this machine as {format_bytes_per_second(rate)}, plus a margin of "
+                f"{100 * (room - 1):.0f} %"
             )
         levels.append(level._replace(bytes_per_second=bound, source=source))
     return tuple(levels)

@@ -96,12 +96,12 @@ def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new(old_aside
     """8 MB twice, 8 MB for a moment, and 4 MB let go; the same again when it runs again."""
     names: dict[str, Any] = {"old": torch.ones(1_000_000)}
     for changed in ((24e6, 12e6, 0), None):
-        with memory.Watch(names) as watch:
+        with memory.watch(names) as result:
             names["x"] = torch.ones(2_000_000)
             names["y"] = names["x"] * 2
             names["z"] = float((names["y"] + 1).sum())
             names.pop("old", None)
-        found = watch.result()
+        found = result()
         device, before, peak, kept, freed = found.devices[0]
         changes = (peak - before, kept, freed)
         assert changed is None or changes == pytest.approx(changed, abs=1000)
