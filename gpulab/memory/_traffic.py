@@ -388,12 +388,6 @@ def _base(func: Any) -> str:
     return str(func._schema.name).rpartition("::")[2]
 
 
-def _plain(func: Any) -> str:
-    """Return the base name of the operator's functional form."""
-    base = _base(func)
-    return base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
-
-
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any, bool]]:
     """Yield each argument's place in the schema, its value, and whether the operator writes to
     it.
@@ -421,13 +415,15 @@ def _read(
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
-    packet, name = func.overloadpacket, _plain(func)
+    packet, base = func.overloadpacket, _base(func)
+    # of the functional form
+    name = base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
     if name.startswith("_scaled_dot_product"):
         return _attention_flops(name, args)
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=result))
     outputs = tensors_in(result)
-    if name in _MOVES or _base(func) in _BLIND:
+    if name in _MOVES or base in _BLIND:
         return 0.0
     if name in _PER_INPUT:
         inputs = tensors_in((args, kwargs))

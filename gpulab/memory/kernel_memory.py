@@ -326,20 +326,13 @@ def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
     return int(2 * gates + 2 * sides + 16 * _PAGE + _SMALL)
 
 
-def _blocked(tensor: Any) -> int:
-    """Elements of an image batch once oneDNN has padded its channels to full blocks."""
-    return int(
-        tensor.numel() // max(1, tensor.shape[1]) * _round_up(tensor.shape[1], _CHANNEL_BLOCK)
-    )
-
-
-def _blocked_weight(weight: Any, groups: int) -> int:
-    outer = groups * _round_up(max(1, weight.shape[0] // groups), _CHANNEL_BLOCK)
-    return int(outer * _round_up(weight.shape[1], _CHANNEL_BLOCK) * math.prod(weight.shape[2:]))
-
-
 def _convolution_bytes(images: Sequence[Any], weight: Any, groups: int) -> int:
-    elements = sum(_blocked(t) for t in images) + 2 * _blocked_weight(weight, groups)
+    # once oneDNN has padded all channels to full blocks
+    outer = groups * _round_up(max(1, weight.shape[0] // groups), _CHANNEL_BLOCK)
+    inner = _round_up(weight.shape[1], _CHANNEL_BLOCK) * math.prod(weight.shape[2:])
+    elements = 2 * outer * inner + sum(
+        t.numel() // max(1, t.shape[1]) * _round_up(t.shape[1], _CHANNEL_BLOCK) for t in images
+    )
     # the half copy and a float32 accumulator
     itemsize = weight.element_size() if weight.dtype not in _HALF else 6
     unfolded = 0

@@ -157,10 +157,6 @@ def predict(
         kind, replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
     )
 
-    def fake_storage(original: Any) -> Any:
-        nbytes = original.untyped_storage().nbytes()
-        return torch.empty(nbytes, dtype=torch.uint8, device=kind).untyped_storage()
-
     with (
         training_step.undisturbed(kind),
         mock.patch.object(transformer, "_detect_is_causal_mask", _is_causal),
@@ -179,7 +175,9 @@ def predict(
             targets=targets,
             loss=loss,
             precision=precision,
-            new_storage=fake_storage,
+            new_storage=lambda original: torch.empty(
+                original.untyped_storage().nbytes(), dtype=torch.uint8, device=kind
+            ).untyped_storage(),
             device=kind,
         ) as step,
         # a layer that is recomputed must keep the same tensors both times, so not in small
@@ -393,7 +391,9 @@ def trace(
             f"trace: got {kind_of(model_or_fn)}; expected a torch.nn.Module or a function. Pass "
             "one of these."
         )
-    where = devices.find(device) if device is not None else _device_of(model_or_fn, inputs)
+    own = model_or_fn.parameters() if is_model else ()
+    tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    where = devices.find(tensors[0].device if device is None and tensors else device)
     tracker = StorageTracker(where.torch_type, stop=stop)
     report = progress or (lambda fraction, text: None)
     if is_model:
@@ -461,12 +461,6 @@ def trace(
         evidence=Evidence.measured(where.name),
         **_at_the_peak(tracker),
     )
-
-
-def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
-    own = model_or_fn.parameters() if isinstance(model_or_fn, torch.nn.Module) else ()
-    tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
-    return devices.find(tensors[0].device) if tensors else devices.default()
 
 
 def _copied_storage(original: Any) -> Any:

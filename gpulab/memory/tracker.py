@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -287,7 +288,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Give each storage that has no category one, by when it was made and whether it outlived
         its phase.
         """
-        ends = _phase_ends(self.phases)
+        ends: list[int] = []  # of each event's phase: the first later event of another one
+        for _, events in itertools.groupby(self.phases):
+            length = len(list(events))
+            ends += [len(ends) + length] * length
         for record in self.records:
             if record.category is None:
                 end = ends[record.born] if record.born < len(ends) else len(ends)
@@ -375,11 +379,3 @@ def storages_of(tensor: Any, device_type: str) -> list[tuple[Any, Any]]:
     dense = [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
     parts = [tensor] if tensor.layout is torch.strided else dense
     return [(part, part.untyped_storage()) for part in parts]
-
-
-def _phase_ends(phases: list[str]) -> list[int]:
-    """Return for each event the number of the first later event that belongs to another phase."""
-    ends = [len(phases)] * len(phases)
-    for i in range(len(phases) - 2, -1, -1):
-        ends[i] = ends[i + 1] if phases[i] == phases[i + 1] else i + 1
-    return ends

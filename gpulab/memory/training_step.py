@@ -211,18 +211,6 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
 }
 
 
-def optimizer_kinds() -> dict[str, Any]:
-    """Return PyTorch's optimizers by name in lower case, without those that need a closure."""
-    kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
-    return {
-        kind.__name__.lower(): kind
-        for kind in kinds
-        if isinstance(kind, type)
-        and issubclass(kind, torch.optim.Optimizer)
-        and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)
-    }
-
-
 def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any], Any] | None]:
     """Return (name, callable from parameters to an optimizer) of a name, a factory or None.
 
@@ -235,7 +223,15 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
     if optimizer is None:
         return "no optimizer", None
     if isinstance(optimizer, str):
-        known, name = optimizer_kinds(), optimizer.lower()
+        kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
+        known = {
+            kind.__name__.lower(): kind
+            for kind in kinds
+            if isinstance(kind, type)
+            and issubclass(kind, torch.optim.Optimizer)
+            and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)  # which needs a closure
+        }
+        name = optimizer.lower()
         _validate.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
         if name == "sgd-momentum":
             return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
