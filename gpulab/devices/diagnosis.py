@@ -911,7 +911,6 @@ def checkup(facts: Facts | None = None) -> Checkup:
         ``.ok``, ``.text`` and the single checks.
     """
     known = gather() if facts is None else facts
-    memory = known.memory
     checks = [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
         *(_package(name, oldest) for name, oldest in _NEEDED.items()),
@@ -919,7 +918,7 @@ def checkup(facts: Facts | None = None) -> Checkup:
         _accelerator(known),
         *_cupy(known),
         Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"),
-        Check("memory", "ok", str(memory._replace(limit_bytes=None))),
+        Check("memory", "ok", str(known.memory._replace(limit_bytes=None))),
     ]
     # a problem with disk or memory takes the place of the line that called it fine
     problems = [p for p in diagnose(known) if p.code not in ("no-accelerator", "torch-missing")]

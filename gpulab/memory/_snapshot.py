@@ -118,20 +118,22 @@ class Snapshot(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the parts, then the largest tensors."""
-        rows: list[tuple[str, ...]] = [
-            (name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}")
-            for name, nbytes in self.parts.items()
+        rows = [
+            *(
+                (name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}")
+                for name, nbytes in self.parts.items()
+            ),
+            *(
+                (
+                    f"- {tensor.name or 'no name'}",
+                    format_bytes(tensor.nbytes),
+                    f"{tensor.shape_words} {tensor.dtype} ({tensor.library}"
+                    f"{f', {tensor.shared_by} views' if tensor.shared_by > 1 else ''})",
+                )
+                for tensor in self.tensors[:10]
+            ),
+            *note_rows(self.notes, 3),
         ]
-        rows += [
-            (
-                f"- {tensor.name or 'no name'}",
-                format_bytes(tensor.nbytes),
-                f"{tensor.shape_words} {tensor.dtype} ({tensor.library}"
-                f"{f', {tensor.shared_by} views' if tensor.shared_by > 1 else ''})",
-            )
-            for tensor in self.tensors[:10]
-        ]
-        rows += note_rows(self.notes, 3)
         return (
             f"memory of {self.device}: {format_bytes(self.total_bytes)}",
             "bytes",

@@ -110,13 +110,13 @@ class Lender:
             parameter.__dict__.update(original.__dict__)
             return parameter
         lent.requires_grad_(original.requires_grad)
-        known = (
+        if (
             isinstance(lent, FakeTensor)
             and kind is torch.Tensor
             and original.is_cpu
             and lent.numel() <= _VALUES
-        )
-        if known and not lent.is_floating_point():
+            and not lent.is_floating_point()
+        ):
             with unset_fake_temporarily():
                 lent.constant = original.detach().clone()
             lent.fake_mode.fake_tensor_converter.add_constant_storage_mapping(lent)

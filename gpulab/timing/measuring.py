@@ -456,9 +456,11 @@ class Job:
         single = functools.partial(
             make_single_call_loops, self.fn, self.args, self.wait(), self.clock, self.finish
         )
-        loops = make_loops(self.fn, self.args, self.wait(), self.clock)
-        if self.finish is not None:
-            loops = single()
+        loops = (
+            make_loops(self.fn, self.args, self.wait(), self.clock)
+            if self.finish is None
+            else single()
+        )
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * limits.deadline)
         begin = self.clock()
         for done in range(_WARM_MOST_CALLS):
@@ -536,9 +538,11 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
         if "float32" in work_arrays.dtypes_in(
             used
         ) and not _OTHER_SWITCHES & work_arrays.libraries_in(used):
-            precision = "float32, TF32 not allowed"
-            if allowed:
-                precision = f"float32 with TF32 allowed for {' and '.join(allowed)}"
+            precision = (
+                f"float32 with TF32 allowed for {' and '.join(allowed)}"
+                if allowed
+                else "float32, TF32 not allowed"
+            )
     return Measurement(
         label=f"{job.label} (cold cache)" if cold else job.label,
         device=str(job.device),
