@@ -351,7 +351,8 @@ def _steps(clock: Clock) -> tuple[float, float]:
     # All steps are whole ticks, so two that differ do so by one tick or more.
     apart = np.diff(steps, prepend=0.0)
     apart = apart[apart > 8 * np.spacing(abs(readings[-1]))]
-    return min(steps, default=0.0), min(apart, default=math.inf) if len(steps) else 0.0
+    tick = float(apart.min(initial=math.inf)) if len(steps) else 0.0
+    return float(min(steps, default=0.0)), tick
 
 
 # The loop around the work and its twin that does nothing.
