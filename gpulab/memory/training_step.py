@@ -145,11 +145,8 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
     with _ONE_AT_A_TIME:
-        kept = []
-        for module in modules:
-            attributes = dict(module.__dict__)
-            containers = [v for v in attributes.values() if isinstance(v, (dict, list, set))]
-            kept.append((module, attributes, [(each, each.copy()) for each in containers]))
+        held = [each for m in modules for each in (m.__dict__, *m.__dict__.values())]
+        kept = [(each, each.copy()) for each in held if isinstance(each, (dict, list, set))]
         try:
             for module in modules:
                 attributes = module.__dict__
@@ -172,13 +169,10 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
                 _put_back(kept)
 
 
-def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> None:
-    for module, attributes, containers in kept:
-        module.__dict__.clear()
-        module.__dict__.update(attributes)
-        for container, content in containers:
-            container.clear()
-            (container.extend if isinstance(container, list) else container.update)(content)
+def _put_back(kept: list[tuple[Any, Any]]) -> None:
+    for container, content in kept:
+        container.clear()
+        (container.extend if isinstance(container, list) else container.update)(content)
 
 
 @contextlib.contextmanager
