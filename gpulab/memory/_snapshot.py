@@ -591,8 +591,11 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     if not where.is_cpu:
         where.synchronize()  # work in flight still holds its tensors
     free, resident = where.free_bytes, host_facts.resident_bytes()
-    what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
-    what.append(f"Collected garbage ({gc.collect()} unreachable objects).")
+    what = (
+        _clear_tracebacks(),
+        *_outputs(where, drop=outputs),
+        f"Collected garbage ({gc.collect()} unreachable objects).",
+    )
     with devices.guard(f"release: emptying the caches of {where}"):
         _empty_caches()
     # glibc's call gives free pages back to the system; other C libraries have none
@@ -605,7 +608,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         device_free_after_bytes=where.free_bytes,
         host_resident_before_bytes=resident,
         host_resident_after_bytes=host_facts.resident_bytes(),
-        what=tuple(what),
+        what=what,
         notes=(),
         evidence=Evidence.measured(where.name),
     )
