@@ -151,10 +151,11 @@ _measured: dict[Device, Ceilings] = {}
 _one_at_a_time = threading.Lock()
 
 
+@_validate.arguments(stop=_validate.hook)
 def ceilings(
     device: Device | str | None = None,
     refresh: bool = False,
-    stop: Callable[[], bool] | None = None,
+    stop: Callable[[], bool] | Any = _validate.LEFT_OUT,
 ) -> Ceilings:
     """Return the best rates that a device reaches: copy, read and triad by level of memory, matrix
     products by dtype.
@@ -186,11 +187,10 @@ def ceilings(
         If it was stopped.
     """
     where = find(device)
-    asked = _validate.callback("ceilings", "stop", stop)
 
     def clock() -> float:
         """Raise once a stop is asked for: the clock is read before and after each run."""
-        if asked is not None and asked():
+        if stop():
             raise StoppedError(
                 "ceilings: stopped before every ceiling was measured; no result is kept. Run it "
                 "again."

@@ -552,6 +552,7 @@ class Released(Result):
         return ("released", ""), rows
 
 
+@_validate.arguments(outputs=_validate.flag)
 def release(device: Any = None, outputs: bool = False) -> Released:
     """Free what the last failure holds and what allocators keep, and report how many bytes were
     freed.
@@ -586,7 +587,6 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     >>> memory.release("cpu").device
     'cpu'
     """
-    outputs = _validate.flag("release", "outputs", outputs)
     where = devices.find(device)
     if not where.is_cpu:
         where.synchronize()  # work in flight still holds its tensors

@@ -5,6 +5,7 @@ real autograd and optimizer code, and traced while it runs, operator by operator
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,15 @@ FAKE_ERRORS = logging.getLogger("torch._subclasses.fake_tensor")
 _MOST_STEPS = 1000
 
 
+_PRECISION = functools.partial(_validate.word, known=training_step.PRECISIONS)
+
+
+@_validate.arguments(
+    progress=_validate.hook,
+    stop=_validate.callback,
+    checkpoint=_validate.flag,
+    precision=_PRECISION,
+)
 def predict(
     model: Any,
     *inputs: Any,
@@ -80,7 +90,7 @@ def predict(
     checkpoint: bool = False,
     targets: Any = None,
     device: str | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
 ) -> Prediction:
     """Return the memory that a training step will need, without running it and without its memory.
@@ -145,14 +155,9 @@ def predict(
     >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    progress = _validate.callback("predict", "progress", progress)
-    stop = _validate.callback("predict", "stop", stop)
-    checkpoint = _validate.flag("predict", "checkpoint", checkpoint)
-    _validate.word("predict", "precision", precision, training_step.PRECISIONS)
     name, factory = training_step.optimizer_factory("predict", optimizer)
     kind = _device_type(model, device)
-    report = progress or (lambda fraction, text: None)
-    report(0.0, "making fake tensors")
+    progress(0.0, "making fake tensors")
     tracker = StorageTracker(
         kind, replace=kernel_memory.run, scratch=kernel_memory.scratch_bytes, stop=stop
     )
@@ -190,13 +195,13 @@ def predict(
     ):
         step.prepare(tracker, factory, training_step.FakeScaler(kind))
         for number in (1, 2):
-            report(number / 3, f"following step {number}")
+            progress(number / 3, f"following step {number}")
             step.run(tracker)
     if tracker.is_stopped:
         raise StoppedError(
             "predict: stopped before a whole step was traced; expected it to finish. Call it again."
         )
-    report(1.0, "done")
+    progress(1.0, "done")
     _, second = tracker.steps
     facts = _at_the_peak(tracker, second)
     inside = max(0, tracker.with_scratch - facts["peak_bytes"])
@@ -236,6 +241,7 @@ def _at_the_peak(tracker: Any, start: int = 0) -> dict[str, Any]:
     }
 
 
+@_validate.arguments(make_batch=_validate.hook)
 def largest_batch(
     model: Any,
     make_batch: Callable[[int], Any],
@@ -283,11 +289,10 @@ def largest_batch(
     >>> memory.largest_batch(layer, lambda n: torch.zeros(n, 1000), memory=5 * 10**8, **options)
     21646
     """
-    make = _validate.hook("largest_batch", "make_batch", make_batch)
     free, kind = free_bytes_of(memory, _device_type(model, device))
 
     def needed_bytes(size: int) -> int:
-        batch = make(size)
+        batch = make_batch(size)
         inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
         found = predict(
             model,
@@ -323,6 +328,13 @@ def _device_type(model: Any, device: Any) -> str:
     return kind
 
 
+@_validate.arguments(
+    progress=_validate.hook,
+    stop=_validate.callback,
+    checkpoint=_validate.flag,
+    steps=functools.partial(_validate.whole, low=1, high=_MOST_STEPS),
+    precision=_PRECISION,
+)
 def trace(
     model_or_fn: Any,
     *inputs: Any,
@@ -333,7 +345,7 @@ def trace(
     checkpoint: bool = False,
     steps: int = 2,
     device: Any = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
 ) -> MemoryTrace:
     """Run a training step (or any function) and return its memory by category after each operator.
@@ -380,11 +392,6 @@ def trace(
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
     """
-    progress = _validate.callback("trace", "progress", progress)
-    stop = _validate.callback("trace", "stop", stop)
-    checkpoint = _validate.flag("trace", "checkpoint", checkpoint)
-    steps = _validate.whole("trace", "steps", steps, 1, _MOST_STEPS)
-    _validate.word("trace", "precision", precision, training_step.PRECISIONS)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
         raise InputError(
@@ -395,7 +402,6 @@ def trace(
     tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     where = devices.find(tensors[0].device if device is None and tensors else device)
     tracker = StorageTracker(where.torch_type, stop=stop)
-    report = progress or (lambda fraction, text: None)
     if is_model:
         label = type(model_or_fn).__name__
         _, factory = training_step.optimizer_factory("trace", optimizer)
@@ -420,9 +426,9 @@ def trace(
         ):
             step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
             for number in range(steps):
-                report(number / steps, f"step {number + 1} of {steps}")
+                progress(number / steps, f"step {number + 1} of {steps}")
                 step.run(tracker)
-        report(1.0, "done")
+        progress(1.0, "done")
     else:
         if (loss, optimizer, targets, checkpoint, precision) != (
             None,

@@ -115,6 +115,7 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes -= self._living.pop(key)[0] or 0
 
 
+@_validate.arguments(on_top=_validate.flag)
 def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
     """Return a context manager that limits how much memory the CPU's tensors take together.
 
@@ -159,7 +160,6 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     """
     example = "Pass for example '96 MiB'."
     size = _validate.whole("limit", "nbytes", parse_bytes(nbytes), 1, 2**62, example)
-    on_top = _validate.flag("limit", "on_top", on_top)
     where = devices.find("cpu" if device is None else device)
     if not where.is_cpu:
         raise DeviceError(
