@@ -169,14 +169,9 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     return Limit(size, on_top)
 
 
-def apply_share(environment: Any = None) -> str:
+def apply_share() -> str:
     """Cap this process's memory on each GPU as ``GPULAB_GPU_MEMORY`` says; called by ``%load_ext
     gpulab``.
-
-    Parameters
-    ----------
-    environment : mapping, optional
-        In place of the process's own.
 
     Returns
     -------
@@ -188,7 +183,7 @@ def apply_share(environment: Any = None) -> str:
     -----
     Source: PyTorch, ``torch.cuda.memory.set_per_process_memory_fraction``.
     """
-    wanted = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
+    wanted = os.environ.get(VARIABLE, "").strip()
     if not wanted or not torch.cuda.is_available():
         return ""
     _backends.leave_memory()
