@@ -38,14 +38,17 @@ _FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
 _held: dict[tuple[int, str], int] = {}
 
 
-def _forget() -> None:
-    """After a fork the child holds nothing: close its copies, or they keep the parent's locks."""
-    while _held:
-        os.close(_held.popitem()[1])
+def _release(*holders: tuple[int, str]) -> None:
+    """Close the files of some turns, which frees their locks; of all turns where none is given."""
+    for holder in holders or tuple(_held):
+        file = _held.pop(holder, None)
+        if file is not None:
+            os.close(file)
 
 
+# After a fork the child holds nothing: its copies of the files would keep the parent's locks.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_release)
 
 
 def take(
@@ -103,12 +106,6 @@ def take(
                     "this one ran at the same time. Measure again when it is done."
                 )
         notes.append(Note("turn-taking", sentence))
-
-
-def _release(holder: tuple[int, str]) -> None:
-    file = _held.pop(holder, None)
-    if file is not None:
-        os.close(file)  # closing frees the lock
 
 
 def _name(device: Device) -> str:
