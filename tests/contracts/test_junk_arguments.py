@@ -194,6 +194,7 @@ ELSEWHERE_TOO = {
     "devices.translate",
     "hierarchy.chase_method",
     "memory.limit",
+    "memory.watch",
     "models.bus_bandwidth",
     "models.collective_message",
     "networks.is_whole",
