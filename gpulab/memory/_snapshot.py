@@ -638,7 +638,7 @@ def _clear_tracebacks() -> str:
 
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
     module = sys.modules.get("IPython.core.getipython")  # found without importing IPython
-    shell = module.get_ipython() if module is not None else None
+    shell: Any = module.get_ipython() if module is not None else None
     cache = shell.user_ns.get("_oh", {}) if shell is not None else {}
     holding: dict[Any, int] = {}
     for number, value in cache.items():

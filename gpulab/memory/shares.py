@@ -158,8 +158,12 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     ...     print(str(error)[:45])
     CPU out of memory. Tried to allocate 4.00 MiB
     """
-    example = "Pass for example '96 MiB'."
-    size = _validate.whole("limit", "nbytes", parse_bytes(nbytes), 1, 2**62, example)
+    size = parse_bytes(nbytes)
+    if size < 1:
+        raise InputError(
+            f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
+            "MiB'."
+        )
     where = devices.find("cpu" if device is None else device)
     if not where.is_cpu:
         raise DeviceError(

@@ -218,7 +218,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         return "no optimizer", None
     if isinstance(optimizer, str):
         kinds: list[Any] = [getattr(torch.optim, name) for name in torch.optim.__all__]
-        known = {
+        known: dict[str, Any] = {
             kind.__name__.lower(): kind
             for kind in kinds
             if isinstance(kind, type)
