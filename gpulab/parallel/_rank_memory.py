@@ -70,8 +70,6 @@ _MIXED = (
     "precision"
 )
 _PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
-# Strategies in which each rank works on the whole batch.
-_WHOLE_BATCH = ("single", "tensor", "split", *_PIPELINES)
 # Of the largest storages alive at the peak.
 _PEAK_TENSORS = 30
 
@@ -186,7 +184,7 @@ def predict_ranks(
     ):
         fake = _fake_model(model)
         label, count = type(fake).__name__, sum(each.numel() for each in fake.parameters())
-        batch_size = len(inputs) * (1 if strategy in _WHOLE_BATCH else ranks)
+        batch_size = len(inputs) * (ranks if STRATEGIES[strategy].splits_batch else 1)
         refuse_unsplit("predict_ranks", strategy, fake, ranks, batch_size, microbatches)
         given, inputs = inputs, torch.empty(inputs.shape, dtype=inputs.dtype)
         if targets is given:  # the same tensor stays that
@@ -320,14 +318,6 @@ def _fake_model(model: Any) -> Any:
     return copy.deepcopy(model, memo)
 
 
-class _Share(Setting):
-    """A setting whose batch is this rank's part already."""
-
-    def share(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the batch."""
-        return batch
-
-
 def follow(
     strategy: str,
     model: Any,
@@ -363,7 +353,7 @@ def follow(
     _, make_optimizer = training_step.optimizer_factory("predict_ranks", optimizer)
     assert make_optimizer is not None
     sharded, mixed = strategy in ("zero2", "zero3"), precision == "bfloat16"
-    setting = _Share(
+    setting = Setting(
         rank=dist.get_rank(),
         size=dist.get_world_size(),
         device=torch.device("cpu"),
@@ -572,7 +562,6 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
                 ),
                 mock.patch.multiple(ddp.DistributedDataParallel, __init__=_construct_ddp),
                 mock.patch.multiple(_strategies, init_device_mesh=_real_mesh),
-                mock.patch.multiple(torch.nn.Module, to=_move),
                 mock.patch.object(dist, _REDUCE_SCATTER, _summed_whole),
                 _stages_alone(),
             ):
@@ -645,27 +634,6 @@ def _real_mesh(*args: Any, **kwargs: Any) -> Any:
     """Make a mesh whose table of ranks is a real tensor: its values are read."""
     with unset_fake_temporarily():
         return init_device_mesh(*args, **kwargs)
-
-
-_module_to = torch.nn.Module.to
-
-
-def _move(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move a module; its parameters to the meta device by making others there, since PyTorch would
-    swap them, which fake ones do not allow.
-    """
-    if args != ("meta",) or kwargs:
-        return _module_to(self, *args, **kwargs)
-    for module in self.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = torch.nn.Parameter(
-                    torch.empty_like(parameter, device="meta"), parameter.requires_grad
-                )
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = torch.empty_like(buffer, device="meta")
-    return self
 
 
 # its name before torch 2.13

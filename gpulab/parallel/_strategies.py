@@ -100,12 +100,6 @@ class Setting:
         finally:
             self.phases.append((name, begin, time.perf_counter()))
 
-    def share(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return this rank's part of the whole batch: as many items as every other rank's."""
-        count = len(batch[0]) // self.size
-        mine = slice(self.rank * count, (self.rank + 1) * count)
-        return batch[0][mine], batch[1][mine]
-
 
 class Strategy(NamedTuple):
     """A way to train one model over several ranks.
@@ -115,18 +109,22 @@ class Strategy(NamedTuple):
     build : callable
         From a ``Setting`` to a `Trainer`, inside each rank: a model in training there. ``modules``
         hold this rank's parameters, which ``optimizer`` updates. ``step(batch)`` takes one step on
-        the whole batch (inputs, targets) and returns this rank's share of its mean loss, a detached
-        scalar; the shares of all ranks add up to that loss. ``state()``, which every rank calls at
-        the same time, returns the whole model's parameters by their names there, as plain tensors;
+        a batch (inputs, targets), see ``splits_batch``, and returns this rank's share of the mean
+        loss of the whole one, a detached scalar; the shares of all ranks add up. ``state()``, which
+        every rank calls at the same time, returns the whole model's parameters by their names there, as plain tensors;
         {} on a rank that has none to return.
     check : callable
         ``check(name, model, ranks, batch_size, microbatches)``, before any rank works, with the
         whole model on the host and the batch of a whole step: returns why this strategy cannot
         split that, as a sentence that goes on after the name; "" where it can.
+    splits_batch : bool
+        Whether each rank's step takes its part of the batch: as many items as every other rank's;
+        else all take the whole batch.
     """
 
     build: Callable[[Setting], Trainer]
     check: Callable[[str, Any, int, int, int], str]
+    splits_batch: bool = False
 
 
 def strategies() -> tuple[str, ...]:
@@ -171,12 +169,10 @@ def _over_ranks(name: str, model: Any, ranks: int, batch_size: int, microbatches
 
 
 class SingleProcess:
-    """Every rank trains the whole model on the whole batch: what one process does. With a function
-    that makes gradients those of the whole batch, each takes its part of it: data parallel as one
-    writes it first.
+    """Every rank trains the whole model on the batch that it is given: what one process does. With
+    a function that makes gradients those of the whole batch, where each takes a part of it: data
+    parallel as one writes it first.
     """
-
-    splits_batch = False
 
     def __init__(self, setting: Setting, average: Callable[[Any], None] | None = None) -> None:
         self.setting, self.model, self.whole = setting, setting.model, setting.model
@@ -185,12 +181,11 @@ class SingleProcess:
         self.optimizer = setting.make_optimizer(self.model.parameters())
 
     def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take a step on the batch, or on this rank's part of it."""
+        """Take a step on the batch."""
         setting = self.setting
-        part = setting.share(batch) if self.splits_batch or self.average else batch
         self.optimizer.zero_grad(set_to_none=True)
         with setting.span("forward"):
-            loss = setting.loss(self.model, part)
+            loss = setting.loss(self.model, batch)
         with setting.span("backward"):
             loss.backward()
         self.exchange()
@@ -242,42 +237,22 @@ def average_gradients(model: Any) -> None:
 
 def average_in_buckets(bucket_bytes: int, model: Any) -> None:
     """Average the gradients in the same buckets as DDP's, but when the backward pass is over."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    for bucket in buckets(gradients, bucket_bytes):
-        flat = torch.cat([gradient.flatten() for gradient in bucket])
+    # the last layers' are ready first
+    gradients = [p.grad for p in reversed(list(model.parameters())) if p.grad is not None]
+    buckets, _ = dist._compute_bucket_assignment_by_size(gradients, [bucket_bytes])
+    for bucket in buckets:
+        flat = torch.cat([gradients[place].flatten() for place in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
-        for gradient, part in zip(bucket, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-
-def buckets(tensors: list[Any], nbytes: int) -> list[list[Any]]:
-    """Return the tensors in groups of at least ``nbytes`` (the last may be smaller), from the last
-    tensor to the first.
-
-    The last layers' gradients are ready first; DDP groups them in this order too.
-
-    Examples
-    --------
-    >>> import torch
-    >>> [len(bucket) for bucket in buckets([torch.ones(10)] * 5, 80)]
-    [2, 2, 1]
-    """
-    groups: list[list[Any]] = [[]]
-    for tensor in reversed(tensors):
-        if sum(each.nbytes for each in groups[-1]) >= nbytes:
-            groups.append([])
-        groups[-1].append(tensor)
-    return groups
+        parts = torch.split(flat, [gradients[place].numel() for place in bucket])
+        for place, part in zip(bucket, parts, strict=True):
+            gradients[place].copy_(part.view_as(gradients[place]))
 
 
 class Buckets(SingleProcess):
     """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there,
     during the rest of the backward pass.
     """
-
-    splits_batch = True
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -308,10 +283,7 @@ class SharedOptimizer(Buckets):
 class Sharded(SingleProcess):
     """FSDP2's ``fully_shard`` on each block, then on what is left of the model."""
 
-    splits_batch = True
-
     def __init__(self, setting: Setting, *, reshard: bool) -> None:
-
         mesh = init_device_mesh(setting.device.type, (setting.size,))
         for block in blocks_of(setting.model):
             fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
@@ -325,7 +297,7 @@ def blocks_of(model: Any) -> Iterator[Any]:
     """
     for child in model.children():
         if isinstance(child, (nn.ModuleList, nn.Sequential)):
-            yield from (part for part in child if any(True for _ in part.parameters()))
+            yield from filter(_has_parameters, child)
 
 
 def _check_sharding(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
@@ -446,9 +418,7 @@ class Stages:
         self.before = stages[:rank]
         for number, stage in enumerate(stages):
             if number % setting.size != rank:
-                # the others' parameters are not this rank's: they keep their shapes and take no
-                # memory
-                stage.to("meta")
+                _forget(stage)
         self.modules = stages[rank :: setting.size]
         self.stage: Any = self.modules[0]
         self.optimizer = setting.make_optimizer(
@@ -498,6 +468,18 @@ class Stages:
         return {
             self.names[id(parameter)]: parameter.detach() for parameter in self.stage.parameters()
         }
+
+
+def _forget(stage: Any) -> None:
+    """Let go of what another rank holds: its shapes stay, and take no memory.
+
+    ``Module.to`` would swap parameters, which fake ones do not allow.
+    """
+    for module in stage.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = torch.empty_like(tensor, device="meta")
 
 
 class OneAfterAnother(Stages):
@@ -637,16 +619,15 @@ def layers_of(model: Any) -> list[list[Any]]:
     }
     chain = next((chains[kind](model) for kind in chains if isinstance(model, kind)), [])
     layers = []
-    waiting: list[Any] = []
     for module in chain:
-        if any(True for _ in module.parameters()):
-            layers.append([*waiting, module])
-            waiting = []
-        elif layers:
-            layers[-1].append(module)
-        else:
-            waiting.append(module)
+        if not layers or (_has_parameters(module) and any(map(_has_parameters, layers[-1]))):
+            layers.append([])
+        layers[-1].append(module)
     return layers
+
+
+def _has_parameters(module: Any) -> bool:
+    return any(True for _ in module.parameters())
 
 
 class _Embedding(nn.Module):
@@ -703,21 +684,22 @@ STRATEGIES: Mapping[str, Strategy] = {
     # every rank trains the whole model on the whole batch: nothing is sent, nothing is gained
     "single": Strategy(SingleProcess, lambda *asked: ""),
     # by hand: after the backward pass each gradient is averaged, one after another
-    "data": Strategy(lambda setting: SingleProcess(setting, average_gradients), _over_ranks),
+    "data": Strategy(lambda setting: SingleProcess(setting, average_gradients), _over_ranks, True),
     # PyTorch's DDP: buckets of gradients are sent during the backward pass
-    "ddp": Strategy(Buckets, _over_ranks),
+    "ddp": Strategy(Buckets, _over_ranks, True),
     # the same buckets, sent when the backward pass is over
     "ddp-no-overlap": Strategy(
         lambda setting: SingleProcess(setting, partial(average_in_buckets, setting.bucket_bytes)),
         _over_ranks,
+        True,
     ),
     # ZeRO stage 1: DDP with each parameter's optimizer state on one rank only
-    "zero1": Strategy(SharedOptimizer, _over_ranks),
+    "zero1": Strategy(SharedOptimizer, _over_ranks, True),
     # FSDP2 that keeps gathered parameters until the backward pass is over: gradients and optimizer
     # state are sharded
-    "zero2": Strategy(partial(Sharded, reshard=False), _check_sharding),
+    "zero2": Strategy(partial(Sharded, reshard=False), _check_sharding, True),
     # FSDP2: parameters, gradients and optimizer state are sharded; each block is gathered twice
-    "zero3": Strategy(partial(Sharded, reshard=True), _check_sharding),
+    "zero3": Strategy(partial(Sharded, reshard=True), _check_sharding, True),
     # each pair of linear layers split by columns, then rows; the whole batch on every rank
     "tensor": Strategy(SplitLayers, _check_layers),
     # stages by hand: the batch goes from rank to rank, and one works while the others wait

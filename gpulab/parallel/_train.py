@@ -359,11 +359,12 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
             torch.cuda.synchronize(setting.device)
         seconds.append(time.perf_counter() - begins[-1])
 
+    place, strategy = (dist.get_rank(), dist.get_world_size()), STRATEGIES[job.strategy]
     with _reproducible(job) as device:
-        setting = _setting(job, model, device, dist.get_rank(), dist.get_world_size())
-        batches, tracker = _batches(job, device), RankTracker(device.type)
+        setting, tracker = _setting(job, model, device, *place), RankTracker(device.type)
+        batches = _batches(job, device, *(place if strategy.splits_batch else ()))
         first = list(itertools.islice(batches, _FOLLOWED))
-        build = partial(STRATEGIES[job.strategy].build, setting)
+        build = partial(strategy.build, setting)
         # one batch at a time is held
         trainer, second = follow_steps(tracker, build, (first.pop(0) for _ in first[:]), step)
         observed = min(OBSERVED, job.steps - _FOLLOWED)
@@ -444,13 +445,15 @@ def _setting(job: TrainingJob, model: Any, device: Any, rank: int, size: int) ->
     )
 
 
-def _batches(job: TrainingJob, device: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the whole batch of each step, in the order that ``training.fit`` takes for this
-    seed.
+def _batches(
+    job: TrainingJob, device: Any, rank: int = 0, parts: int = 1
+) -> Iterator[tuple[Any, Any]]:
+    """Yield a rank's part of the batch of each step, in the order that ``training.fit`` takes for
+    this seed; by default the whole batch.
     """
-    data = training.task(job.task).train
+    data, each = training.task(job.task).train, job.batch_size // parts
     for indices in order(len(data), job.batch_size, job.seed, 0, job.steps):
-        inputs, targets = data[torch.from_numpy(indices)]
+        inputs, targets = data[torch.from_numpy(indices[rank * each : (rank + 1) * each])]
         yield (
             inputs.to(device, getattr(torch, job.dtype) if inputs.is_floating_point() else None),
             targets.to(device),
