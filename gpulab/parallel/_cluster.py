@@ -16,8 +16,8 @@ import re
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,9 +81,9 @@ def cluster(
     n : int
         How many ranks.
     profile : str, optional
-        The name of an ipyparallel profile: its running controller is used, or its launchers (Slurm,
-        PBS, SSH, MPI) start engines. Left out, engines start on this machine. docs/clusters.md has
-        working profiles.
+        The name of an ipyparallel profile whose controller and engines run, as ``ipcluster start``
+        starts them through Slurm, PBS, SSH or MPI. Left out, engines start on this machine.
+        docs/clusters.md has working profiles.
     timeout_seconds : float
         How long a collective waits for a rank that does not arrive.
     threads : int
@@ -116,11 +116,6 @@ def cluster(
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in
                                                 rank order
     """
-    if profile is not None and (not isinstance(profile, str) or not profile):
-        raise InputError(
-            f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass "
-            "one, or leave it out."
-        )
     return Ranks(n, profile, timeout_seconds, threads, backend, port, progress or _print)
 
 
@@ -441,11 +436,12 @@ def _check_versions(versions: list[dict[str, str]]) -> None:
         Naming the first library that differs, and which ranks have what.
     """
     for library in versions[0]:
-        ranks = defaultdict(list)
-        for rank, found in enumerate(versions):
-            ranks[re.sub(r"\+.*", "", found[library])].append(rank)
-        if len(ranks) > 1:
-            who = ", ".join(f"{version} on {named(those)}" for version, those in ranks.items())
+        have = [re.sub(r"\+.*", "", found[library]) for found in versions]
+        if len(set(have)) > 1:
+            who = ", ".join(
+                f"{version} on {named([rank for rank, its in enumerate(have) if its == version])}"
+                for version in dict.fromkeys(have)
+            )
             raise RankError(
                 f"cluster: the engines have different versions of {library} ({who}); expected the "
                 "same everywhere. Start them all from one environment."
@@ -592,12 +588,9 @@ def _doing(sight: Sight) -> str:
     return f"it was still running{f' at {sight.where}' if sight.where else ''} after {count}"
 
 
-def _grouped(sights: Iterable[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:
+def _grouped(sights: Sequence[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:
     """Return those that share a key together, in order of appearance."""
-    groups: dict[str, list[Sight]] = {}
-    for sight in sights:
-        groups.setdefault(key(sight), []).append(sight)
-    return list(groups.values())
+    return [[s for s in sights if key(s) == each] for each in dict.fromkeys(map(key, sights))]
 
 
 def _ranks(sights: Sequence[Sight]) -> str:

@@ -238,6 +238,7 @@ def open_group(
     from ipykernel.ipkernel import IPythonKernel
 
     rank, size = place["RANK"], place["WORLD_SIZE"]
+    close_group()  # of an engine that was a rank before
     AGENT.keep_sockets()
     variables = {**place, "MASTER_ADDR": address, "MASTER_PORT": port}
     own = address_towards(address) if rank else address

@@ -40,7 +40,7 @@ from gpulab.errors import RankError
 
 _LINUX = sys.platform.startswith("linux")
 # A supervisor has ended everything within this time, or it is killed itself; its children then die
-# with it (Linux) or are found by name.
+# with it (Linux), or see that it is gone.
 _END_SECONDS = 10.0
 _TICK_SECONDS = 0.05  # how often ends are looked for; a fifth of a hundredth of one core
 # prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go
@@ -82,8 +82,7 @@ class Supervisor:
     def __init__(
         self,
         threads: int,
-        on_end: Callable[[], Callable[[str], None] | None] = lambda: None,
-        end_seconds: float = _END_SECONDS,
+        on_end: Callable[[], Callable[[str], None] | None],
     ) -> None:
         temporary = tempfile.TemporaryDirectory(
             prefix="gpulab-cluster-", ignore_cleanup_errors=True
@@ -122,7 +121,7 @@ class Supervisor:
             daemon=True,
             name="gpulab-supervisor",
         ).start()
-        self.close = weakref.finalize(self, _end, self._process, self._pipe, end_seconds, temporary)
+        self.close = weakref.finalize(self, _end, self._process, self._pipe, temporary)
 
     @property
     def alive(self) -> bool:
@@ -164,24 +163,18 @@ def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
             if here is not None:
                 here.take(*event)
             del here
-    here = supervisor()
-    # it was killed, and could not end what it had started
-    if here is not None and here._process.wait() != 0:
-        for name in here.started.keys() - here.ended.keys() - {LIBRARIES}:
-            _kill(here.started[name])
 
 
 def _end(
     process: subprocess.Popen[bytes],
     pipe: Connection,
-    seconds: float,
     temporary: tempfile.TemporaryDirectory[str],
 ) -> None:
     """Order the supervisor to end everything, and wait until it has."""
     with contextlib.suppress(OSError):
         pipe.send(("end", {}))
     try:
-        process.wait(seconds)
+        process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -209,7 +202,6 @@ class _SupervisorProcess:
     def __init__(self, folder: Path, pipe: Connection) -> None:
         self._folder, self._pipe, self._parent = folder, pipe, os.getppid()
         self._processes: dict[str, subprocess.Popen[bytes] | _Fork] = {}
-        self._asked_to_stop: dict[str, float] = {}
         self._forks = False
 
     def serve(self) -> NoReturn:
@@ -256,12 +248,9 @@ class _SupervisorProcess:
             self._forks = psutil.Process().num_threads() == 1
         self._report("started", LIBRARIES, os.getpid())
 
-    def start(
-        self, name: str, module: str, arguments: list[str], stop_seconds: float | None = None
-    ) -> None:
+    def start(self, name: str, module: str, arguments: list[str]) -> None:
         """Start a program of ipyparallel's, as the leader of a session of its own: a fork, once
-        ``load`` has made that sound. With ``stop_seconds`` it is interrupted in the end and has so
-        long to stop.
+        ``load`` has made that sound.
         """
         log = self._folder / f"{name}.log"
         if self._forks:
@@ -285,23 +274,14 @@ class _SupervisorProcess:
                         (lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if _LINUX else None
                     ),
                 )
-        if stop_seconds is not None:
-            self._asked_to_stop[name] = stop_seconds
         self._report("started", name, self._processes[name].pid)
 
-    def interrupt(self, names: Sequence[str]) -> None:
-        """Send SIGINT to processes; those that have ended are not reaped while they have a name
-        here, so that the number cannot belong to another.
-        """
-        for name in names:
-            if name in self._processes:
-                os.kill(self._processes[name].pid, signal.SIGINT)
-
     def kill(self, names: Sequence[str]) -> None:
-        """End processes and their sessions at once."""
-        for name in names:
-            if name in self._processes:
-                _kill(self._processes[name].pid)
+        """End processes and their sessions at once; those that have ended are not reaped while they
+        have a name here, so that the number cannot belong to another.
+        """
+        for name in self._processes.keys() & set(names):
+            _kill(self._processes[name].pid)
 
     def _look(self) -> None:
         """Report which processes have ended, and end what they left behind: the rest of their
@@ -324,17 +304,12 @@ class _SupervisorProcess:
             self._report("ended", name, code)
 
     def end(self) -> NoReturn:
-        """Interrupt those that want to stop by themselves, kill everything below this process,
-        again and again since one may be starting another meanwhile, and leave.
+        """Kill everything below this process, again and again since one may be starting another
+        meanwhile, and leave.
         """
         import psutil
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        stopping = self._asked_to_stop.keys() & self._processes.keys()
-        self.interrupt(list(stopping))
-        for name in stopping:
-            process = psutil.Process(self._processes[name].pid)
-            psutil.wait_procs([process], timeout=self._asked_to_stop[name])
         own = psutil.Process()
         for _ in range(100):
             below = own.children(recursive=True)

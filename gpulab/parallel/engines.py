@@ -1,20 +1,18 @@
 """Engines that ranks run on: new ones on this machine, or those of an ipyparallel profile.
 
 A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md
-has working ones. Where a controller of the profile runs, its engines are used and left running.
-Else ``ipcluster`` starts engines as the profile says, below the same supervisor that watches over
-local ones, and is asked to stop them in the end, so that jobs are canceled in their queue.
+has working ones. ``ipcluster start`` starts a controller and engines as it says; they are used here
+and left running.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import signal
+import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,19 +28,21 @@ Progress = Callable[[float, str], None]
 # from a network disk.
 _START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0
-_ATTACH_SECONDS = 5.0  # a controller that runs answers at once
 _ENGINES_SECONDS = 60.0  # engines of a controller that runs may still be on their way
-_QUEUE_SECONDS = 600.0  # a batch system may make its jobs wait
-_STOP_SECONDS = 20.0
 _IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
-_TOO_FEW = "too few engines have started"
-_CONFIGURATION = "ipcluster_config.py"
+_FIX = (
+    "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
+    "installation."
+)
 _HOST = "__import__('socket').gethostname()"
 
 
-class Engines(ABC):
+class _Engines:
     """What both kinds have in common.
+
+    Each also has ``start`` and ``renew``, which find or start engines, ``deaths``, which says by
+    index how engines have ended, and ``stop``.
 
     Attributes
     ----------
@@ -53,49 +53,12 @@ class Engines(ABC):
         renewed, so they are no ranks.
     address : str
         The controller's address, as engines reach it.
-    place, fix : str
-        Where the engines are, and what to do where they do not start, for messages.
     """
 
-    def __init__(self, n: int, place: str, fix: str) -> None:
-        self.n, self.address, self.place, self.fix = n, "127.0.0.1", place, fix
+    def __init__(self, n: int) -> None:
+        self.n, self.address = n, "127.0.0.1"
         self.client: Any = None
         self.ids: tuple[int, ...] = ()
-        self._supervisor: Any = None  # of what this has started
-
-    @abstractmethod
-    def start(self, progress: Progress) -> None:
-        """Start or find the controller and the engines, and connect.
-
-        Raises
-        ------
-        InputError
-            If there is no such profile.
-        RankError
-            If one of them does not start or answer.
-        """
-
-    @abstractmethod
-    def renew(self, progress: Progress) -> None:
-        """Put other engines in the place of these, with new processes around them where these are
-        gone too.
-        """
-
-    @abstractmethod
-    def _lost(self) -> str:
-        """Return what has ended that all engines depend on; "" if nothing has."""
-
-    @abstractmethod
-    def _ended(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how."""
-
-    def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how; all of them where what they depend on
-        is gone.
-        """
-        if lost := self._lost():
-            return dict.fromkeys(range(self.n), f"ended with {lost}")
-        return self._ended()
 
     def interrupt(self, indices: Sequence[int]) -> None:
         """Send SIGINT to some engines, through their controller."""
@@ -103,69 +66,24 @@ class Engines(ABC):
         if targets:
             self.client.send_signal(signal.SIGINT, targets=targets, block=False)
 
-    def stop(self) -> None:
-        """End what was started, and let go of the rest; a second call does nothing."""
-        client, self.client = self.client, None
-        try:
-            if client is not None:
-                self._leave(client)
-                client.close()
-        finally:  # also where a second interrupt meets the client's end
-            if self._supervisor is not None:
-                self._supervisor.close()
 
-    def _leave(self, client: Any) -> None:  # noqa: B027  # nothing unless overridden
-        """Do what is to be done before the client is closed."""
+class LocalEngines(_Engines):
+    """Engines on this machine, watched over by a supervisor."""
 
-    def _wait(
-        self,
-        running: Callable[[], bool],
-        failed: str,
-        log: str,
-        seconds: float = _START_SECONDS,
-    ) -> None:
-        """Wait until something is running, as long as there is what it depends on.
+    def __init__(self, n: int, threads: int) -> None:
+        super().__init__(n)
+        self.threads = threads
+        self._supervisor: Any = None  # of what this has started
+        self._helpers: list[Any] = []  # of the controller, which cannot do without them
+
+    def start(self, progress: Progress) -> None:
+        """Start the supervisor, the controller and the engines, and connect.
 
         Raises
         ------
         RankError
-            If something has ended, or the time is over; with the last line of a log.
+            If one of them does not start.
         """
-        end = time.monotonic() + seconds
-        while not running():
-            time.sleep(_POLL_SECONDS)
-            why = "; ".join(self._supervisor.failed.values()) if self._supervisor else ""
-            if lost := self._lost():
-                why, log = f"{lost} has ended", f"{lost.removeprefix('the ')}.log"
-            elif ended := self._ended():
-                index, how = next(iter(ended.items()))
-                why, log = f"engine {self.ids[index]} {how}", f"engine {self.ids[index]}.log"
-            elif time.monotonic() > end:
-                why = f"no answer within {seconds:.0f} s"
-            if why:
-                last = last_line(self._supervisor.folder / log) if self._supervisor else ""
-                said = f"; its last output: {last}" if last else ""
-                raise RankError(
-                    f"cluster: {failed} {self.place} ({why}{said}); expected {self.n} engines. "
-                    f"{advice(why + last, self.fix)}"
-                )
-
-
-class LocalEngines(Engines):
-    """Engines on this machine, watched over by a supervisor."""
-
-    def __init__(self, n: int, threads: int) -> None:
-        super().__init__(
-            n,
-            "on this machine",
-            "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
-            "installation.",
-        )
-        self.threads = threads
-        self._helpers: list[Any] = []  # of the controller, which cannot do without them
-
-    def start(self, progress: Progress) -> None:
-        """Start the supervisor, the controller and the engines, and connect."""
         import psutil
 
         progress(0.0, "starting the controller")
@@ -174,8 +92,6 @@ class LocalEngines(Engines):
         )
         self._helpers = []
         folder = supervisor.folder
-        for name in ("security", "log", "pid"):
-            (folder / name).mkdir()
         arguments = [
             f"--profile-dir={folder}",
             # For this machine alone: free ports, threads in place of eight processes.
@@ -220,20 +136,65 @@ class LocalEngines(Engines):
                 "start", name=f"engine {engine}", module="ipyparallel.engine", arguments=arguments
             )
         wanted, log = set(self.ids), f"engine {first}.log"
-        self._wait(lambda: wanted <= set(self.client.ids), _TOO_FEW, log)
+        self._wait(lambda: wanted <= set(self.client.ids), "too few engines have started", log)
+
+    def _wait(self, running: Callable[[], bool], failed: str, log: str) -> None:
+        """Wait until something is running, as long as there is what it depends on.
+
+        Raises
+        ------
+        RankError
+            If something has ended, or the time is over; with the last line of a log.
+        """
+        end = time.monotonic() + _START_SECONDS
+        while not running():
+            time.sleep(_POLL_SECONDS)
+            why = "; ".join(self._supervisor.failed.values())
+            if lost := self._lost():
+                why, log = f"{lost} has ended", f"{lost.removeprefix('the ')}.log"
+            elif ended := self.deaths():
+                index, how = next(iter(ended.items()))
+                why, log = f"engine {self.ids[index]} {how}", f"engine {self.ids[index]}.log"
+            elif time.monotonic() > end:
+                why = f"no answer within {_START_SECONDS:.0f} s"
+            if why:
+                last = last_line(self._supervisor.folder / log)
+                said = f"; its last output: {last}" if last else ""
+                raise RankError(
+                    f"cluster: {failed} on this machine ({why}{said}); expected {self.n} engines. "
+                    f"{advice(why + last, _FIX)}"
+                )
 
     def _lost(self) -> str:
+        """Return what has ended that all engines depend on; "" if nothing has."""
         if not self._supervisor.alive:
             return "the supervisor"
         gone = "controller" in self._supervisor.ended or any(map(_has_ended, self._helpers))
         return "the controller" if gone else ""
 
-    def _ended(self) -> dict[int, str]:
+    def deaths(self) -> dict[int, str]:
+        """Return which engines have ended, by index, and how; all of them where what they depend on
+        is gone.
+        """
+        if lost := self._lost():
+            return dict.fromkeys(range(self.n), f"ended with {lost}")
         ended, names = self._supervisor.ended, [f"engine {engine}" for engine in self.ids]
         return {index: ending(ended[name]) for index, name in enumerate(names) if name in ended}
 
+    def stop(self) -> None:
+        """End all that was started; a second call does nothing."""
+        client, self.client = self.client, None
+        try:
+            if client is not None:
+                client.close()
+        finally:  # also where a second interrupt meets the client's end
+            if self._supervisor is not None:
+                self._supervisor.close()
+
     def renew(self, progress: Progress) -> None:
-        """End all engines and start new ones."""
+        """End all engines and start new ones, with new processes around them where these are gone
+        too.
+        """
         if self._lost():
             self.stop()
             self.ids = ()
@@ -255,65 +216,51 @@ class LocalEngines(Engines):
                 client._send(client._query_stream, "unregistration_request", content=content)
 
 
-class ProfileEngines(Engines):
-    """Engines of a profile, those of one machine together."""
+class ProfileEngines(_Engines):
+    """Engines of a profile's running controller, those of one machine together."""
 
     def __init__(self, n: int, profile: str) -> None:
-        super().__init__(
-            n,
-            f"for profile {profile}",
-            f"Check the output of `ipcluster start --profile={profile} --n={n}`.",
-        )
+        super().__init__(n)
         self.profile = profile
+        self._lost = threading.Event()  # the connection to the controller
 
     def start(self, progress: Progress) -> None:
-        """Use the profile's controller, or start one and engines as the profile says."""
-        folder = _find_profile(self.profile)
-        file = folder / "security" / "ipcontroller-client.json"
-        if file.exists():
-            progress(0.1, f"looking for the controller of profile {self.profile}")
-            with contextlib.suppress(RankError):  # the file of a controller that is gone
-                self.client = _connect(file, _ATTACH_SECONDS)
-        if self.client is None:
-            file = self._launch(folder, progress)
+        """Connect to the profile's controller, and wait for engines.
+
+        Raises
+        ------
+        InputError
+            If there is no such profile.
+        RankError
+            If no controller runs, or too few engines answer.
+        """
+        file = _find_profile(self.profile) / "security" / "ipcontroller-client.json"
+        if not file.exists():
+            raise RankError(
+                f"cluster: no controller of profile {self.profile} runs; expected one with "
+                f"{plural(self.n, 'engine')}. Run `ipcluster start --profile={self.profile} "
+                f"--n={self.n}` in a terminal: docs/clusters.md."
+            )
+        progress(0.1, f"looking for the controller of profile {self.profile}")
+        self.client = _connect(file)
+        self.client._io_loop.add_callback(self._listen)
         to = json.loads(file.read_text(encoding="utf-8"))
         self.address = str(to["interface"]).removeprefix("tcp://")
         if self.address in {"*", "0.0.0.0"}:
             self.address = str(to.get("location") or "127.0.0.1")
-        seconds = _ENGINES_SECONDS if self._supervisor is None else _QUEUE_SECONDS
         progress(0.3, f"waiting for {plural(self.n, 'engine')}")
-        self._wait(lambda: len(self.client.ids) >= self.n, _TOO_FEW, "ipcluster.log", seconds)
+        end = time.monotonic() + _ENGINES_SECONDS
+        while len(self.client.ids) < self.n and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
         self._take("cluster", "Start more", "or wait until they are")
 
-    def _launch(self, folder: Path, progress: Progress) -> Path:
-        """Start ``ipcluster`` below a supervisor; return the file that its controller writes."""
-        if not (folder / _CONFIGURATION).exists():
-            raise RankError(
-                f"cluster: profile {self.profile} has neither a running controller nor a "
-                f"{_CONFIGURATION} to start engines with; expected one of them. Run `ipcluster "
-                f"start --profile={self.profile} --n={self.n}`, or write the file: "
-                "docs/clusters.md."
-            )
-        progress(0.1, f"starting engines as profile {self.profile} says")
-        self._supervisor = Supervisor(threads=1, end_seconds=_STOP_SECONDS + 10)
-        name = f"gpulab-{secrets.token_hex(4)}"
-        arguments = [f"--profile-dir={folder}", f"--cluster-id={name}", f"--n={self.n}"]
-        self._supervisor.order(
-            "start",
-            name="ipcluster",
-            module="ipyparallel.cluster",
-            arguments=["start", *arguments],
-            stop_seconds=_STOP_SECONDS,
-        )
-        file = folder / "security" / f"ipcontroller-{name}-client.json"
-        self._wait(
-            lambda: _is_written(file),
-            "no controller has started",
-            "ipcluster.log",
-            _QUEUE_SECONDS,
-        )
-        self.client = _connect(file)
-        return file
+    def _listen(self) -> None:
+        """Let zmq tell when the connection to the controller ends, in the client's own thread."""
+        import zmq
+        from zmq.eventloop.zmqstream import ZMQStream
+
+        monitor = self.client._query_socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        ZMQStream(monitor, self.client._io_loop).on_recv(lambda _: self._lost.set())
 
     def _take(self, function: str, more: str, otherwise: str) -> None:
         """Choose engines that answer at once, those of one machine side by side."""
@@ -330,12 +277,10 @@ class ProfileEngines(Engines):
             )
         self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
 
-    def _lost(self) -> str:
-        started = self._supervisor
-        gone = started is not None and ("ipcluster" in started.ended or not started.alive)
-        return "ipcluster" if gone else ""
-
-    def _ended(self) -> dict[int, str]:
+    def deaths(self) -> dict[int, str]:
+        """Return which engines the controller has lost; all of them where it is gone itself."""
+        if self._lost.is_set():
+            return dict.fromkeys(range(self.n), "ended with the controller")
         here = set(self.client.ids) if self.ids else set()
         return {
             index: "has left its controller: its process or its machine has ended"
@@ -344,23 +289,21 @@ class ProfileEngines(Engines):
         }
 
     def renew(self, progress: Progress) -> None:
-        """Start all anew where this has started them; else go on with other engines of the
-        controller, where it has enough.
-        """
-        if self._supervisor is not None:
-            self.stop()
-            self._supervisor, self.ids = None, ()
-            self.start(progress)
-            return
+        """Go on with other engines of the controller, where it has enough."""
         progress(0.2, "looking for engines that answer")
         self._take("recover", "Start others", "and end engines that hang on their machines")
 
-    def _leave(self, client: Any) -> None:
-        """Close the process group on engines that live on."""
-        if self._supervisor is None:
+    def stop(self) -> None:
+        """Close the process group on the engines, which live on; a second call does nothing."""
+        client, self.client = self.client, None
+        if client is not None:
             here = [engine for engine in self.ids if engine in client.ids]
             jobs = [client[engine].apply_async(_rank.close_group) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
+            client.close()
+
+
+Engines = LocalEngines | ProfileEngines
 
 
 def _is_written(file: Path) -> bool:
@@ -368,7 +311,7 @@ def _is_written(file: Path) -> bool:
     return file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}")
 
 
-def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
+def _connect(file: Path) -> Any:
     """Return a client of the controller that wrote a connection file.
 
     Raises
@@ -379,11 +322,11 @@ def _connect(file: Path, seconds: float = _CONNECT_SECONDS) -> Any:
     import ipyparallel as ipp
 
     try:
-        return ipp.Client(str(file), timeout=seconds)
+        return ipp.Client(str(file), timeout=_CONNECT_SECONDS)
     except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
         raise RankError(
             f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
-            f"expected one within {seconds:.0f} s. Start it with `ipcluster start` or "
+            f"expected one within {_CONNECT_SECONDS:.0f} s. Start it with `ipcluster start` or "
             "`ipcontroller`, and check that this machine can reach it."
         ) from error
 
