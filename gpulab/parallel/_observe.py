@@ -225,13 +225,11 @@ def observe() -> Observer:
     return Observer()
 
 
-@contextlib.contextmanager
-def unobserved() -> Iterator[None]:
+def unobserved() -> contextlib.AbstractContextManager[Any]:
     """Run this thread's operators without observers, so that they do not slow a timed loop; calls
     inside are not seen.
     """
-    with _disable_current_modes():
-        yield
+    return _disable_current_modes()
 
 
 # made of plain tensors and collectives
@@ -364,10 +362,9 @@ def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
         group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined,arg-type]
     if group is None:
         return None, ()
-    try:
-        return group, tuple(dist.get_process_group_ranks(group))
-    except KeyError:  # a group that was made behind torch.distributed's back
-        return group, tuple(range(group.size()))
+    # one that was made behind torch.distributed's back is not there
+    ranks = dist.distributed_c10d._world.pg_group_ranks.get(group, range(group.size()))
+    return group, tuple(ranks)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:
@@ -520,15 +517,14 @@ def _channel(rank: int, call: CollectiveCall) -> tuple[object, ...]:
 
 
 def _last_needed(rank: int, call: CollectiveCall, entered: dict[int, float]) -> float:
-    """Return when the last rank that this rank needs entered: of a broadcast or scatter the root,
-    of a reduce or gather all at the root.
+    """Return when the last rank that this rank needs entered: of a broadcast the root. No strategy
+    gathers, scatters or reduces to one rank.
     """
-    own = entered[rank]
-    if call.name in ("broadcast", "scatter"):
-        return max(own, entered.get(call.root if call.root is not None else rank, own))
-    if call.name in ("reduce", "gather") and rank != call.root:
-        return own
-    return max(entered.values())
+    return max(
+        moment
+        for each, moment in entered.items()
+        if call.name != "broadcast" or each in (rank, call.root)
+    )
 
 
 def _without(interval: Interval, holes: Iterable[Interval]) -> list[Interval]:

@@ -307,14 +307,13 @@ def _fake_model(model: Any) -> Any:
     """
     if not isinstance(model, torch.nn.Module):
         return model_made_by(model, "cpu", "predict_ranks")
-    memo: dict[int, Any] = {}
-    for tensor in [*model.parameters(), *model.buffers()]:
-        fake: Any = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
-        )
-        if isinstance(tensor, torch.nn.Parameter):
-            fake = torch.nn.Parameter(fake, tensor.requires_grad)
-        memo[id(tensor)] = fake
+
+    def fake(tensor: Any) -> Any:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    memo: dict[int, Any] = {id(each): fake(each) for each in model.buffers()}
+    for each in model.parameters():
+        memo[id(each)] = torch.nn.Parameter(fake(each), each.requires_grad)
     return copy.deepcopy(model, memo)
 
 

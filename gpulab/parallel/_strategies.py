@@ -111,8 +111,8 @@ class Strategy(NamedTuple):
         hold this rank's parameters, which ``optimizer`` updates. ``step(batch)`` takes one step on
         a batch (inputs, targets), see ``splits_batch``, and returns this rank's share of the mean
         loss of the whole one, a detached scalar; the shares of all ranks add up. ``state()``, which
-        every rank calls at the same time, returns the whole model's parameters by their names there, as plain tensors;
-        {} on a rank that has none to return.
+        every rank calls at the same time, returns the whole model's parameters by their names
+        there, as plain tensors; {} on a rank that has none to return.
     check : callable
         ``check(name, model, ranks, batch_size, microbatches)``, before any rank works, with the
         whole model on the host and the batch of a whole step: returns why this strategy cannot
@@ -239,7 +239,7 @@ def average_in_buckets(bucket_bytes: int, model: Any) -> None:
     """Average the gradients in the same buckets as DDP's, but when the backward pass is over."""
     # the last layers' are ready first
     gradients = [p.grad for p in reversed(list(model.parameters())) if p.grad is not None]
-    buckets, _ = dist._compute_bucket_assignment_by_size(gradients, [bucket_bytes])
+    buckets, _ = dist._compute_bucket_assignment_by_size(gradients, [bucket_bytes])  # type: ignore[attr-defined]
     for bucket in buckets:
         flat = torch.cat([gradients[place].flatten() for place in bucket])
         dist.all_reduce(flat)

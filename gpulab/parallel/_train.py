@@ -16,7 +16,6 @@ the time measured would be theirs. Who waits for whom, the messages and the orde
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections import Counter, defaultdict
@@ -72,8 +71,6 @@ OPTIMIZERS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
 }
 OBSERVED = 3  # steps at the end, where there are so many
 _FOLLOWED = 2  # steps at the beginning; the second one's memory counts
-# What one process computed, for the same models of the course on the same batches.
-_references: dict[TrainingJob, TrainingOutcome] = {}
 
 
 @_validate.arguments(
@@ -148,16 +145,14 @@ def train(
 
     Notes
     -----
-    The single process is rank 0 alone. Where task and model are the course's, its run is kept for
-    the next call with the same options.
+    The single process is rank 0 alone.
     """
     source = training.task(task)
-    items, names = len(source.train), training.tasks()
+    items = len(source.train)
     batch_size = source.batch_size if batch_size is None else batch_size
     job = TrainingJob(
         strategy,
-        # a task of the course by its name, unless the caller's own has one of these names
-        source.name if source.name in names and training.task(source.name) == source else source,
+        task,
         steps,
         _validate.whole("train", "batch_size", batch_size, 1, items),
         dtype,
@@ -175,7 +170,7 @@ def train(
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
     refuse_unsplit("train", strategy, whole, ranks.n, job.batch_size, job.microbatches)
-    single = _single_process(ranks, job, model)
+    single = ranks.run(train_single_process, job, model)[0]
     return _result(ranks, job, whole, single, ranks.run(train_on_rank, job, model))
 
 
@@ -198,28 +193,15 @@ def _refuse_incomparable(model: Any) -> None:
             )
 
 
-def _single_process(ranks: Ranks, job: TrainingJob, model: Any) -> TrainingOutcome:
-    """Return what one process computes: kept from an earlier call, or trained now on rank 0."""
-    plain = dataclasses.replace(job, strategy="single", microbatches=1, bucket_bytes=1)
-    kept = model is None and isinstance(job.task, str)
-    if kept and plain in _references:
-        return _references[plain]
-    outcome: TrainingOutcome = ranks.run(train_single_process, plain, model)[0]
-    if kept:
-        _references[plain] = outcome
-    return outcome
-
-
 def _result(
     ranks: Ranks,
     job: TrainingJob,
     model: Any,
-    single: TrainingOutcome,
+    single: tuple[list[float], dict[str, Any]],
     outcomes: Sequence[TrainingOutcome],
 ) -> StrategyResult:
-    environment = outcomes[0].environment
-    evidence = Evidence.measured(environment.device)
-    noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
+    environment, (single_losses, state) = outcomes[0].environment, single
+    evidence, notes = Evidence.measured(environment.device), [each.notes for each in outcomes]
     result = StrategyResult(
         strategy=job.strategy,
         ranks=ranks.n,
@@ -227,18 +209,19 @@ def _result(
         parameter_count=sum(parameter.numel() for parameter in model.parameters()),
         dtype=job.dtype,
         losses=np.sum([outcome.shares for outcome in outcomes], axis=0),
-        single_losses=np.array(single.shares),
-        state_difference=_state_difference(single.state, [outcome.state for outcome in outcomes]),
+        single_losses=np.array(single_losses),
+        state_difference=_state_difference(state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
-        reports=tuple(outcome.report for outcome in outcomes if outcome.report is not None),
-        timeline=timeline(f"{job.strategy} on {plural(ranks.n, 'rank')}", noted, evidence),
+        reports=tuple(outcome.report for outcome in outcomes),
+        timeline=timeline(f"{job.strategy} on {plural(ranks.n, 'rank')}", notes, evidence),
         notes=(),
         evidence=evidence,
         environment=environment,
     )
-    notes = () if result.agrees else (_disagreement(result, single.state),)
-    return dataclasses.replace(result, notes=notes)
+    if not result.agrees:
+        result = replace(result, notes=(_disagreement(result, state),))
+    return result
 
 
 def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
@@ -326,13 +309,15 @@ class TrainingOutcome:
     shares: list[float]
     state: dict[str, Any]
     environment: Environment
-    step_seconds: list[float] = field(default_factory=list)
-    report: RankReport | None = None
-    notes: RankNotes | None = None
+    step_seconds: list[float]
+    report: RankReport
+    notes: RankNotes
 
 
-def train_single_process(job: TrainingJob, model: Any) -> TrainingOutcome | None:
-    """Train as one process does, on rank 0; the others have nothing to do."""
+def train_single_process(job: TrainingJob, model: Any) -> tuple[list[float], dict[str, Any]] | None:
+    """Train as one process does, on rank 0, and return the losses and the parameters; the others
+    have nothing to do.
+    """
     # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a
     # timeout
     _ = training.task(job.task).train
@@ -341,13 +326,11 @@ def train_single_process(job: TrainingJob, model: Any) -> TrainingOutcome | None
     with _reproducible(job) as device:
         trainer = SingleProcess(_setting(job, model, device, 0, 1))
         shares = [float(trainer.step(batch)) for batch in _batches(job, device)]
-        return TrainingOutcome(shares, _on_host(trainer.state()), devices.environment(str(device)))
+        return shares, _on_host(trainer.state())
 
 
 def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
     """Train by the job's strategy; every rank calls it at the same time."""
-    # as in ``train_single_process``, which a kept reference leaves out
-    _ = training.task(job.task).train
     shares: list[Any] = []
     seconds: list[float] = []
     begins: list[float] = []
@@ -359,6 +342,7 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
             torch.cuda.synchronize(setting.device)
         seconds.append(time.perf_counter() - begins[-1])
 
+    _ = training.task(job.task).train  # as in ``train_single_process``
     place, strategy = (dist.get_rank(), dist.get_world_size()), STRATEGIES[job.strategy]
     with _reproducible(job) as device:
         setting, tracker = _setting(job, model, device, *place), RankTracker(device.type)
@@ -420,9 +404,7 @@ def _ring_bytes(rank: int, call: CollectiveCall) -> float:
     """Return what a rank sends in a collective, counted as a ring where there is one."""
     if call.name in ("send", "recv", "send and recv"):
         return float(call.input_bytes)
-    # Of a gather and a scatter only the root sees the whole; the others see their part.
-    parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
-    cost = models.collective_cost(call.name, parts * call.payload_bytes, len(call.group))
+    cost = models.collective_cost(call.name, call.payload_bytes, len(call.group))
     root = call.group.index(call.root) if call.root in call.group else 0
     return cost.sent_bytes(call.group.index(rank), root)
 

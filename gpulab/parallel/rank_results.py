@@ -656,10 +656,14 @@ class RankMemory(Result):
             ("inside operators (upper estimate)", self.scratch_bytes),
             ("kept between steps", self.kept_bytes),
         ]
-        for t in self.peak_tensors[:5]:
-            shape = "x".join(map(str, t.shape)) or "scalar"
-            what = f"{t.name or t.operator} ({t.category}, {shape} {t.dtype})"
-            sizes.append((f"at the peak: {what}", t.nbytes))
+        sizes += [
+            (
+                f"at the peak: {t.name or t.operator} ({t.category}, "
+                f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype})",
+                t.nbytes,
+            )
+            for t in self.peak_tensors[:5]
+        ]
         rows = [(name, format_bytes(nbytes)) for name, nbytes in sizes]
         headers = (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes")
         return headers, rows

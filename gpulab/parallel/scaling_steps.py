@@ -8,6 +8,7 @@ recorder calls it too. The second half measures from outside and decides how lon
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -229,35 +230,31 @@ def turns(rounds: int, samples: int) -> Turns:
     """Take so many rounds of so many samples for each number of ranks in turn."""
     job = _jobs[0]
     taken = Turns({count: [] for count in job.steps})
-    for _ in range(rounds):
-        for count in job.spec.counts:
-            dist.barrier()  # those that take no part stand idle meanwhile
-            if count not in job.steps:
-                continue
-            before = conditions.read(Device("cpu")) if count == 1 else None
+    for count in job.spec.counts * rounds:
+        dist.barrier()  # those that take no part stand idle meanwhile
+        if count in job.steps:
+            before = conditions.read(Device("cpu"))
             # whoever watches the collectives looks at each operator, which would be timed too
             with unobserved():
                 seconds = _sampled(job, job.steps[count], DROPPED + samples)
             taken.seconds[count] += seconds[DROPPED:]
-            if before is not None and before.run_delay_seconds is not None:
-                after = conditions.read(Device("cpu"))
-                taken.alone_seconds += after.seconds - before.seconds
-                taken.delay_seconds += (after.run_delay_seconds or 0) - before.run_delay_seconds
+            if count == 1:
+                window = conditions.Window.between(before, conditions.read(Device("cpu")))
+                taken.alone_seconds += window.seconds
+                taken.delay_seconds += window.seconds * (window.delay or 0.0)
     return taken
 
 
 def _sampled(job: _Job, step: Callable[[], None], count: int) -> list[float]:
-    seconds, each, finish = [], job.spec.steps_a_sample, _waiter(job.device)
+    each, finish = job.spec.steps_a_sample, _waiter(job.device)
     finish()
-    last = time.perf_counter()
+    ends = [time.perf_counter()]
     for _ in range(count):
         for _ in range(each):
             step()
         finish()
-        now = time.perf_counter()
-        seconds.append((now - last) / each)
-        last = now
-    return seconds
+        ends.append(time.perf_counter())
+    return [(end - begin) / each for begin, end in itertools.pairwise(ends)]
 
 
 def end() -> None:

@@ -40,13 +40,9 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         )
     values = (function, *args, *kwargs.values())
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
-    modules = [
-        module for name in names if (module := sys.modules.get(name)) is not None and loose(module)
-    ]
-    known = cloudpickle.list_registry_pickle_by_value()
-    added = [module for module in modules if module.__name__ not in known]
-    for module in added:
-        cloudpickle.register_pickle_by_value(module)
+    for name in names & sys.modules.keys():
+        if loose(sys.modules[name]):  # from then on its code travels with every call
+            cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
         return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
     except Exception as error:
@@ -55,9 +51,6 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             f"{message_of(error)}); expected a function and arguments that can be pickled. Make "
             "open files, locks, generators and tensors on a GPU inside the function."
         ) from error
-    finally:
-        for module in added:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def loose(module: ModuleType) -> bool:
@@ -355,16 +348,8 @@ def import_of(name: str, value: Any) -> str | None:
                 f"{name} is a module of your own ({value.__name__})",
                 "Import the functions from it by name.",
             )
-        parent, _, last = value.__name__.rpartition(".")
-        if value.__name__ == name:
-            return f"import {name}"
-        if value.__name__.split(".")[0] == name:
-            return f"import {value.__name__}"
-        return (
-            f"from {parent} import {last}"
-            if parent and last == name
-            else f"import {value.__name__} as {name}"
-        )
+        full = value.__name__
+        return f"import {full}" + ("" if name in (full, full.split(".")[0]) else f" as {name}")
     own, home = (
         getattr(value, "__name__", None) or str(value).rpartition(".")[2],
         getattr(value, "__module__", None),
