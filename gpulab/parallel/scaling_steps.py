@@ -733,7 +733,8 @@ def _chunks(columns: Collection[Sequence[float]], deadline: float, width: float)
             is_precise(np.array(column), width) for column in columns
         ):
             return
-        count = max(1, min(int(_CHUNK_SECONDS * count / max(now - before, 1e-6)), _MOST_AT_ONCE))
+        chunk = min(_CHUNK_SECONDS, deadline - seconds if seconds < deadline else _CHUNK_SECONDS)
+        count = max(1, min(int(chunk * count / max(now - before, 1e-6)), _MOST_AT_ONCE))
 
 
 def _result(
