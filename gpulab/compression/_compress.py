@@ -29,8 +29,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -59,8 +58,13 @@ from gpulab.errors import DeviceError, InputError
 # Cores take (Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section
 # 3).
 _GROUP, _KEPT = 4, 2
-# Functions that treat each channel by itself.
+# What treats each channel by itself: functions, modules, and modules for images.
 _FUNCTIONS = ("relu", "relu_", "gelu", "silu", "hardswish", "sigmoid", "tanh", "dropout")
+_EACH = (
+    *(nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU),
+    *(nn.Sigmoid, nn.Tanh, nn.Identity, nn.Dropout, nn.Dropout2d),
+)
+_POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
 def prune(
@@ -202,6 +206,25 @@ def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float) -> An
     return model
 
 
+class _Chain(NamedTuple):
+    """One layer that can lose output channels, and what goes with them.
+
+    Attributes
+    ----------
+    producer : str
+        The layer.
+    followers : list of str
+        Modules between that hold one value or filter a channel: batch norms and depthwise
+        convolutions.
+    consumers : list of str
+        Layers that read the channels.
+    """
+
+    producer: str
+    followers: list[str]
+    consumers: list[str]
+
+
 def _chains(model: Any) -> list[_Chain]:
     """Return the layers that can lose channels, in the order of the model.
 
@@ -210,25 +233,22 @@ def _chains(model: Any) -> list[_Chain]:
     InputError
         If ``torch.fx`` cannot follow the model's code.
     """
-    nodes = _traced(model)
-    modules = dict(model.named_modules())
+    nodes = [node for node in _traced(model) if node.op == "call_module"]
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    uses = Counter(node.target for node in nodes if node.op == "call_module")
-    found = []
-    for node in nodes:
-        layer = modules.get(node.target) if node.op == "call_module" else None
-        if (
-            not isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d))
-            or getattr(layer, "groups", 1) != 1
-        ):
-            continue
-        if uses[node.target] > 1 or owners[id(layer.weight)] > 1:
-            continue
-        is_image = isinstance(layer, torch.nn.Conv2d)
-        chain = _Chain(modules, uses, owners, node.target, layer.weight.shape[0], is_image)
-        if chain.follow(node) and chain.consumers:
-            found.append(chain)
-    return found
+    uses = Counter(node.target for node in nodes)
+    # those that run once and share their weight with no other
+    modules = {
+        name: each
+        for name, each in model.named_modules()
+        if uses[name] == 1 and owners[id(getattr(each, "weight", None))] <= 1
+    }
+    found = (
+        _chain(node, modules)
+        for node in nodes
+        if isinstance(modules.get(node.target), (nn.Linear, nn.Conv2d))
+        and getattr(modules[node.target], "groups", 1) == 1
+    )
+    return [chain for chain in found if chain is not None]
 
 
 def _traced(model: Any) -> list[Any]:
@@ -239,100 +259,90 @@ def _traced(model: Any) -> list[Any]:
     return list(graph.nodes)
 
 
-@dataclass
-class _Chain:
-    """One layer that can lose output channels, and what goes with them, found on the way from the
-    layer to all that reads its output.
-
-    Attributes
-    ----------
-    producer : str
-        The layer.
-    channels : int
-    image : bool
-        Of a convolution the channels are the second dimension, of a linear layer the last.
-    followers : list of str
-        Modules between that hold one value or filter a channel: batch norms and depthwise
-        convolutions.
-    consumers : list of str
-        Layers that read the channels.
+def _chain(start: Any, modules: Mapping[str, Any]) -> _Chain | None:
+    """Walk on from a layer's node to all that reads its output; None where something is met that is
+    not known to keep channels apart.
     """
-
-    modules: Mapping[str, Any]
-    uses: Counter[str]
-    owners: Counter[int]
-    producer: str
-    channels: int
-    image: bool
-    flattened: bool = False
-    followers: list[str] = field(default_factory=list)
-    consumers: list[str] = field(default_factory=list)
-
-    def follow(self, node: Any) -> bool:
-        """Walk on from a node; False where something is met that is not known to keep channels
-        apart.
-        """
-        return bool(node.users) and all(self._passes(user) for user in node.users)
-
-    def _passes(self, user: Any) -> bool:
-        if user.op == "call_function":
-            return getattr(user.target, "__name__", "") in _FUNCTIONS and self.follow(user)
-        layer = self.modules.get(user.target) if user.op == "call_module" else None
-        if layer is None or self.uses[user.target] > 1:
-            return False
-        if isinstance(layer, nn.Conv2d):
-            return self._reads_image(user, layer)
-        if isinstance(layer, nn.Linear):
-            return self._reads_features(user, layer)
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            self.followers.append(user.target)
-            return layer.num_features == self.channels and not self.flattened and self.follow(user)
-        if isinstance(layer, nn.Flatten):
-            self.flattened = self.image
-            return self.image and layer.start_dim == 1 and self.follow(user)
-        kinds: tuple[type, ...] = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU)
-        kinds += (nn.Sigmoid, nn.Tanh, nn.Identity, nn.Dropout, nn.Dropout2d)
-        if self.image and not self.flattened:
-            kinds += (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-        return isinstance(layer, kinds) and self.follow(user)
-
-    def _reads_image(self, user: Any, layer: Any) -> bool:
-        if not self.image or self.flattened or self.owners[id(layer.weight)] > 1:
-            return False
-        # depthwise: a filter for each channel, which goes with it
-        if layer.groups == self.channels == layer.out_channels > 1:
-            self.followers.append(user.target)
-            return self.follow(user)
-        self.consumers.append(user.target)
-        return bool(layer.groups == 1 and layer.in_channels == self.channels)
-
-    def _reads_features(self, user: Any, layer: Any) -> bool:
-        self.consumers.append(user.target)
-        fits = (
-            layer.in_features % self.channels == 0
-            if self.flattened
-            else layer.in_features == self.channels and not self.image
-        )
-        return bool(fits and self.owners[id(layer.weight)] == 1)
+    producer = modules[start.target]
+    channels, is_image = producer.weight.shape[0], isinstance(producer, nn.Conv2d)
+    chain = _Chain(start.target, [], [])
+    # with whether the channels are an image's second dimension; else they are the last one, where a
+    # flattened image has several values of each
+    passed = [(start, is_image)]
+    for node, spread in passed:
+        for user in node.users:
+            layer = modules.get(user.target) if user.op == "call_module" else None
+            known = getattr(user.target, "__name__", "") in _FUNCTIONS or isinstance(layer, _EACH)
+            if known or (spread and isinstance(layer, _POOLING)):
+                passed.append((user, spread))
+            elif spread and isinstance(layer, nn.Flatten) and layer.start_dim == 1:
+                passed.append((user, False))
+            elif (
+                # depthwise: a filter for each channel, which goes with it
+                spread
+                and isinstance(layer, nn.Conv2d)
+                and layer.groups == channels == layer.out_channels > 1
+            ) or (
+                spread == is_image
+                and isinstance(layer, nn.modules.batchnorm._BatchNorm)
+                and layer.num_features == channels
+            ):
+                chain.followers.append(user.target)
+                passed.append((user, spread))
+            elif (
+                spread
+                and isinstance(layer, nn.Conv2d)
+                and layer.groups == 1
+                and layer.in_channels == channels
+            ) or (
+                not spread
+                and isinstance(layer, nn.Linear)
+                and (
+                    layer.in_features % channels == 0 if is_image else layer.in_features == channels
+                )
+            ):
+                chain.consumers.append(user.target)
+            else:
+                return None
+        if not node.users:
+            return None
+    return chain if chain.consumers else None
 
 
 def _shrink(model: Any, chain: _Chain, amount: float) -> None:
-    layer = model.get_submodule(chain.producer)
-    channels = layer.weight.shape[0]
+    channels = model.get_submodule(chain.producer).weight.shape[0]
     kept = max(1, channels - int(amount * channels + 1e-9))
     order = torch.argsort(_importance(model, chain), descending=True, stable=True)
     keep = order[:kept].sort().values
-    _cut_outputs(layer, keep)
-    for name in chain.followers:
-        follower = model.get_submodule(name)
-        if isinstance(follower, torch.nn.Conv2d):
-            _cut_outputs(follower, keep)
-            follower.groups = follower.in_channels = kept
-        else:
-            _select(follower, keep, "weight", "bias", "running_mean", "running_var")
-            follower.num_features = kept
+    for name in (chain.producer, *chain.followers):
+        layer = model.get_submodule(name)
+        sizes = ["out_channels", "out_features", "num_features"]
+        if getattr(layer, "groups", 1) > 1:
+            sizes += ["groups", "in_channels"]
+        _cut(layer, keep, ("weight", "bias", "running_mean", "running_var"), sizes, kept)
     for name in chain.consumers:
-        _cut_inputs(model.get_submodule(name), keep, channels)
+        layer = model.get_submodule(name)
+        # behind a flattened image, several values of each channel
+        values = layer.weight.shape[1] // channels
+        columns = (keep[:, None] * values + torch.arange(values, device=keep.device)).flatten()
+        part = (slice(None), columns)
+        _cut(layer, part, ("weight",), ("in_channels", "in_features"), len(columns))
+
+
+def _cut(layer: Any, part: Any, tensors: Iterable[str], sizes: Iterable[str], size: int) -> None:
+    """Keep a part of each of these tensors of a layer, in place, and set its sizes; those that it
+    lacks stay so.
+    """
+    for name in tensors:
+        old = getattr(layer, name, None)
+        if old is not None:
+            new = old.detach()[part].clone().contiguous()
+            if isinstance(old, torch.nn.Parameter):
+                new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+            setattr(layer, name, new)
+    for name in sizes:
+        if hasattr(layer, name):
+            setattr(layer, name, size)
 
 
 def _importance(model: Any, chain: _Chain) -> Any:
@@ -349,32 +359,6 @@ def _importance(model: Any, chain: _Chain) -> Any:
                 size * follower.weight.detach().abs() / (follower.running_var + follower.eps).sqrt()
             )
     return size
-
-
-def _select(layer: Any, index: Any, *names: str) -> None:
-    """Keep a part of each of these tensors of a layer, in place; those that it lacks stay None."""
-    for name in names:
-        old = getattr(layer, name)
-        if old is not None:
-            new = old.detach()[index].clone().contiguous()
-            if isinstance(old, torch.nn.Parameter):
-                new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
-            setattr(layer, name, new)
-
-
-def _cut_outputs(layer: Any, keep: Any) -> None:
-    _select(layer, keep, "weight", "bias")
-    setattr(layer, "out_channels" if hasattr(layer, "out_channels") else "out_features", len(keep))
-
-
-def _cut_inputs(layer: Any, keep: Any, channels: int) -> None:
-    """Drop what reads the removed channels; a linear layer behind a flattened image reads several
-    values of each.
-    """
-    each = layer.weight.shape[1] // channels
-    columns = (keep[:, None] * each + torch.arange(each, device=keep.device)).flatten()
-    _select(layer, (slice(None), columns), "weight")
-    setattr(layer, "in_channels" if hasattr(layer, "in_channels") else "in_features", len(columns))
 
 
 # Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
