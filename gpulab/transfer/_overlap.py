@@ -184,18 +184,21 @@ def _lanes(
     found = devices.find(device)
     where = found if found.torch_type == "cuda" else Device("cpu")
     check_room(function, where, "host" if where.is_cpu else "to_device", nbytes)
+    passes = Passes()
+    chosen = passes if work is None else work
     with devices.guard(
         f"{function}: copying {nbytes} bytes in {plural(chunks, 'chunk')} on {where.name}"
     ):
         lanes = (
-            host_lanes(nbytes, chunks, work)
+            host_lanes(nbytes, chunks, chosen)
             if where.is_cpu
-            else gpu_lanes(nbytes, chunks, work, where)
+            else gpu_lanes(nbytes, chunks, chosen, where)
         )
-        if isinstance(lanes.work, Passes):  # the default work, made about as long as the copy
-            for _ in range(_TRIALS):
-                times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
-                lanes.work.count = lanes.work.wanted(*map(min, zip(*times, strict=True)))
+        for _ in range(_TRIALS if work is None else 0):
+            times = [(lanes.copy(), lanes.compute()) for _ in range(_TURNS)]
+            copy, compute = map(min, zip(*times, strict=True))
+            wanted = round(copy / max(compute / passes.count, 1e-9))
+            passes.count = max(1, min(_MOST_PASSES, wanted))
     return where, lanes
 
 
@@ -326,25 +329,15 @@ class Passes:
 
     Attributes
     ----------
-    once : callable
-        One pass over a chunk, in place.
     count : int
     """
 
-    once: Work
     count: int = 1
 
     def __call__(self, x: Any) -> None:
-        """Make all passes over one chunk."""
+        """Make all passes over one chunk, in place."""
         for _ in range(self.count):
-            self.once(x)
-
-    def wanted(self, copy_seconds: float, compute_seconds: float) -> int:
-        """Return how many passes take about as long as the copy, by the seconds of a copy and of as
-        many passes as there are now.
-        """
-        wanted = round(copy_seconds / max(compute_seconds / self.count, 1e-9))
-        return max(1, min(_MOST_PASSES, wanted))
+            x *= _FACTOR
 
 
 class Lanes(NamedTuple):
@@ -353,17 +346,14 @@ class Lanes(NamedTuple):
     Attributes
     ----------
     copy, compute, chunked : callable
-    work : callable
-        What ``compute`` and ``chunked`` do to a chunk.
     """
 
     copy: Callable[[], float]
     compute: Callable[[], float]
     chunked: Callable[[], tuple[float, list[Span]]]
-    work: Work
 
 
-def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
+def host_lanes(nbytes: int, chunks: int, work: Work) -> Lanes:
     """Return the arrangements with two threads; copying and numpy's arithmetic both let other
     threads run.
     """
@@ -376,8 +366,6 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
         start = now()
         fn(*args)
         return now() - start
-
-    chosen = Passes(lambda x: np.multiply(x, _FACTOR, out=x)) if work is None else work
 
     def chunked() -> tuple[float, list[Span]]:
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -398,18 +386,16 @@ def host_lanes(nbytes: int, chunks: int, work: Work | None) -> Lanes:
             for _ in parts:
                 i = arrived.get()
                 start = now()
-                chosen(parts[i][1])
+                work(parts[i][1])
                 computes.append(Span("compute", i, start - begin, now() - begin))
         finally:
             carrier.join()
         return computes[-1].end_seconds, copies + computes
 
-    return Lanes(
-        lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked, chosen
-    )
+    return Lanes(lambda: timed(np.copyto, target, source), lambda: timed(work, target), chunked)
 
 
-def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> Lanes:
+def gpu_lanes(nbytes: int, chunks: int, work: Work, device: Device) -> Lanes:
     """Return the arrangements with two streams and pinned memory, timed by events."""
     import torch
 
@@ -433,8 +419,6 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
             device.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
 
-    chosen = Passes(lambda x: x.mul_(_FACTOR)) if work is None else work
-
     def chunked() -> tuple[float, list[Span]]:
         with cuda.device(device.index):
             device.synchronize()
@@ -449,7 +433,7 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
                 compute_stream.wait_event(there_at)
                 with cuda.stream(compute_stream):
                     work_at.record()
-                    chosen(here)
+                    work(here)
                     end.record()
             device.synchronize()
         at = [[float(begin.elapsed_time(mark)) * 1e-3 for mark in row] for row in marks]
@@ -460,7 +444,6 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> La
 
     return Lanes(
         lambda: timed(lambda: target.copy_(source, non_blocking=True)),
-        lambda: timed(lambda: chosen(target)),
+        lambda: timed(lambda: work(target)),
         chunked,
-        chosen,
     )
