@@ -16,13 +16,12 @@ from gpulab.kernels._host import DeviceArray
 from gpulab.kernels._language import float32, float64, int64, uint32, uint64
 
 xoroshiro128p_dtype = np.dtype([("s0", np.uint64), ("s1", np.uint64)], align=True)
-_JUMP = 0xD86B048B86AA9922BEAC0467EBA5FACB
 _BITS = 128
 _TWO_PI = 2 * math.pi
 
 # -------------------------------------------------------------------------------------------------
-# On the host: the states of many generators. A jump is linear over bits, so that it is known by
-# where it sends each single bit, and 2 ** k jumps by squaring k times.
+# On the host: the states of many generators. A step is linear over bits, so that it is known by
+# where it sends each single bit, and 2 ** k steps by squaring k times.
 
 _Pairs = tuple[np.ndarray, np.ndarray]  # the two words of each state
 
@@ -36,16 +35,6 @@ def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
         return result
 
     return turned(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), turned(s1, 36)
-
-
-def _jumped(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
-    """Return the states after 2**64 numbers."""
-    total0, total1 = np.zeros_like(s0), np.zeros_like(s1)
-    for bit in range(_BITS):
-        if _JUMP >> bit & 1:
-            total0, total1 = total0 ^ s0, total1 ^ s1
-        s0, s1 = _step(s0, s1)
-    return total0, total1
 
 
 def _sent(images: _Pairs, s0: np.ndarray, s1: np.ndarray) -> _Pairs:
@@ -72,7 +61,9 @@ def init_xoroshiro128p_states(
     s0 = s1 = np.full(1, _first_state(int(seed)), np.uint64)
     bits = np.uint64(1) << np.arange(64, dtype=np.uint64)
     none = np.zeros_like(bits)
-    images = _jumped(np.concatenate([bits, none]), np.concatenate([none, bits]))
+    images = _step(np.concatenate([bits, none]), np.concatenate([none, bits]))
+    for _ in range(64):
+        images = _sent(images, *images)
     for _ in range(subsequence_start):
         s0, s1 = _sent(images, s0, s1)
     while s0.size < states.size:
