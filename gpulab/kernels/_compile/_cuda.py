@@ -387,27 +387,15 @@ def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -
     return {s: name if list(chosen.values()).count(name) == 1 else s for s, name in chosen.items()}
 
 
-def blanked(source: str) -> str:
-    """Return the source with comments and literals turned into blanks, every character at its
-    place.
-    """
-    return _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
-
-
-def line_of(source: str, pattern: str) -> int | None:
-    """Return the line, from 1, of the first match of a regular expression outside comments; None
-    if there is none.
-    """
-    found = re.search(pattern, blanked(source))
-    return source.count("\n", 0, found.start()) + 1 if found else None
-
-
 def kernel_line(source: str, name: str) -> int | None:
     """Return the line of a kernel's name in its definition; None where a macro made it."""
+    # comments and literals turned into blanks, every character at its place
+    code = _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
     plain = re.escape(
         re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
     )
-    return line_of(source, rf"(?<=[\s*&)])\b{plain}(?=\s*\()") or line_of(source, rf"\b{plain}\b")
+    found = re.search(rf"(?<=[\s*&)])\b{plain}(?=\s*\()", code) or re.search(rf"\b{plain}\b", code)
+    return code.count("\n", 0, found.start()) + 1 if found else None
 
 
 # -------------------------------------------------------------------------------------------------
