@@ -119,13 +119,13 @@ def packed(model: Any) -> bytes:
     compressed_layers.module("save", model)
     header: dict[str, Any] = {}
     body = io.BytesIO()
-    seen: dict[Any, str] = {}
-    for name, tensor in finish(model).state_dict().items():
-        first = seen.setdefault(_identity(name, tensor), name)
+    seen: dict[int, str] = {}
+    for name, tensor in finish(model).state_dict(keep_vars=True).items():
+        first = seen.setdefault(id(tensor), name)
         if first != name:
             header[name] = {"form": "same", "as": first}
             continue
-        entry, parts = _smallest(tensor)
+        entry, parts = _smallest(tensor.detach())
         entry["parts"] = [len(part) for part in parts]
         header[name] = entry
         for part in parts:
@@ -135,27 +135,14 @@ def packed(model: Any) -> bytes:
     return _MAGIC + len(names).to_bytes(4, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
-def _identity(name: str, tensor: Any) -> Any:
-    """Return what two names of one tensor have in common; the name itself where there is no plain
-    storage to compare.
-    """
-    if (
-        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
-        or tensor.layout is not torch.strided
-        or not tensor.numel()
-    ):
-        return name
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
 def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     """Return the header's entry and the bytes of the smallest form."""
     name = str(tensor.dtype).removeprefix("torch.")
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or name not in _DTYPES:
+    if type(tensor) is not torch.Tensor or name not in _DTYPES:
         file = io.BytesIO()  # a library's own kind, in PyTorch's file format
         torch.save(tensor, file)
         return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
-    plain = tensor.detach().cpu().contiguous().flatten()
+    plain = tensor.cpu().contiguous().flatten()
     # bfloat16, which NumPy does not have, as its 16 bits
     flat = np.asarray((plain.view(torch.uint16) if name == "bfloat16" else plain).numpy())
     entry: dict[str, Any] = {"dtype": name, "shape": list(tensor.shape)}

@@ -421,10 +421,13 @@ class Aware(nn.Module):
 
 
 def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return what a linear or convolutional layer gives with another weight."""
-    if isinstance(layer, nn.Conv2d):
-        convolved: torch.Tensor = layer._conv_forward(x, weight, layer.bias)
-        return convolved
+    """Return what a linear or convolutional layer, or the one in its place, gives with another
+    weight.
+    """
+    if hasattr(layer, "stride"):
+        return functional.conv2d(
+            x, weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups
+        )
     return functional.linear(x, weight, layer.bias)
 
 
@@ -467,14 +470,6 @@ class Shipped(nn.Module):
             if layer.bias is None
             else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
         )
-
-    def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output with a dense weight."""
-        if self.convolution:
-            return functional.conv2d(
-                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-            )
-        return functional.linear(x, weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return what distinguishes this layer from others."""
@@ -552,7 +547,7 @@ class Quantized(Shipped):
             x = round_inputs(x, *input_grid(low, high, bits), bits)
         elif self.scheme.activations == "static":
             x = round_inputs(x, self.step, self.zero, bits)
-        return self.multiply(x, self.weight)
+        return apply(self, x, self.weight)
 
 
 class Integer(Quantized):
