@@ -309,8 +309,11 @@ def weigh(
         for label, several in finished.items()
     }
     runs = {label: _runner(several[0]) for label, several in finished.items()}
-    many = _race(runs, batch, deadline, part(report, 0.1, 0.6), stop, clock)
-    one = _race(runs, batch[:1], deadline, part(report, 0.6, 1.0), stop, clock)
+    race = functools.partial(
+        timing.compare, runs, devices=[str(where)], deadline=deadline, stop=stop, clock=clock
+    )
+    many = race(batch, progress=part(report, 0.1, 0.6))
+    one = race(batch[:1], progress=part(report, 0.6, 1.0))
 
     # measured once a process, and only where it decides; another clock's seconds have none
     def roof(nbytes: int) -> float | None:
@@ -445,20 +448,6 @@ def part(report: Progress, begin: float, end: float, prefix: str = "") -> Progre
     return lambda fraction, text: report(begin + (end - begin) * fraction, before + text)
 
 
-def _race(
-    runs: Mapping[str, Any], x: Any, deadline: float, progress: Any, stop: Any, clock: Any
-) -> timing.Comparison:
-    return timing.compare(
-        dict(runs),
-        x,
-        devices=[str(x.device)],
-        deadline=deadline,
-        progress=progress,
-        stop=stop,
-        clock=clock,
-    )
-
-
 def _traffic(run: Callable[[Any], None], x: Any) -> tuple[int | None, int | None]:
     """Return operators and bytes moved, by count; None where an operator's storage cannot be looked
     at (a library's own tensors).
@@ -525,11 +514,6 @@ class _Beside(NamedTuple):
         one = self.one.flops_per_item
         return self.first.flops_per_item / one if one else 1.0
 
-    @property
-    def is_faster(self) -> bool:
-        """Whether all of the gain's interval lies above 1."""
-        return self.one.speedup_interval is not None and self.one.speedup_interval[0] > 1
-
 
 def _reasons(pair: _Beside) -> tuple[Note, ...]:
     """Return why a model is not faster than the first, or not by as much as its FLOPs fell; nothing
@@ -538,10 +522,10 @@ def _reasons(pair: _Beside) -> tuple[Note, ...]:
     one = pair.one
     if one.speedup is None or one.speedup_interval is None:
         return ()
-    found = [] if pair.is_faster else _of_forms(pair)
+    found = [] if one.faster == "faster" else _of_forms(pair)
     if "csr" not in one.forms and pair.flops_ratio > _MORE * max(one.speedup, 1 / _MORE):
         found.append(_of_work(pair))
-    elif not pair.is_faster and not found:
+    elif one.faster != "faster" and not found:
         found.append(_of_same_work(pair))
     return tuple(found)
 
@@ -605,7 +589,7 @@ def _of_work(pair: _Beside) -> Note:
     """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or
     products that are small.
     """
-    took = f"to 1/{pair.one.speedup:.3g}" if pair.is_faster else "did not"
+    took = f"to 1/{pair.one.speedup:.3g}" if pair.one.faster == "faster" else "did not"
     less = f"Its FLOPs fell to 1/{pair.flops_ratio:.3g}, its time {took}"
     if starting := _starting(pair):
         return Note("starting", f"{less}: {starting}, not of arithmetic.")
