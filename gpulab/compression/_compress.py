@@ -85,7 +85,7 @@ def prune(
         that are zero already.
     amount : float
         The share of weights to set to zero, the smallest of all layers together, or of channels to
-        remove from each layer, 0 to 1.
+        remove from each layer, 0 to 0.9999.
     structured : bool
         Remove whole channels and the weights that read them, instead of setting single weights to
         zero.

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import math
 import platform
@@ -47,6 +48,9 @@ from torch.nn.utils import parametrize
 from gpulab import _validate, devices
 from gpulab.errors import InputError, shown
 
+# A share of weights or channels: never all of them.
+share = functools.partial(_validate.within, high=0.9999, advice="Pass for example 0.5.")
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
@@ -62,8 +66,7 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         for logger, level in zip(loggers, before, strict=True):
@@ -170,22 +173,6 @@ def replace(model: Any, name: str, new: Any) -> Any:
     parent, _, own = name.rpartition(".")
     setattr(model.get_submodule(parent), own, new)
     return model
-
-
-def share(function: str, name: str, value: Any) -> float:
-    """Return a share from 0 up to, but not, 1.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
-    if not _validate.is_finite(value) or not 0 <= value < 1:
-        raise InputError(
-            f"{function}: {name}={shown(value)}; expected a share of at least 0 and below 1. Pass "
-            f"for example {name}=0.5."
-        )
-    return float(value)
 
 
 def finish(model: Any) -> Any:
