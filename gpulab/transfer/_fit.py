@@ -196,11 +196,10 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     curve = _fitted(tuple(x.tolist()), tuple(y.tolist()))
     latency, slope, bend, step = curve.coefficients.tolist()
     last = slope + bend
-    # the straight pieces: from and to which size, where their line meets zero bytes, their slope
-    pieces = [(0.0, math.inf, latency, slope)]
-    if bend or step:
-        beyond = latency - bend * curve.knee + step
-        pieces = [(0.0, curve.knee, latency, slope), (curve.knee, math.inf, beyond, last)]
+    # half of the last bandwidth: where the line meets twice the last slope, or beyond the knee
+    half = latency / (2 * last - slope) if 2 * last > slope else math.inf
+    if (bend or step) and half > curve.knee:
+        half = max((latency - bend * curve.knee + step) / last, curve.knee)
     about_latency, about_slope = (
         t_quantile(curve.freedom) * math.sqrt(max(0.0, float(row @ curve.covariance @ row)))
         for row in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0, 0.0]))
@@ -215,7 +214,7 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
             1 / steepest if steepest > 0 else math.inf,
         ),
         knees_bytes=(curve.knee,) if bend or step else (),
-        half_bandwidth_bytes=_half_bandwidth_bytes(pieces),
+        half_bandwidth_bytes=half,
         noise_ratio=curve.scale,
         held_out_error=curve.held_out_error,
         nbytes=tuple(x.tolist()),
@@ -249,18 +248,6 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
             "over more sizes."
         )
     return sizes, np.array([float(np.median(y[x == size])) for size in sizes])
-
-
-def _half_bandwidth_bytes(pieces: Sequence[tuple[float, float, float, float]]) -> float:
-    """Return the smallest size from which bytes / seconds is at least half of the last piece's
-    bandwidth: on a piece, size >= latency / (2 x the last slope - its own).
-    """
-    for start, end, latency, slope in pieces:
-        excess = 2 * pieces[-1][3] - slope
-        size = latency / excess if excess > 0 else math.inf
-        if size <= end:
-            return max(size, start)
-    return math.inf
 
 
 class _Curve(NamedTuple):
