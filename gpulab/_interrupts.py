@@ -47,39 +47,49 @@ _LIBRARIES = {
     "triton",
     "zmq",
 }
-_waiting: list[int] = []  # for the end of an import: the signals that came meanwhile
 
 
-def _note(number: int, frame: FrameType | None) -> None:
-    _waiting.append(number)
-
-
-def _find_and_load(name: str, import_: Any) -> Any:
-    """Import what is not imported yet, whoever asks; the interrupts of the main thread wait until a
-    library, with all that it imports itself, is there.
+def _finished_first(find_and_load: Any) -> Any:
+    """Return importlib's function for what is not imported yet, whoever asks, such that interrupts
+    of the main thread wait until a library, with all that it imports itself, is there.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if is_main else None
-    if not callable(before) or before is _note or name.partition(".")[0] not in _LIBRARIES:
-        return _importlib_find_and_load(name, import_)
-    signal.signal(signal.SIGINT, _note)
-    try:
-        return _importlib_find_and_load(name, import_)
-    finally:
-        if signal.getsignal(signal.SIGINT) is _note:  # and no handler of the library's own
-            signal.signal(signal.SIGINT, before)
-        if _waiting:
-            _waiting.clear()
-            signal.raise_signal(signal.SIGINT)
+    importing = False
+
+    def _find_and_load(name: str, *rest: Any) -> Any:
+        nonlocal importing
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGINT) if is_main and not importing else None
+        if not callable(before) or name.partition(".")[0] not in _LIBRARIES:
+            return find_and_load(name, *rest)
+        waiting: list[int] = []
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if importing:
+                waiting.append(number)
+            else:  # a handler that the library has set calls the one that it found
+                before(number, frame)
+
+        try:
+            importing = True
+            signal.signal(signal.SIGINT, note)
+            return find_and_load(name, *rest)
+        finally:
+            importing = False
+            if signal.getsignal(signal.SIGINT) is note:
+                signal.signal(signal.SIGINT, before)
+            if waiting:
+                signal.raise_signal(signal.SIGINT)
+
+    # Python leaves frames of this file out of tracebacks and warnings
+    file = find_and_load.__code__.co_filename
+    _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=file)
+    return _find_and_load
 
 
-_importlib: Any = importlib._bootstrap
-_importlib_find_and_load = _importlib._find_and_load
-# Python leaves frames of this file out of tracebacks and warnings
-_find_and_load.__code__ = _find_and_load.__code__.replace(
-    co_filename=_importlib_find_and_load.__code__.co_filename
-)
-_importlib._find_and_load = _find_and_load
+# Where a later Python has no such function, interrupts do not wait.
+with contextlib.suppress(AttributeError):
+    _importlib: Any = importlib._bootstrap
+    _importlib._find_and_load = _finished_first(_importlib._find_and_load)
 
 
 class Interrupted:
