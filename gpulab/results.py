@@ -14,6 +14,7 @@ import enum
 import functools
 import html
 import math
+import re
 import reprlib
 import types
 import typing
@@ -99,7 +100,7 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
         for key, item in value.items():
             # what a file says is shown as data: no control characters, cut short
             place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
-            is_number = parts[0] is int and str(key).removeprefix("-").isdecimal()
+            is_number = parts[0] is int and re.fullmatch(r"-?\d{1,19}", str(key))
             name = int(key) if is_number else decode(key, parts[0], place)
             decoded[name] = decode(item, parts[1], place)
         return decoded
