@@ -50,6 +50,8 @@ def _ranks(n: int, backend: str) -> Iterator[parallel.Ranks]:
     if kept is not None:
         ranks, timer = kept
         timer.cancel()
+        if not ranks.ready:  # one died meanwhile
+            ranks.stop()
     else:
         ranks = parallel.cluster(n, backend=backend, timeout_seconds=_CALL_SECONDS)
         ranks.px = False
