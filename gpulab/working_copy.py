@@ -111,7 +111,8 @@ def reset(
     if target.exists() and read_regular(target) != offered[restored]:
         stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
         place = free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
-        target.rename(place)
+        write_atomically(place, read_regular(target))
+        write_atomically(target, offered[restored])
         yours = f"Yours is kept as {place.relative_to(copy).as_posix()}."
     changes = update(originals, copy)
     return [f"{restored} is the original again. {yours}", *changes]

@@ -83,7 +83,7 @@ def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_pa
     working_copy.update(course, copy)
     (copy / NAMES[1]).write_text("mine")
     now = datetime.datetime(2026, 3, 1, 14, 5, 6)
-    done, _ = working_copy.reset(course, copy, "02", now=now)
+    (done,) = working_copy.reset(course, copy, "02", now=now)
     kept = "02_data_transfer.2026-03-01-140506.ipynb"
     assert done == f"{NAMES[1]} is the original again. Yours is kept as {kept}."
     assert (copy / NAMES[1]).read_text() == f"{NAMES[1]}, first edition"
