@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -57,9 +58,11 @@ def _finished_first(find_and_load: Any) -> Any:
 
     def _find_and_load(name: str, *rest: Any) -> Any:
         nonlocal importing
+        # importlib.import_module asks for what is imported, too
+        waits = name.partition(".")[0] in _LIBRARIES and name not in sys.modules and not importing
         is_main = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGINT) if is_main and not importing else None
-        if not callable(before) or name.partition(".")[0] not in _LIBRARIES:
+        before = signal.getsignal(signal.SIGINT) if waits and is_main else None
+        if not callable(before):
             return find_and_load(name, *rest)
         waiting: list[int] = []
 
