@@ -353,7 +353,7 @@ class Run:
             in the middle ("stopped").
         """
         o, bad, notes, cut = self.options, self.first_bad_step, list(self.notes), ended
-        accuracy = self._tested(notes)
+        accuracy = self._tested(notes) if self.losses else None
         if bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss)):
             ended = "diverged"
             notes.append(diverged_note(o, self.losses, bad, self._own_optimizer))

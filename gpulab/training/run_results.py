@@ -556,7 +556,7 @@ class LadderResult(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the script, one row a technique, the combination and the product, then the
-        techniques left out.
+        techniques left out, with the reason.
         """
         mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
         rows = [
@@ -575,14 +575,7 @@ class LadderResult(Result):
             ("all together vs script", "", str(self.together), "", "", ""),
             ("product of the single gains (MODELLED)", "", "", str(self.product), "", ""),
             *(
-                (
-                    f"left out: {one.title}",
-                    "" if one.alone is None else "slow",
-                    "",
-                    str(one.alone or ""),
-                    "",
-                    "",
-                )
+                (f"left out: {one.title}", one.reason, "", str(one.alone or ""), "", "")
                 for one in self.left_out
             ),
             *note_rows(self.notes, 6),
@@ -597,8 +590,14 @@ class LadderResult(Result):
         ), rows
 
     def caption(self) -> str:
-        """Return the evidence of what was measured, and that of the product."""
-        return f"{self.evidence.sentence} · the product: {self.product_evidence.sentence}"
+        """Return the evidence of what was measured, and that of the product; and on what the
+        accuracies stand.
+        """
+        trained = f"{self.samples:,} samples under {plural(len(self.seeds), 'seed')}"
+        return (
+            f"{self.evidence.sentence} · the product: {self.product_evidence.sentence}"
+            f"{f' · the accuracies: each form trained on {trained}' if self.seeds else ''}"
+        )
 
 
 def _rate(form: LadderForm) -> str:

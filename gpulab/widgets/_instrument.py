@@ -617,8 +617,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         leave out what was overtaken.
 
         Return False, and say so, where a value is refused: what came with it must not be run with
-        another one than was on the screen. A number stays in its field until it is corrected; a
-        choice that does not exist any more is replaced by the one that the control has.
+        another one than was on the screen. A number, and too few ticks, stay there until they are
+        corrected; a choice that is not there any more is replaced by the one that the control has.
         """
         view, order, fits = content.get("view"), list(self.controls), True
         for name, raw, seq in sorted(values, key=lambda value: order.index(value[0])):
@@ -630,8 +630,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             try:
                 value = self.controls[name].read(raw)
             except InputError as error:
-                fits, is_choice = False, hasattr(self.controls[name], "options")
-                self._panel.write(error=str(error), error_control="" if is_choice else name)
+                fits, is_gone = False, isinstance(self.controls[name], (Choice, Slider))
+                self._panel.write(error=str(error), error_control="" if is_gone else name)
             else:
                 if seq > newest:
                     self.set(**{name: value})
