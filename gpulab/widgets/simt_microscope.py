@@ -577,9 +577,9 @@ class SimtMicroscope(FollowingInstrument):
         """
         if name == "kernel":
             self.rebuild("block_number", "warp")
-            self.values["step"], self._place = 1, None
-        elif name == "warp" and self._walk is not None and self._place is not None:
-            steps = self._walk.steps[self._shown_warp]
+            self.values["step"] = 1
+        elif name == "warp" and self._place is not None and self.wanted() == self._tried:
+            steps = self.results["run"].steps[self._shown_warp]
             place = int(np.searchsorted(steps, self._place))
             self.values["step"] = max(1, min(place + 1, len(steps)))
 
