@@ -129,8 +129,8 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
         there before, after each operator of this thread; what an operator allocates internally and
         frees again does not.
     device : None, str or Device
-        The CPU, or None. PyTorch limits a GPU itself:
-        ``torch.cuda.memory.set_per_process_memory_fraction``.
+        The CPU. None takes the best one available; a GPU is refused, because PyTorch limits it
+        itself: ``torch.cuda.memory.set_per_process_memory_fraction``.
     on_top : bool
         True counts only what is made inside the block, on top of what was there.
 
@@ -164,7 +164,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
             f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
             "MiB'."
         )
-    where = devices.find("cpu" if device is None else device)
+    where = devices.find(device)  # with a GPU, None is refused: it would limit none of its tensors
     if not where.is_cpu:
         raise DeviceError(
             f"limit: only the tensors of a CPU can be limited, not those of {where.name}; expected "
