@@ -484,7 +484,8 @@ def _gather(
         If an engine raises, dies, or does not answer.
     """
     _refuse_dead("cluster", engines)
-    call = Call(engines, [pack(each, (), {}) for each in calls], seconds, seconds)
+    payloads = [pack(each, (), {}) for each in calls]
+    call = Call(engines, payloads, seconds, seconds, together=True)
     error = call.wait(threading.Event())
     if error is not None:
         raise RankError(
@@ -660,9 +661,12 @@ class Call:
         payloads: Sequence[bytes],
         timeout_seconds: float,
         limit_seconds: float | None,
+        *,
+        together: bool = False,
     ) -> None:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
+        self.together = together  # where one has failed, the others are in vain
         self.jobs = [
             engines.client[engine].apply_async(_rank.execute, payload)
             for engine, payload in zip(engines.ids, payloads, strict=False)
@@ -747,8 +751,9 @@ class Call:
                 )
             failed = any(each.sight.state != "returned" for each in self.outcomes.values())
             stand = all(self._sight(rank).collective is not None for rank in self.open)
-            if self.died or self._waits or (failed and stand):
-                since = min(since, time.monotonic())
+            sure = self.died or self._waits or (failed and (stand or self.together))
+            # those who stood in a collective may have gone on since
+            since = min(since, time.monotonic()) if sure else math.inf
             if time.monotonic() - since > _SETTLE_SECONDS:
                 return
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)

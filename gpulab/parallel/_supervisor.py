@@ -40,7 +40,7 @@ from gpulab.errors import RankError
 
 _LINUX = sys.platform.startswith("linux")
 # A supervisor has ended everything within this time, or it is killed itself; its children then die
-# with it (Linux), or see that it is gone.
+# with it (Linux) or are found by name.
 _END_SECONDS = 10.0
 _TICK_SECONDS = 0.05  # how often ends are looked for; a fifth of a hundredth of one core
 # prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go
@@ -163,6 +163,11 @@ def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
             if here is not None:
                 here.take(*event)
             del here
+    here = supervisor()
+    # it was killed, and could not end what it had started and what that left behind
+    if here is not None and here._process.wait() != 0:
+        for name in here.started.keys() - here.ended.keys() - {LIBRARIES}:
+            _kill(here.started[name])
 
 
 def _end(

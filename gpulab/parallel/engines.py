@@ -27,7 +27,8 @@ Progress = Callable[[float, str], None]
 # Loading torch takes 2 s on an idle machine and a minute on one that is overcrowded or reads it
 # from a network disk.
 _START_SECONDS = 180.0
-_CONNECT_SECONDS = 20.0
+_CONNECT_SECONDS = 60.0  # of a controller that has just started, on such a machine
+_ATTACH_SECONDS = 10.0  # one that runs answers at once; the file may be of one that is gone
 _ENGINES_SECONDS = 60.0  # engines of a controller that runs may still be on their way
 _IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
@@ -115,7 +116,7 @@ class LocalEngines(_Engines):
             "the libraries of the engines were not loaded",
             "supervisor.log",
         )
-        self.client = _connect(file)
+        self.client = _connect(file, _CONNECT_SECONDS, _FIX)
         # Its heart, a process of its own, without which engines give up after a minute.
         self._helpers = psutil.Process(supervisor.started["controller"]).children()
         progress(0.5, f"waiting for {plural(self.n, 'engine')}")
@@ -242,7 +243,11 @@ class ProfileEngines(_Engines):
                 f"--n={self.n}` in a terminal: docs/clusters.md."
             )
         progress(0.1, f"looking for the controller of profile {self.profile}")
-        self.client = _connect(file)
+        start = f"Start it with `ipcluster start --profile={self.profile} --n={self.n}`"
+        self.client = _connect(
+            file, _ATTACH_SECONDS, f"{start}, and check that this machine can reach it."
+        )
+        self._lost = threading.Event()  # not the one of a connection before
         self.client._io_loop.add_callback(self._listen)
         to = json.loads(file.read_text(encoding="utf-8"))
         self.address = str(to["interface"]).removeprefix("tcp://")
@@ -259,8 +264,9 @@ class ProfileEngines(_Engines):
         import zmq
         from zmq.eventloop.zmqstream import ZMQStream
 
+        lost = self._lost
         monitor = self.client._query_socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        ZMQStream(monitor, self.client._io_loop).on_recv(lambda _: self._lost.set())
+        ZMQStream(monitor, self.client._io_loop).on_recv(lambda _: lost.set())
 
     def _take(self, function: str, more: str, otherwise: str) -> None:
         """Choose engines that answer at once, those of one machine side by side."""
@@ -289,7 +295,13 @@ class ProfileEngines(_Engines):
         }
 
     def renew(self, progress: Progress) -> None:
-        """Go on with other engines of the controller, where it has enough."""
+        """Go on with other engines of the controller, where it has enough; where the connection to
+        it has ended, with those of the profile's controller by now.
+        """
+        if self._lost.is_set():
+            self.stop()
+            self.start(progress)
+            return
         progress(0.2, "looking for engines that answer")
         self._take("recover", "Start others", "and end engines that hang on their machines")
 
@@ -311,8 +323,9 @@ def _is_written(file: Path) -> bool:
     return file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}")
 
 
-def _connect(file: Path) -> Any:
-    """Return a client of the controller that wrote a connection file.
+def _connect(file: Path, seconds: float, fix: str) -> Any:
+    """Return a client of the controller that wrote a connection file; ``fix`` is what to do where
+    none answers.
 
     Raises
     ------
@@ -322,12 +335,11 @@ def _connect(file: Path) -> Any:
     import ipyparallel as ipp
 
     try:
-        return ipp.Client(str(file), timeout=_CONNECT_SECONDS)
+        return ipp.Client(str(file), timeout=seconds)
     except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
         raise RankError(
             f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
-            f"expected one within {_CONNECT_SECONDS:.0f} s. Start it with `ipcluster start` or "
-            "`ipcontroller`, and check that this machine can reach it."
+            f"expected one within {seconds:.0f} s. {fix}"
         ) from error
 
 
