@@ -875,6 +875,8 @@ def sweep(
         share = max((end - time.monotonic()) / (len(several) - number), _LEAST_SECONDS)
         seconds: list[float] = []
         for calls in _chunks([seconds], share, _CALLS_WIDTH):
+            # each run makes its tensors and drops a call: those that an interval needs go together
+            calls = max(calls, FEWEST_SAMPLES - len(seconds) if seconds else 1)  # noqa: PLW2901
             seconds += call_seconds(ranks.run(timed_calls, operation, elements, calls), one_clock)
         nbytes = elements * _ELEMENT_BYTES
         interval, why = median_interval(np.array(seconds))
