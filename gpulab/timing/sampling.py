@@ -19,6 +19,7 @@ to wait for: the same loop without the call is timed between the samples.
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections.abc import Callable, Sequence
@@ -400,19 +401,26 @@ def make_loops(
     """
     named = {f"a{i}": value for i, value in enumerate(args)}
     values = {"fn": fn, "clock": clock, "synchronize": synchronize, "repeat": repeat, **named}
-    scope: dict[str, Any] = {}
-    made = []
-    for statement in (f"fn({', '.join(named)})", "pass"):
-        source = _TEMPLATE.format(
-            parameters=", ".join(values),
-            unrolled=_UNROLLED,
-            block="; ".join([statement] * _UNROLLED),
-            statement=statement,
-        )
-        exec(compile(source, "<gpulab timing loop>", "exec"), scope)
-        made.append(scope["make"](**values))
-    work, empty = made
+    work, empty = (
+        _maker(statement, ", ".join(values))(**values)
+        for statement in (f"fn({', '.join(named)})", "pass")
+    )
     return work, empty
+
+
+@functools.cache
+def _maker(statement: str, parameters: str) -> Callable[..., Run]:
+    """Return what makes a loop around a statement; the names in it are the parameters."""
+    source = _TEMPLATE.format(
+        parameters=parameters,
+        unrolled=_UNROLLED,
+        block="; ".join([statement] * _UNROLLED),
+        statement=statement,
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<gpulab timing loop>", "exec"), scope)
+    make: Callable[..., Run] = scope["make"]
+    return make
 
 
 def make_single_call_loops(
