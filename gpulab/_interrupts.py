@@ -51,8 +51,8 @@ _LIBRARIES = {
 
 
 def _finished_first(find_and_load: Any) -> Any:
-    """Return importlib's function for what is not imported yet, whoever asks, such that interrupts
-    of the main thread wait until a library, with all that it imports itself, is there.
+    """Wrap importlib's ``_find_and_load``, which runs for each first import, so that interrupts of
+    the main thread wait until the library and everything it imports are loaded.
     """
     importing = False
 
@@ -102,17 +102,12 @@ class Interrupted:
         self.asked = False
 
 
-_blocks: list[Interrupted] = []  # that the main thread is in, the outermost first
-
-
 @contextlib.contextmanager
 def deferred() -> Iterator[Interrupted]:
     """Within the block, the first interrupt is noted in ``asked``; a second one raises
     KeyboardInterrupt at once.
 
-    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes. A
-    block around another one is asked too: an interrupt in the last step of one run ends the series
-    of runs.
+    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes.
     """
     state = Interrupted()
 
@@ -125,14 +120,10 @@ def deferred() -> Iterator[Interrupted]:
         yield state
         return
     before = signal.signal(signal.SIGINT, note)
-    _blocks.append(state)
     try:
         yield state
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
-        _blocks.pop()
-        if state.asked and _blocks:
-            _blocks[-1].asked = True
 
 
 def leave_to_the_run(worker: int) -> None:

@@ -653,7 +653,7 @@ def require_cluster(function: str, name: str, ranks: Any, least: int = 1) -> Ran
 
 
 class Call:
-    """A function on its way through the ranks: what one of them sends each is in its payload."""
+    """One call on all ranks; the payload of a rank holds its function and arguments."""
 
     def __init__(
         self,
@@ -686,7 +686,7 @@ class Call:
 
     @property
     def results(self) -> list[Any]:
-        """What the function returned, one result a rank; once all have."""
+        """The function's results, one for each rank, after all ranks have returned."""
         return [cloudpickle.loads(self.outcomes[rank].value) for rank in range(len(self.jobs))]
 
     @property
