@@ -405,7 +405,7 @@ def _exercise_row(id: str, title: str, entry: Mapping[str, Any]) -> ProgressRow:
 
 def _prediction_row(id: str, entry: Mapping[str, Any]) -> ProgressRow:
     first, revealed = entry.get("first") or {}, entry.get("revealed") or {}
-    title = str(entry.get("question", "")) or (
+    title = str(entry.get("question") or "") or (
         "its question was not asked" if entry else "not answered yet"
     )
     mine = str(first.get("text", ""))
@@ -415,7 +415,7 @@ def _prediction_row(id: str, entry: Mapping[str, Any]) -> ProgressRow:
         state = str(revealed.get("verdict", "open"))
         detail = f"{before}answer: {revealed.get('text', '')}{badge}"
     else:
-        state, why = "predicted" if first else "open", str(entry.get("unmeasured", ""))
+        state, why = "predicted" if first else "open", str(entry.get("unmeasured") or "")
         detail = f"{before}{why}" if why else mine
     return ProgressRow(id, "prediction", title, state, detail)
 

@@ -387,7 +387,7 @@ def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
 
     def edit(progress: dict[str, Any]) -> None:
         entry = progress["exercises"].setdefault(result.id, {})
-        entry["attempts"] = entry.get("attempts", 0) + 1
+        entry["attempts"] = (entry.get("attempts") or 0) + 1
         entry["last"] = {"state": result.state, "date": _progress.now()}
         # passed once stays passed, with the answer that passed
         if entry.get("state") != PASSED or result.state == PASSED:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,7 @@ def test_one_signal_stops_a_busy_server(tmp_path: Path) -> None:
                 pool.submit(ask)
             while len(answers) < 20:
                 assert server.process.poll() is None
+                time.sleep(0.05)
             assert server.stop() == 0
         finally:
             stopped.set()

@@ -198,14 +198,17 @@ def test_a_file_that_was_edited_on_windows_is_read(progress_file: Path) -> None:
     assert (set(kept(progress_file)["predictions"]), states()) == ({"90.1"}, {"02.8": "passed"})
 
 
-def test_an_entry_that_no_answer_fits_stops_no_other(progress_file: Path) -> None:
-    """One that was edited by hand; what raised once is not tried again with later answers."""
+def test_an_entry_without_a_value_counts_as_a_new_one(progress_file: Path) -> None:
+    """One that was edited by hand: ``null`` where a number or a text stands."""
+    entries = {
+        "exercises": {"02.8": {"attempts": None}},
+        "predictions": {"02.1": {"question": None, "unmeasured": None}},
+    }
     progress_file.parent.mkdir()
-    progress_file.write_text(json.dumps({**EMPTY, "exercises": {"02.8": {"attempts": None}}}))
-    with pytest.raises(TypeError):
-        lessons.check("02.8", 16)
-    lessons.check("02.9", 5)
-    assert kept(progress_file)["exercises"]["02.9"]["attempts"] == 1
+    progress_file.write_text(json.dumps({**EMPTY, **entries}))
+    assert lessons.check("02.8", 16).state == "passed"
+    assert kept(progress_file)["exercises"]["02.8"]["attempts"] == 1
+    assert "None" not in repr(lessons.progress("02").to_dict())
 
 
 def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
