@@ -264,7 +264,10 @@ def source_of(value: Any) -> str:
     linecache.checkcache()
     try:
         source = textwrap.dedent(inspect.getsource(value))
-        ast.parse(source)
+        # under `python -c`, Python 3.13 takes its text for that of any function without a file
+        written = [getattr(node, "name", None) for node in ast.parse(source).body[:1]]
+        if written != [value.__name__]:
+            raise OSError("the text is another one")
         return source
     except (OSError, TypeError, SyntaxError) as error:
         found = _class_source(value) if inspect.isclass(value) else None

@@ -202,7 +202,7 @@ def bad_files() -> dict[str, str | bytes]:
     """Damaged and hostile files."""
     good = report_of(3)
     text = json.dumps(good)
-    nested = text.replace('"kept"', '"HERE": ' + "[" * 5000 + "]" * 5000 + ', "kept"', 1)
+    nested = text.replace('"kept"', '"HERE": ' + "[" * 50_000 + "]" * 50_000 + ', "kept"', 1)
     first = good["predictions"][0]
     return {
         "cut off": text[:-200], "empty": "", "picture": b"\x89PNG\r\n\x1a\n\x00\xff\xfe",

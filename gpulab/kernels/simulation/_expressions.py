@@ -477,6 +477,10 @@ class Translator:
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
+        given = getattr(node.operand, "value", None)
+        if isinstance(node.op, ast.Invert) and isinstance(given, bool):
+            # Python makes -2 of ~True when it compiles, up to 3.11; numba does from 3.12 on
+            return self._literal(~int(given), node)
         value, apply = self.expression(node.operand), UNARY[type(node.op)]
         return lambda frame, mask: self._applied(apply, node, value(frame, mask))
 
