@@ -37,6 +37,7 @@ def center(a, mean, out):
 # %% check
 from typing import Any
 import numpy as np
+from gpulab.kernels import Simulation
 from gpulab.lessons.kernel_checks import Trial, run_trials
 from gpulab.lessons.content import Refused
 
@@ -67,6 +68,7 @@ _MOST_SECTORS = 4.05
 # Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
 LEAST_LANES = 16
 _CENTER_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
+_ONCE = 1.5  # where both blocks do all rows, each result is stored twice
 _UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbors runs into the next row: only the results count
 
 
@@ -94,7 +96,18 @@ def check(answer: Any) -> str:
             f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request. The sectors are few because the lanes "
             "are few. Let all threads of the launch share the work."
         )
+    stored = max(_stored(s) / (4 * rows * columns) for s, (rows, columns) in zip(found, _CENTER_SHAPES, strict=True))
+    if stored > _ONCE:
+        raise Refused(
+            f"The results are right, and a request touches {worst:.1f} sectors. But each result is stored {stored:.3g} times. Once is enough: "
+            "does each block work on elements of its own? See cuda.grid and cuda.gridsize."
+        )
     return f"{worst:.1f} sectors for each request, as few as 32 floats can take: the lanes of a warp take neighbors."
+
+
+def _stored(s: Simulation) -> int:
+    """Return the bytes that were stored to global memory."""
+    return sum(a.bytes_requested for a in s.accesses if (a.space, a.kind) == ("global", "store"))
 
 # %% wrong: Let all threads of the launch share
 from gpulab.kernels import cuda, float32
@@ -185,3 +198,13 @@ def center(a, mean, out):
         row, column = k // a.shape[1], k % a.shape[1]
         a[row, column] -= mean[column]
         out[row, column] = a[row, column]
+
+# %% wrong: each result is stored 2 times
+from gpulab.kernels import cuda, float32
+
+
+def center(a, mean, out):
+    """out[row, column] = a[row, column] - mean[column]; about one thread for each row."""
+    for row in range(a.shape[0]):
+        for column in range(cuda.threadIdx.x, a.shape[1], cuda.blockDim.x):
+            out[row, column] = a[row, column] - mean[column]

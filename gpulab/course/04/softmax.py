@@ -115,7 +115,7 @@ def check(answer: Any) -> str:
     walks = _loaded(found) / (4 * sum(rows * columns for rows, columns, *_ in _SOFTMAX_ROWS))
     if loads > most:
         words = f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}."
-        if _loaded(found) / 4 / loads >= LEAST_LANES:
+        if _loaded(found) / 4 / loads >= LEAST_LANES and walks < _MANY_WALKS:
             raise Refused(
                 f"{words} Your warps share the row, but they walk over it {walks:.1f} times, since reading y again counts as a walk. Keep the "
                 "exponential in a variable until you have stored it and added it."
@@ -125,6 +125,9 @@ def check(answer: Any) -> str:
     if round(walks) <= 1:
         return f"{right} once, and kept.{_wide(answer)}"
     return f"{right} {walks:.0f} times. Kept in shared memory it would be once.{_wide(answer)}"
+
+
+_MANY_WALKS = 20  # a block that shares the row reads it a few times; where each thread reads all of it, 128 times for each walk
 
 
 def _wide(answer: Any) -> str:
@@ -385,3 +388,20 @@ def softmax(x, y):
         step //= 2
     for k in range(t, x.shape[1], 128):
         y[row, k] = x[row, k] / tile[0]
+
+# %% wrong: Share the row among the block
+import math
+
+from gpulab.kernels import cuda, float32
+
+
+def softmax(x, y):
+    """y[row] = exp(x[row] - its largest) / the sum of these; one block of 128 threads for each row."""
+    row = cuda.blockIdx.x
+    largest, total = x[row, 0], float32(0)
+    for k in range(x.shape[1]):
+        largest = max(largest, x[row, k])
+    for k in range(x.shape[1]):
+        total += math.exp(x[row, k] - largest)
+    for k in range(cuda.threadIdx.x, x.shape[1], 128):
+        y[row, k] = math.exp(x[row, k] - largest) / total
