@@ -12,6 +12,7 @@ Prefill computes all positions of one prompt at once.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -557,7 +558,8 @@ def roofline(
     try:
         where = devices.find(device)
     except DeviceError as error:
-        products = ", ".join(part.name for part in datasheets.parts()[:3])
+        names = [part.name for part in datasheets.parts()]
+        products = ", ".join(difflib.get_close_matches(str(device), names) or names[:3])
         there = ", ".join(recordings.names()) or "none yet"
         raise DeviceError(
             f"roofline: {shown(device)} is not a device of this machine, a known product, or a "

@@ -463,7 +463,7 @@ def _implausible(rate: str, ratio: float, limit: str, source: str) -> list[Note]
     return [
         Note(
             "implausible",
-            f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). "
+            f"{rate} is {format_ratio(ratio)} what this device can reach ({limit}, {source}). "
             "Did you forget to synchronize? Wait for the device, or for the thread, before the "
             "clock is read; or check flops and nbytes.",
         )
