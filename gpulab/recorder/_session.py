@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pathlib
 import re
@@ -22,6 +21,7 @@ from gpulab.recorder._experiments import Case, Experiment, experiments
 from gpulab.recordings import Entry, Recording, read, write
 from gpulab.recordings.schema import MOST_VISITS, Timing, thin
 from gpulab.recordings.several import dated, foreign_part, joined, together, visits_of
+from gpulab.timing.measuring import calm_collector
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -327,11 +327,11 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
     return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
+# A collection after each case looks only at what came since: at all objects of PyTorch it takes
+# longer than the case.
+@calm_collector()
 def _loop(run: _Run, device: Device, *, budget: float, progress: Progress, stop: Stop) -> None:
     begin = run.clock()
-    # a collection after each case then looks only at what came since: at all objects of PyTorch it
-    # takes longer than the case
-    gc.freeze()
     try:
         for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
             left = budget - (run.clock() - begin)
@@ -357,7 +357,6 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress, stop:
                 f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
             )
     finally:
-        gc.unfreeze()
         run.save(force=True)
     if not run.done:
         what_to_do = "Run it again." if stop() else "Pass more --minutes."
