@@ -225,7 +225,16 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     zero, count = times[0][0], max(len(steps), 1)
     if not steps:
         times = [(zero, max(end for _, end in times))]
-    if any(following < end for (_, end), (following, _) in pairwise(times)):
+    # a cycle begins with a recorded step after one that is not, or that ended a cycle
+    kinds = torch.profiler.ProfilerAction
+    actions = [None, *map(profiler.schedule, range(profiler.step_num))]
+    if (
+        sum(
+            now in (kinds.RECORD, kinds.RECORD_AND_SAVE) and before is not kinds.RECORD
+            for before, now in pairwise(actions)
+        )
+        > 1
+    ):
         raise InputError(
             "profile: the profiler saw several cycles of its schedule, whose times all begin at 0; "
             "expected one cycle. Pass repeat=1 to torch.profiler.schedule."
