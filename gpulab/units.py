@@ -37,13 +37,14 @@ _BYTE_WORDS = {
 }  # fmt: skip
 # No size or duration of any machine comes near; larger integers would overflow a float.
 _LARGEST = 10**30
+_NO_QUANTITY = 1e15  # from here on a learner's slip, which hundreds of digits would only hide
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµμ]*)\s*")
 
 
 def _digits(value: float) -> str:
-    """Three significant digits (two from 0.1 to 1): 0.0123, 0.12, 1.23, 12.3, 123, 1230."""
+    """Three significant digits (two from 0.1 to 1): 0.0123, 0.12, 1.23, 12.3, 123, 1230, 1e+15."""
     magnitude = abs(value)
-    if 0 < magnitude < 0.0995:
+    if 0 < magnitude < 0.0995 or magnitude >= _NO_QUANTITY:
         return f"{value:.3g}"
     decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
     return f"{value:.{decimals}f}"
@@ -153,7 +154,7 @@ def format_number(value: float) -> str:
     >>> format_number(9.876), format_number(10), format_number(999.6), format_number(18765.4)
     ('9.88', '10', '1,000', '18,765')
     """
-    return f"{value:,.0f}" if math.isfinite(value) and abs(value) >= 999.5 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < _NO_QUANTITY else f"{value:.3g}"
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
