@@ -35,7 +35,7 @@ LINTERS = (
     ("lint-imports", "--no-logo"),
     ("python", "tools/size.py"),
 )
-# It takes most of a minute on one core without its cache, so it runs beside the tests.
+# It takes most of a minute on one core without its cache, so it runs beside all the others.
 MYPY = ("mypy",)
 PYTEST = (
     # One worker for each of two cores. The tests of a file stay together, in the order of
@@ -80,7 +80,7 @@ def _start(command: tuple[str, ...]) -> Callable[[], bool]:
         text = output.read().decode(errors="replace").rstrip()
         output.close()
         print(
-            f"\n== {' '.join(command)} (beside the tests)\n{text}\n== {command[0]}: "
+            f"\n== {' '.join(command)} (beside the others)\n{text}\n== {command[0]}: "
             f"{'passed' if good else 'FAILED'}",
             flush=True,
         )
@@ -130,8 +130,8 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = tuple(word for word in arguments if word not in ("--check", "--disturbed"))
     beside = disturb.disturbed() if "--disturbed" in arguments else contextlib.nullcontext()
-    results = {" ".join(command[:2]): _run(command) for command in LINTERS}
     mypy_ended = _start(MYPY)
+    results = {" ".join(command[:2]): _run(command) for command in LINTERS}
     try:
         with beside:
             results["pytest"] = _run(("pytest", *PYTEST, *tests("--check" in arguments), *options))
