@@ -1,8 +1,10 @@
 """The notebooks' form, the course's exercises in them, and the guides for teachers."""
 
 import ast
+import inspect
 import itertools
 import json
+import operator
 import re
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import canonical
+import gpulab
 import nbformat
 import pytest
 from course import LESSONS, ROOT
@@ -192,6 +195,144 @@ def test_opening_prose_and_end(name: str) -> None:
     code = sources(name, "code")
     asked = next(number for number, text in enumerate(code) if "gl.lessons.predict(" in text)
     assert any("%load_ext gpulab" in text for text in code[:asked])
+
+
+@each_notebook
+def test_a_call_in_the_prose_can_be_made(name: str) -> None:
+    """With the parameters that the function has: a learner who copies an old one gets TypeError."""
+    for text in re.findall(r"`(gl\.[\w.]+\([^`]*\))`", "\n".join(sources(name, "markdown"))):
+        call: Any = ast.parse(text, mode="eval").body
+        function = operator.attrgetter(ast.unparse(call.func).removeprefix("gl."))(gpulab)
+        inspect.signature(function).bind_partial(*call.args, **{w.arg: 0 for w in call.keywords})
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), INSTRUCTOR], ids=lambda path: path.stem)
+def test_a_notebook_is_canonical_and_small(path: Path) -> None:
+    """What tools/canonical.py writes, valid, with cell ids; outputs only where compared."""
+    text = path.read_text(encoding="utf-8")
+    assert text == canonical.canonical_text(path), "run: .venv/bin/python tools/canonical.py"
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor, notebook.metadata.kernelspec.name) == (
+        4,
+        5,
+        "python3",
+    )
+    assert len(text.encode()) < 200_000
+    for cell in notebook.cells:
+        assert cell.source.strip(), f"{cell.id} is empty"
+        if cell.cell_type == "code":
+            assert bool(cell.outputs) == (canonical.CHECKED in cell.metadata.get("tags", [])), (
+                cell.id
+            )
+
+
+@each_notebook
+def test_code_cells_are_short_and_free_of_plumbing(name: str) -> None:
+    """What fits on a screen; no installation, plot styling, parsing or clean-up."""
+    for text in sources(name, "code"):
+        assert sum(bool(line.strip()) for line in text.splitlines()) <= 16, text
+        assert not [pattern for pattern in PLUMBING if re.search(pattern, text, re.MULTILINE)], text
+
+
+@each_notebook
+def test_the_cell_for_colab_installs_there_and_nowhere_else(name: str) -> None:
+    """Below the title; on Colab it also lets the page draw widgets that are not Colab's own."""
+    code = TransformerManager().transform_cell("".join(CELLS[name][1]["source"]))
+    for modules, colab, calls in (
+        ((), mock.Mock(), []),
+        (
+            ("google", "google.colab"),
+            mock.Mock(),
+            ["run_line_magic", "output.enable_custom_widget_manager"],
+        ),
+    ):
+        with mock.patch.dict(sys.modules, dict.fromkeys(modules, colab)):
+            exec(code, {"get_ipython": lambda colab=colab: colab})
+        assert [call[0] for call in colab.mock_calls] == calls
+
+
+@each_notebook
+def test_every_cell_shows_something_or_makes_what_comes_after(name: str) -> None:
+    """A cell, loop or branch that does neither has lost what its prose announces."""
+    later: set[str] = set()
+    for tree in reversed(trees(name)):
+        inside = list(ast.walk(tree))
+        imported = {
+            (a.asname or a.name).split(".")[-1]
+            for n in inside
+            if isinstance(n, (ast.Import, ast.ImportFrom))
+            for a in n.names
+        }
+        words = [
+            n for n in inside if isinstance(n, ast.Expr) and not isinstance(n.value, ast.Constant)
+        ]
+        assert (
+            words
+            or [n for n in inside if isinstance(n, ast.FunctionDef)]
+            or (names_in(tree, ast.Store) | imported) & later
+            or not tree.body
+        )
+        for node, part in itertools.product(inside, ("body", "orelse", "finalbody")):
+            block = getattr(node, part, None)
+            if isinstance(block, list) and block and not isinstance(node, ast.ExceptHandler):
+                assert not all(isinstance(one, ast.Pass) for one in block), ast.unparse(node)
+        later |= names_in(tree, ast.Load) | names_in(tree, ast.Store)
+
+
+@each_notebook
+def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(name: str) -> None:
+    """After Run All an earlier cell finds its own values; 04.6 repairs a kernel shown before."""
+    before: set[str] = set()
+    for tree in trees(name):
+        answers = {
+            arg.id
+            for call in calls(tree, "check")
+            for arg in call.args[1:]
+            if isinstance(arg, ast.Name)
+        }
+        assert not answers & before - {"block_sum"}
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        before |= names_in(tree, ast.Load) - names_in(tree, ast.Store) - functions
+
+
+@each_notebook
+def test_opening_prose_and_end(name: str) -> None:
+    """Questions, aims, minutes, hardware first; prose before code; key points and a link last."""
+    # Its folder in gpulab/course names it, or its predictions and exercises would not be tested.
+    assert name in {lesson.notebook for lesson in LESSONS}
+    prose = sources(name, "markdown")
+    opening, end = "\n".join(prose[:2]).lower(), "\n".join(prose[-3:]).lower()
+    for pattern in (
+        r"^# \S",
+        r"\?",
+        r"\d+\s*(-|–|to)?\s*\d*\s*minutes",
+        "you will be able to|you can",
+        "hardware|gpu",
+    ):
+        assert re.search(pattern, opening), pattern
+    assert "key points" in end
+    assert re.search(r"\]\(\d\d_[a-z0-9_]+\.ipynb\)", end)
+    kinds = "".join(cell["cell_type"][0] for cell in CELLS[name])
+    assert kinds[0] == "m"
+    assert max(map(len, re.findall("c+", kinds))) <= 3
+    for text in prose:
+        plain = re.sub(r"```.*?```|`[^`]*`|!\[", "", text, flags=re.DOTALL)
+        assert not re.search("!|[\U0001f300-\U0001faff\u2600-\u27bf]", plain), text
+    code = sources(name, "code")
+    asked = next(number for number, text in enumerate(code) if "gl.lessons.predict(" in text)
+    assert any("%load_ext gpulab" in text for text in code[:asked])
+
+
+@each_notebook
+def test_a_call_in_the_prose_can_be_made(name: str) -> None:
+    """With the parameters that the function has: a learner who copies an old one gets TypeError."""
+    for text in re.findall(r"`(gl\.[\w.]+\([^`]*\))`", "\n".join(sources(name, "markdown"))):
+        function, _, given = text.removeprefix("gl.").partition("(")
+        call = ast.parse(f"f({given}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        words = {word.arg or "": 0 for word in call.keywords}
+        inspect.signature(operator.attrgetter(function)(gpulab)).bind_partial(*call.args, **words)
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(DOCS / f"{page}.md" for page in ("teaching",
