@@ -479,7 +479,7 @@ class LadderResult(Result):
         All techniques over the script, measured.
     product : Gain
         The product of the single gains, which articles often promise. The interval is that of the
-        products of turns.
+        products of turns, in which a disturbed gain counts for three usual spreads at most.
     overstated : Gain
         The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut

@@ -1,5 +1,6 @@
 """Runs beside each other: accuracy, seeds, the ladder, two scripts; the tasks."""
 
+import itertools
 import threading
 from typing import Any
 
@@ -169,6 +170,15 @@ def test_known_times_give_known_gains(case: str) -> None:
     assert figures == pytest.approx((together, product, product / together, 4 / 8), rel=1e-3)
     assert found.overstated.verdict == (overstated or "no difference shown")
     assert (found.turns, found.together.interval is None) == (24, False)
+
+
+def test_disturbed_steps_leave_the_product_its_interval() -> None:
+    """Four optimizers of 3 s, and one step in 5 takes a minute: most turns have one."""
+    count = itertools.count()
+    hit = optimizer_that(lambda: CLOCK.spend(3.0 if next(count) % 5 else 60.0))
+    found = climbed(*(Technique(name, name, options=hit) for name in "abcd"), turns=30)
+    low, high = found.product.interval or (0, 0)
+    assert (low, high) == pytest.approx((8 / 7) ** 4 * np.ones(2), rel=0.1)
 
 
 def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> None:
