@@ -32,7 +32,7 @@ _WORDS = {
     "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block may "
     "hang or give wrong results.",
     "exception": "It raises an exception.",
-    "uninitialized": "It reads shared memory that nothing was written to.",
+    "uninitialised": "It reads shared memory that nothing was written to.",
     "shuffle": "A shuffle or a vote involves a lane that does not take part.",
 }
 
@@ -137,7 +137,7 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
 
 def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
     first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
-    is_variable = first.kind == "uninitialized" and not first.index
+    is_variable = first.kind == "uninitialised" and not first.index
     said = (
         "It reads a variable that has no value in some threads."
         if is_variable

@@ -113,14 +113,14 @@ BUGS = [
     bug(
         "matmul",
         without("a_tile[ty, tx] = 0"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="total += a_tile",
         launch=1,
     ),
     bug(
         "matmul",
         without("b_tile[ty, tx] = 0"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="total += a_tile",
         launch=2,
     ),
@@ -167,7 +167,7 @@ BUGS = [
     bug(
         "transpose",
         ("col < a.shape[1]:", "col < a.shape[1] - 1:"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="b[row, col] = tile",
     ),
     no_barrier("reduce_sequential", "loaded", "part[t] = x[i]", "part[t] += part[t + half]"),
@@ -177,7 +177,7 @@ BUGS = [
     bug(
         "reduce_sequential",
         ("cuda.blockDim.x // 2", "cuda.blockDim.x"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="part[t] += part[t + half]",
     ),
     bug(
@@ -277,7 +277,7 @@ BUGS = [
     bug(
         "reduce_shuffle",
         ("if t < cuda.blockDim.x // 32:", "if True:"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="value = sums[t]",
     ),
     bug("reduce_shuffle", ("t % 32 == 0", "t % 16 == 0"), kind="race", at="sums[t // 32] = value"),
@@ -312,7 +312,7 @@ BUGS = [
     bug(
         "scan_of_warps",
         ("range(t // 32)", "range(t // 32 + 1, 32)"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="before += sums[w]",
     ),
     no_barrier("histogram", "cleared", "mine[b] = 0", "cuda.atomic.add(mine, x[i], 1)"),
@@ -337,7 +337,7 @@ BUGS = [
     bug(
         "histogram",
         ("range(t, 64,", "range(t, 48,"),
-        kind="uninitialized",
+        kind="uninitialised",
         at=("cuda.atomic.add(mine, x[i], 1)", "cuda.atomic.add(bins, b, mine[b])"),
     ),
     bug(
@@ -346,7 +346,7 @@ BUGS = [
             "    for b in range(t, 64, cuda.blockDim.x):\n        mine[b] = 0",
             "    if t < 64:\n        mine[t] = 0",
         ),
-        kind="uninitialized",
+        kind="uninitialised",
         at=("cuda.atomic.add(mine, x[i], 1)", "cuda.atomic.add(bins, b, mine[b])"),
         launch=1,
     ),
@@ -389,7 +389,7 @@ BUGS = [
     bug(
         "stencil",
         ("        tile[65] = x[i + 1] if i + 1 < x.size else float32(0)", "        pass"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="y[i] = tile",
     ),
     bug(
@@ -397,7 +397,7 @@ BUGS = [
     ),
     bug("stencil", ("if i + 1 < x.size", "if i < x.size"), kind="bounds", at="tile[65] = "),
     bug("stencil", ("array(66,", "array(65,"), kind="bounds", at=("tile[65] = ", "y[i] = tile")),
-    bug("stencil", without("tile[t + 1] = 0"), kind="uninitialized", at="y[i] = tile", launch=3),
+    bug("stencil", without("tile[t + 1] = 0"), kind="uninitialised", at="y[i] = tile", launch=3),
     bug("stencil_direct", ("i >= x.size", "i > x.size"), kind="bounds", at="return x[i]"),
     bug("stencil_direct", ("if i < 0 or ", "if "), kind="bounds", at="return x[i]"),
     bug(
@@ -447,14 +447,14 @@ BUGS = [
         at="cuda.syncthreads()",
     ),
     bug(
-        "early_return_then_barrier", ("39 - t", "40 - t"), kind="uninitialized", at="out[i] = part"
+        "early_return_then_barrier", ("39 - t", "40 - t"), kind="uninitialised", at="out[i] = part"
     ),
     no_barrier("early_return_then_barrier", "", "part[t] = x", "out[i] = part"),
     no_barrier("broadcast", "", "first[0] = x", "] = first[0]"),
     bug(
         "broadcast",
         ("cuda.threadIdx.x == 0", "cuda.grid(1) == 0"),
-        kind="uninitialized",
+        kind="uninitialised",
         at="] = first[0]",
         launch=1,
     ),
@@ -490,7 +490,7 @@ BUGS = [
         kind="bounds",
         at="= x[turn * 32",
     ),
-    bug("producer_consumer", ("elif turn > 0:", "else:"), kind="uninitialized", at="2 * box["),
+    bug("producer_consumer", ("elif turn > 0:", "else:"), kind="uninitialised", at="2 * box["),
     barrier_inside_if("producer_consumer", "box is handed over", 8),
     no_barrier(
         "bitonic_sort",

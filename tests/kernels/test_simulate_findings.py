@@ -28,7 +28,7 @@ def test_a_seeded_bug_is_found(bug: Bug, tmp_path: Path) -> None:
     text = (tmp_path / f"{bug.kernel}.py").read_text().splitlines()
     for finding in s.findings:
         assert finding.code == s.source[finding.line].strip() == text[finding.line - 1].strip()
-        assert len(finding.threads) == (1 if finding.kind in ("bounds", "uninitialized") else 2)
+        assert len(finding.threads) == (1 if finding.kind in ("bounds", "uninitialised") else 2)
         assert len(set(finding.threads)) == len(finding.threads)
         for thread in finding.threads:
             assert all(a < b for a, b in zip(thread.block, s.grid, strict=True))
@@ -213,7 +213,7 @@ FAULTY: dict[str, tuple] = {
         racing, 3, 64, lambda: (zeros(3, 13), zeros(16), zeros(3, dtype=np.int32)), RACING,
     ),
     "barrier": (waiting, 3, 48, lambda: (zeros(144),), WAITING),
-    "uninitialized": (unset, 2, 64, lambda: (zeros(128, 4, dtype=np.int64),), UNSET),
+    "uninitialised": (unset, 2, 64, lambda: (zeros(128, 4, dtype=np.int64),), UNSET),
     "shuffle": (shuffled, 1, 64, lambda: (zeros(64, 4, dtype=np.int64),), SHUFFLED),
     "exception": (ended, 2, 64, lambda: (zeros(128),), ENDED),
     "race of two sizes": (

@@ -656,7 +656,7 @@ class Frame:
             thread = self.machine.first_thread(without)
             text = "is read by threads that have not assigned it: on a GPU its value is undefined"
             self.machine.found(
-                "uninitialized", line, name, (), (thread,), without.lanes, f"{name} {text}"
+                "uninitialised", line, name, (), (thread,), without.lanes, f"{name} {text}"
             )
 
     def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:

@@ -824,7 +824,7 @@ def _report_unwritten(
     first = int(which[0])
     index = store.index_of_word(int(lanes.words[first]))
     machine.found(
-        "uninitialized",
+        "uninitialised",
         line,
         store.name,
         (index,),

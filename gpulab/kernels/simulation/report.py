@@ -49,7 +49,7 @@ class Finding(Result):
     Attributes
     ----------
     kind : str
-        "race", "bounds", "barrier", "uninitialized", "shuffle" (a vote as well) or "exception".
+        "race", "bounds", "barrier", "uninitialised", "shuffle" (a vote as well) or "exception".
     line : int
         The line of the kernel's file or cell; for that of another file a number from 1,000,001 on,
         as in ``Simulation.lines``.
