@@ -66,12 +66,12 @@ def access(pattern: AccessPattern) -> LabFigure:
     )
     place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     device = (
-        "Device memory: a 32-byte sector that is moved has its address above it; the bytes that "
-        "the lanes use are filled"
+        "Device memory: each moved 32-byte sector has its address above it; bytes that lanes use "
+        "are filled"
     )
     shared = (
-        "Shared memory: the 4-byte words that each bank must deliver; each word after the first "
-        "costs one more wavefront"
+        "Shared memory: the 4-byte words of each bank; each word after the first costs one more "
+        "wavefront"
     )
     passes, highest = _passes(pattern), max(4, pattern.conflict_ways)
     starts = [part * (_BANKS + _GAP) for part in range(passes)]

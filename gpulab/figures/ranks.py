@@ -13,6 +13,7 @@ from gpulab.figures._style import (
     LabFigure,
     cut,
     describe,
+    extent,
     faded,
     ink,
     interval_bars,
@@ -382,7 +383,7 @@ def scaling(
     # out); the table's badges have them all.
     modelled = [one.evidence for one in (*(r.prediction for r in results), *curves) if one]
     title, axis = _QUANTITIES[quantity]
-    values = [value for trace in traces for value in trace["y"] if value is not None]
+    values = [value for value in extent(traces) if value is not None]
     if quantity == "efficiency":
         top = max([105.0, *values]) * 1.02
         upward: dict[str, Any] = {"range": [0, top], "title": {"text": ink(axis)}}

@@ -613,7 +613,11 @@ def inference(
             "count", [plan.batch for plan in plans], "sequences in the batch (log scale)"
         ),
         yaxis=log_axis("count", rates, "tokens per second (log scale)"),
-        guides=[guide(most, f"{plural(most, 'sequence')} fit", before=most > last.batch / 4)]
+        guides=[
+            guide(
+                most, f"{plural(most, 'sequence')} fit", bottom=True, before=most > last.batch / 4
+            )
+        ]
         if most and fits
         else (),
     )
