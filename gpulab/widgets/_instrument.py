@@ -93,6 +93,7 @@ __all__ = [
     "literal",
     "pairs",
     "part_of",
+    "pointing",
     "rounded",
     "script",
 ]
@@ -140,7 +141,8 @@ class Drawing:
     """What an instrument shows: the figure, the table of the same results, and their evidence and
     notes.
 
-    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``.
+    ``message`` says what to do where there is no result yet. A cell of ``rows`` that is a ``Badge``
+    or its word is drawn as one.
     ``is_stale`` tells whether the controls have changed since the result was made; None leaves that
     to the instrument, which compares them.
     The rows of notes that a result's own table has are left out: notes have their own place, below.
@@ -216,6 +218,14 @@ def rounded(text: str) -> str:
 def part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
     """Return the progress of one part among several."""
     return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
+
+
+def pointing(notes: Sequence[Note]) -> list[Note]:
+    """Let the notes name the button here instead of an argument: pressed again, it measures
+    disturbed roofs afresh.
+    """
+    words = "measure again with refresh=True", "press the button again"
+    return [dataclasses.replace(note, sentence=note.sentence.replace(*words)) for note in notes]
 
 
 _HERE = pathlib.Path(__file__).parent
@@ -744,7 +754,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 "message": message,
                 "headers": list(drawing.headers),
                 "rows": [
-                    [{"badge": c.value} if isinstance(c, Badge) else str(c) for c in row]
+                    [{"badge": Badge(c).value} if c in tuple(Badge) else str(c) for c in row]
                     for row in drawing.rows
                 ],
                 "evidence": [

@@ -34,6 +34,7 @@ from gpulab.widgets._instrument import (
     call,
     cell,
     part_of,
+    pointing,
     rounded,
 )
 from gpulab.workloads import Workload
@@ -434,7 +435,7 @@ class RooflineExplorer(Instrument):
             headers,
             rows,
             list(several.values())[::-1],
-            [*_pointing(live.notes if live else ()), *notes],
+            [*pointing(live.notes if live else ()), *notes],
             message,
         )
 
@@ -474,14 +475,6 @@ def _skipped(name: str, error: Exception) -> Note:
     """Return an error's sentence under the name of its workload, which many begin with already."""
     words = str(error)
     return Note("skipped", words if words.startswith(f"{name}:") else f"{name}: {words}")
-
-
-def _pointing(notes: Sequence[Note]) -> list[Note]:
-    """Let the notes name the button here instead of an argument: pressed again, Run measures
-    disturbed roofs afresh.
-    """
-    words = "measure again with refresh=True", "press Run again"
-    return [dataclasses.replace(note, sentence=note.sentence.replace(*words)) for note in notes]
 
 
 def _size(name: str, share: float) -> int:

@@ -37,6 +37,7 @@ from gpulab.widgets._instrument import (
     Values,
     call,
     cell,
+    pointing,
     rounded,
 )
 
@@ -612,7 +613,7 @@ class InferencePlanner(Instrument):
             "measure",
             "Measure one layer here",
             "The matrix products of one layer in one step of decode, on this machine's best "
-            "device; the first run also measures its rates.",
+            "device; a run also measures its rates.",
         ),
     )
 
@@ -753,7 +754,8 @@ class InferencePlanner(Instrument):
                 f"{device.free_bytes:,}. Choose a smaller model."
             )
         progress(0.0, "measuring the rates of this machine")
-        self._here = self._here or models.roofline(stop=stop)
+        # again where the button is pressed again: another process may have disturbed the first run
+        self._here = models.roofline(refresh="measure" in self.results, stop=stop)
         layer = [torch.randn(out, inside, generator=own, **there) for inside, out in sizes]
         rows = [torch.ones(batch, inside, **there) for inside, _ in sizes]
         linear = torch.nn.functional.linear
@@ -767,6 +769,10 @@ class InferencePlanner(Instrument):
         self._measured = shape
         return measured
 
+    def ended(self, action: str) -> None:
+        """Show the new result beside the plan for this machine."""
+        self.turn(action, device=_HERE)
+
     def draw(self, values: Values) -> Drawing:
         """Return tokens per second over the batch, the plan's table, and what limits it."""
         if values["device"] == _HERE and self._here is None:
@@ -775,7 +781,7 @@ class InferencePlanner(Instrument):
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
-        cost, notes = chosen.cost_per_million_tokens(values["price"]), [*roofs.notes]
+        cost, notes = chosen.cost_per_million_tokens(values["price"]), pointing(roofs.notes)
         price = [("a million tokens cost at least", format_number(cost))] if cost else []
         steps = _recorded_steps(chosen, values["device"])
         m: Measurement | None = self.results.get("measure")
