@@ -127,7 +127,7 @@ def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
 
 
 def _same(found: np.ndarray, right: np.ndarray) -> bool:
-    return found.shape == right.shape and bool(np.allclose(found.astype(np.float64), right, rtol=_CLOSE, atol=_CLOSE))
+    return found.shape == right.shape and bool(np.allclose(found, right, rtol=_CLOSE, atol=_CLOSE))
 
 
 def _unknown(found: np.ndarray, right: np.ndarray) -> str:

@@ -40,16 +40,17 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
 _SHAPES = ((2, 4, 20, 16), (1, 6, 33, 8))
+_DTYPES = ("float32", "float16")  # of the two; a CUDA GPU's kernel takes the second, so no call may change it
 
 
 def check(answer: Any) -> str:
     import torch
 
     ask = checking.in_turn(answer)
-    for batch, heads, n, size in _SHAPES:
+    for (batch, heads, n, size), dtype in zip(_SHAPES, _DTYPES, strict=True):
         generator = torch.Generator().manual_seed(n)
-        q, k = (torch.randn(batch, each, n, size, generator=generator) for each in (heads, 1))
-        v = torch.randn(batch, 1, size, n, generator=generator)
+        shapes = (batch, heads, n, size), (batch, 1, n, size), (batch, 1, size, n)
+        q, k, v = (torch.randn(shape, generator=generator).to(getattr(torch, dtype)) for shape in shapes)
         _judge(ask, f"With {heads} heads and {n} positions", q, k, v)
     return "Each call takes the flash kernel on this CPU, and nothing in it stops the one of a CUDA GPU (in float16 or bfloat16). The numbers are the same."
 
@@ -74,7 +75,7 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
         shape = tuple(result.shape) if isinstance(result, torch.Tensor) else checking.describe(result)
         raise Refused(f"{said} your function returned {shape}; the check expects a tensor of the shape of q, {tuple(q.shape)}.")
     for args, named in calls:
-        _take_flash(said, args, named)
+        _take_flash(said, args, named, q.dtype)
     n = q.shape[2]
     values = v.mT.double()
     scores = q.double() @ k.double().mT
@@ -82,7 +83,7 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
     mine = result.detach().double()
 
     def same(root: float, seen: Any) -> bool:
-        return torch.allclose(mine, (scores / root).masked_fill(~seen, -math.inf).softmax(-1) @ values, rtol=1e-3, atol=1e-4)
+        return torch.allclose(mine, (scores / root).masked_fill(~seen, -math.inf).softmax(-1) @ values, rtol=1e-3, atol=1e-4 if q.dtype == torch.float32 else 4e-3)
 
     root = math.sqrt(q.shape[-1])
     if same(root, ~future):
@@ -96,7 +97,7 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
     raise Refused(f"{said} the numbers differ from those of slow. Is v turned from (size, n) to (n, size) by .mT, and not by view or reshape?")
 
 
-def _take_flash(said: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _take_flash(said: str, args: tuple[Any, ...], named: dict[str, Any], dtype: Any) -> None:
     """Refuse a call that the flash kernel does not take, with the reason."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -108,6 +109,11 @@ def _take_flash(said: str, args: tuple[Any, ...], named: dict[str, Any]) -> None
     q, k, v = (call[name] for name in names[:3])
     if any(each.dim() != 4 for each in (q, k, v)):
         raise Refused(f"{said} q, k and v do not all have 4 dimensions. The fused kernels take (batch, heads, positions, size).")
+    if {q.dtype, k.dtype, v.dtype} != {dtype}:
+        raise Refused(
+            f"{said} the inputs are in {str(dtype)[6:]}, and q, k or v of the call in another dtype. Keep the dtype: the flash kernel of a CUDA GPU "
+            "takes float16 and bfloat16 only, and fewer bits change the numbers."
+        )
     if v.stride(-1) != 1 or k.stride(-1) != 1 or q.stride(-1) != 1:
         raise Refused(
             f"{said} the last dimension does not lie in order in memory: the strides of v are {v.stride()}, and the last one must be 1. .mT only "
@@ -162,6 +168,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 def fast(q, k, v):
     return scaled_dot_product_attention(q, k, v.reshape(k.shape), is_causal=True, enable_gqa=True)
+
+# %% wrong: Keep the dtype
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def fast(q, k, v):
+    q, k, v = q.float(), k.float(), v.float()
+    return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True)
 
 # %% wrong: does not call
 import torch
