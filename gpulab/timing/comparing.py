@@ -375,7 +375,7 @@ def _of_methods(
         if not callable(fn) or not isinstance(label, str)
     ]
     if not functions or wrong:
-        what = f"{', '.join(wrong)} are not" if wrong else "none are given; expected"
+        what = f"{', '.join(wrong)} are not" if wrong else "there are no"
         raise InputError(
             f"compare: {what} functions under a label; expected a mapping such as {{'numpy': f, "
             f"'torch': g}}."

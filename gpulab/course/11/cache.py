@@ -110,7 +110,7 @@ def _judge_length(said: str, length: Any, right: int, new: int) -> None:
         counted = operator.index(length)
     if counted == right:
         return
-    hint = f"This call brings {new} positions, not 1." if new > 1 else "The next position is numbered by it."
+    hint = f"This call brings {new} positions." if new > 1 else "The next position is numbered by it."
     if counted in (right - 1, right + 1):
         hint = "Off by one: it counts the filled places, and the next position goes into the place with this number."
     raise Refused(f"{said} `length` is {checking.describe(length)}; {right} is right. {hint}")

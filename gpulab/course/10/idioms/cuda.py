@@ -107,7 +107,7 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "theirs": "cudaDeviceSynchronize();",
         "here": "C = A @ B.T\ngl.devices.default().synchronize()\nresult = C",
         "waits": "for all work queued on the device",
-        "where": "they stay",
+        "where": "stays where it is",
         "leaves_out": "An error of an earlier kernel shows up here, in both.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
         "operation": "matmul",
@@ -118,7 +118,7 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "cudaEventSynchronize(stop); cudaEventElapsedTime(&ms, start, stop);",
         "here": "result = gl.measure(lambda: A * 2, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
-        "where": "they stay",
+        "where": "stays where it is",
         "leaves_out": "Events time from one mark in the stream to the next; if the device waits "
         "for the launch, that wait is in it. gl.measure times what a program waits for.",
         "expected": plain_clock(lambda names: names["A"] * 2),

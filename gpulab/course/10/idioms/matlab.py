@@ -38,7 +38,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_device(a)",
         "waits": "until the copy has been read from a",
         "where": "on the device; with only a CPU, a's own memory",
-        "leaves_out": "MATLAB lies column by column, NumPy row by row: nothing is transposed, and "
+        "leaves_out": "MATLAB's arrays are column-major, NumPy's row-major: nothing is transposed, and "
         "a double stays a double.",
         "expected": lambda names: names["a"],
         "exact": True,
@@ -87,7 +87,7 @@ result = bool((draw() == draw()).all())""",
         "theirs": "tf = isgpuarray(A);",
         "here": "result = not gl.device_of(A).is_cpu",
         "waits": "no",
-        "where": "they stay",
+        "where": "stays where it is",
         "leaves_out": "It says where, too: gl.device_of(A) is the device itself.",
         "expected": lambda names: names["A"].device.type != "cpu",
     },
@@ -96,7 +96,7 @@ result = bool((draw() == draw()).all())""",
         "theirs": "tf = existsOnGPU(A);",
         "here": "result = not A.is_meta and not gl.device_of(A).is_cpu",
         "waits": "no",
-        "where": "they stay",
+        "where": "stays where it is",
         "leaves_out": "In MATLAB reset(gpuDevice) empties variables that still have a name. Here memory "
         "lives as long as a name for it, so there "
         'is hardly a case to ask about: a tensor on "meta" has no data, a JAX array that was '

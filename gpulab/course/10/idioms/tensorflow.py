@@ -205,7 +205,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         "gl.to_host(v)",
         "waits": "each run for its step; the last one for the value",
         "where": "v stays on the device",
-        "leaves_out": "This is the way out of feeding: data that stay belong into a Variable.",
+        "leaves_out": "This is the way out of feeding: data that stays belongs in a Variable.",
         "expected": lambda names: float64_of(names) + 3,
     },
     {
