@@ -430,7 +430,7 @@ class Unit:
         if self.kind in _FORMATS:
             return _FORMATS[self.kind](value)
         if self.kind == "percent":
-            return f"{value:,.0f} %" if value >= _THOUSAND else f"{value:.3g} %"
+            return f"{value:,.0f} %" if _THOUSAND <= value < _ENDLESS else f"{value:.3g} %"
         word = _singular(self.name) if value == 1 else self.name
         text = f"{value:,.0f}" if _MILLION <= value < _ENDLESS else f"{value:,.6g}"
         return f"{text} {word}".strip()

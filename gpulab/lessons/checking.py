@@ -255,9 +255,8 @@ def explain(error: BaseException) -> str:
     code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    # the folder around it may be named alike
-    others = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    theirs = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
+    # the folder around the package may be named alike
+    theirs = [one for one in frames if not one.filename.startswith((_PACKAGE, *_INSTALLED))]
     where = (
         f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})"
         if theirs
