@@ -169,7 +169,8 @@ def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[dict
     """
     names, last, place = [], -math.inf, {"xref": "x", "yref": "paper", "yanchor": "bottom"}
     for begin, after, name in runs:
-        middle, narrow = (begin + after) / 2, after - begin <= _NAME * length
+        # the axis ends at the last operator
+        middle, narrow = (begin + min(after, length - 1)) / 2, after - begin <= _NAME * length
         if not narrow or middle - last > _NAME * length:
             names.append(note(name, middle, 1, yshift=_HIGHER if narrow else 0, **place))
             last = middle if narrow else last

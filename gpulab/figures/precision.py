@@ -300,7 +300,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     ]
     highest = max((share for values in bars.values() for _, share in values), default=0.1)
     left, right = _ends(window, shift, tiny, top)
-    every = 4 if right - left <= 44 else 8 if right - left <= 96 else 32
+    every = next(step for step in (4, 8, 32, 256) if right - left <= 12 * step or step == 256)
     marks = range(math.ceil(left / every) * every, math.floor(right) + 1, every)
     edges = [(tiny - 1, "zero below"), (normal, "full precision above"), (top, "overflow above")]
     inside = [(x, text, 1 - 0.075 * k) for k, (x, text) in enumerate(edges) if left < x < right]

@@ -182,7 +182,7 @@ def pipeline_schedule(
     count = sum(half.stages for half in halves)
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
     title = (
-        f"{_SCHEDULES[model.schedule]}, {model.stages} stages, {model.microbatches} "
+        f"{_SCHEDULES[model.schedule]}, {plural(model.stages, 'stage')}, {model.microbatches} "
         f"microbatch{'es' if model.microbatches > 1 else ''}: bubble {model.bubble_ratio:.1%}"
     )
     if run is None:

@@ -289,7 +289,7 @@ def magnitudes_of(
             f"{function}: got no gradients; expected at least one. Pass a tensor, an array, or "
             "what gradients() returned."
         )
-    return found, None, "given"
+    return found, None, "an array"
 
 
 # powers of two, as float32 holds them
