@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Switch it on again, and hide from it what was made so far: a walk would take seconds."""
-    gc.freeze()
+    """Switch it on again."""
     gc.enable()
 
 
@@ -164,6 +164,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 def soak(request: pytest.FixtureRequest) -> bool:
     """Whether the long forms were asked for."""
     return bool(request.config.getoption("--soak"))
+
+
+@pytest.fixture
+def old_aside() -> Iterator[None]:
+    """Hide objects made before this test from the garbage collector: a walk takes seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

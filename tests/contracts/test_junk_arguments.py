@@ -266,7 +266,9 @@ def _with_junk(name: str, junk: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_junk_gets_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_junk_gets_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_aside: None
+) -> None:
     """Junk in any argument gives an error of gpulab that a reader can use, or a result."""
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -92,7 +92,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
     assert "unnamed" in {tensor.name for tensor in memory.snapshot("cpu").tensors}
 
 
-def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new() -> None:
+def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new(old_aside: None) -> None:
     """8 MB twice, 8 MB for a moment, and 4 MB let go; the same again when it runs again."""
     names: dict[str, Any] = {"old": torch.ones(1_000_000)}
     for changed in ((24e6, 12e6, 0), None):
