@@ -456,8 +456,13 @@ def _refuse_dead(function: str, engines: Engines) -> None:
     RankDiedError
         With how it ended.
     """
-    gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
-    deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
+    end = time.monotonic() + _IDLE_SECONDS
+    while True:
+        gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
+        if (deaths := engines.deaths()) or not gone or time.monotonic() > end:
+            break
+        time.sleep(_TICK_SECONDS)  # how it ended is known a moment later
+    deaths = dict.fromkeys(gone, "ended without an error message") | deaths
     if deaths:
         how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
         raise RankDiedError(
@@ -667,10 +672,14 @@ class Call:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
         self.together = together  # where one has failed, the others are in vain
-        self.jobs = [
-            engines.client[engine].apply_async(_rank.execute, payload)
-            for engine, payload in zip(engines.ids, payloads, strict=False)
-        ]
+        try:
+            self.jobs = [
+                engines.client[engine].apply_async(_rank.execute, payload)
+                for engine, payload in zip(engines.ids, payloads, strict=False)
+            ]
+        except Exception:  # the client does not know one any more, which has ended since
+            _refuse_dead("run", engines)
+            raise
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
         self.begin = time.monotonic()
