@@ -264,10 +264,10 @@ def source_of(value: Any) -> str:
     linecache.checkcache()
     try:
         source = textwrap.dedent(inspect.getsource(value))
-        # under `python -c`, Python 3.13 takes its text for that of any function without a file
+        # of a function without a file, inspect returns the text of `python -c` on Python 3.13
         written = [getattr(node, "name", None) for node in ast.parse(source).body[:1]]
         if written != [value.__name__]:
-            raise OSError("the text is another one")
+            raise OSError("this text defines something else")
         return source
     except (OSError, TypeError, SyntaxError) as error:
         found = _class_source(value) if inspect.isclass(value) else None

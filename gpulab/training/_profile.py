@@ -228,13 +228,11 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     # a cycle begins with a recorded step after one that is not, or that ended a cycle
     kinds = torch.profiler.ProfilerAction
     actions = [None, *map(profiler.schedule, range(profiler.step_num))]
-    if (
-        sum(
-            now in (kinds.RECORD, kinds.RECORD_AND_SAVE) and before is not kinds.RECORD
-            for before, now in pairwise(actions)
-        )
-        > 1
-    ):
+    cycles = sum(
+        now in (kinds.RECORD, kinds.RECORD_AND_SAVE) and before is not kinds.RECORD
+        for before, now in pairwise(actions)
+    )
+    if cycles > 1:
         raise InputError(
             "profile: the profiler saw several cycles of its schedule, whose times all begin at 0; "
             "expected one cycle. Pass repeat=1 to torch.profiler.schedule."

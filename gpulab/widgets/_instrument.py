@@ -91,9 +91,9 @@ __all__ = [
     "cell",
     "in_one_sentence",
     "literal",
+    "notes_for_button",
     "pairs",
     "part_of",
-    "pointing",
     "rounded",
     "script",
 ]
@@ -220,7 +220,7 @@ def part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
     return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
 
 
-def pointing(notes: Sequence[Note]) -> list[Note]:
+def notes_for_button(notes: Sequence[Note]) -> list[Note]:
     """Let the notes name the button here instead of an argument: pressed again, it measures
     disturbed roofs afresh.
     """

@@ -33,8 +33,8 @@ from gpulab.widgets._instrument import (
     Values,
     call,
     cell,
+    notes_for_button,
     part_of,
-    pointing,
     rounded,
 )
 from gpulab.workloads import Workload
@@ -435,7 +435,7 @@ class RooflineExplorer(Instrument):
             headers,
             rows,
             list(several.values())[::-1],
-            [*pointing(live.notes if live else ()), *notes],
+            [*notes_for_button(live.notes if live else ()), *notes],
             message,
         )
 

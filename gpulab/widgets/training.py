@@ -37,7 +37,7 @@ from gpulab.widgets._instrument import (
     Values,
     call,
     cell,
-    pointing,
+    notes_for_button,
     rounded,
 )
 
@@ -781,7 +781,7 @@ class InferencePlanner(Instrument):
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
-        cost, notes = chosen.cost_per_million_tokens(values["price"]), pointing(roofs.notes)
+        cost, notes = chosen.cost_per_million_tokens(values["price"]), notes_for_button(roofs.notes)
         price = [("a million tokens cost at least", format_number(cost))] if cost else []
         steps = _recorded_steps(chosen, values["device"])
         m: Measurement | None = self.results.get("measure")

@@ -479,7 +479,7 @@ class Translator:
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
         given = getattr(node.operand, "value", None)
         if isinstance(node.op, ast.Invert) and isinstance(given, bool):
-            # Python makes -2 of ~True when it compiles, up to 3.11; numba does from 3.12 on
+            # up to Python 3.11 the compiler folds ~True to -2; from 3.12 on, numba does
             return self._literal(~int(given), node)
         value, apply = self.expression(node.operand), UNARY[type(node.op)]
         return lambda frame, mask: self._applied(apply, node, value(frame, mask))
