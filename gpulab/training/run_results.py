@@ -478,8 +478,8 @@ class LadderResult(Result):
     together : Gain
         All techniques over the script, measured.
     product : Gain
-        The product of the single gains, which articles often promise. The interval is that of the
-        products of turns, in which a disturbed gain counts for three usual spreads at most.
+        The product of the single gains, which articles often promise. The interval takes into
+        account that all gains were measured over the same script.
     overstated : Gain
         The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut

@@ -29,7 +29,12 @@ from gpulab.recordings import Entry, Recording
 from gpulab.recordings.schema import require_recordings
 from gpulab.results import Result
 from gpulab.timing.measuring import calm_collector
-from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, paired_ratio
+from gpulab.timing.statistics import (
+    FEWEST_SAMPLES,
+    median_interval,
+    paired_ratio,
+    product_interval,
+)
 from gpulab.training import backend_switches
 from gpulab.training._loop import Run
 from gpulab.training.data_tasks import Answers, Task, accuracy_of, difference_over_seeds, find_task
@@ -259,9 +264,6 @@ _MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
 # not for this device, and with it inside no combination would say anything of the others. (bfloat16
 # without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
-# Of a gain from its median, in medians of such distances. At three the interval covers the true
-# product as often as without a limit, and is narrower by far where single turns are disturbed.
-_USUAL_SPREADS = 3.0
 
 # What the script's models answered, by task, device and options: the same seed and options give the
 # same model, bit for bit, so that a second ladder of one session need not train the slowest form
@@ -493,22 +495,13 @@ class _Climb:
         return Gain(*paired_ratio(before, after))
 
     def _multiplied(self, names: Names) -> tuple[Gain, Gain]:
-        """Return the product of the single gains, and that over the measured combination.
-
-        A turn's product has the disturbances of all its factors, and with six of them hardly a turn
-        has none. So each gain pulls by no more than some usual spreads of its own.
-        """
-        forms = [*((name,) for name in names), names]
-        gains = np.log([np.divide(self.seconds[()], self.seconds[form]) for form in forms])
-        middle = np.median(gains, axis=1, keepdims=True)
-        reach = _USUAL_SPREADS * np.median(np.abs(gains - middle), axis=1, keepdims=True)
-        *singles, together = np.clip(gains, middle - reach, middle + reach)
-        products = np.sum(singles, axis=0)
+        """Return the product of the single gains, and that over the measured combination."""
+        singles = [np.divide(self.seconds[()], self.seconds[(name,)]) for name in names]
+        over = np.divide(self.seconds[names], self.seconds[()])
         product = float(np.prod([self._gain((name,)).ratio for name in names]))
-        ratio = product / self._gain(names).ratio
         return (
-            Gain(product, _around(np.exp(products), product)),
-            Gain(ratio, _around(np.exp(products - together), ratio)),
+            Gain(product, product_interval(np.array(singles))),
+            Gain(product / self._gain(names).ratio, product_interval(np.array([*singles, over]))),
         )
 
     # -- what was learned --------------------------------------------------------------------------
@@ -699,11 +692,3 @@ def _times_as_long(run: Run, other: Run) -> float:
     for one in (other, run) * _WARM_STEPS:
         one.advance(1)
     return ratio(_WARM_STEPS)
-
-
-def _around(values: np.ndarray, figure: float) -> tuple[float, float] | None:
-    """Return a 95 % interval of the median of values, wide enough to hold the figure that is shown
-    for it.
-    """
-    span, _ = median_interval(values)
-    return None if span is None else (min(span[0], figure), max(span[1], figure))
