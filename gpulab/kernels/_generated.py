@@ -8,6 +8,7 @@ that lacks them is also reported as a reason, never as an error.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -148,6 +149,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
         )
     import torch
     import torch._inductor.config as settings
+    from torch._inductor.cpu_vec_isa import VecISA
     from torch._inductor.graph import GraphLowering
 
     plain = getattr(fn, "_torchdynamo_orig_callable", fn)
@@ -163,6 +165,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     sources: list[str] = []
     operators: list[str] = []
     keep = mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append))
+    tried = mock.patch.object(VecISA, "check_build", _without_compiler(VecISA.check_build))
     known = settings.get_config_copy()
     quick = settings.patch({name: value for name, value in _QUICK.items() if name in known})
     start, reason = time.perf_counter(), ""
@@ -174,7 +177,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
                 if node.op in ("call_function", "call_method", "call_module")
             ]
         start = time.perf_counter()
-        with keep, quick:
+        with keep, quick, tried:
             (fn if plain is not fn else torch.compile(fn))(*args)
     except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
         text = message_of(error)
@@ -194,6 +197,20 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
         reason=reason,
         evidence=Evidence.measured("torch.compile on this machine"),
     )
+
+
+def _without_compiler(check: Callable[..., bool]) -> Callable[..., bool]:
+    """Let Inductor's check of vector instructions, some of which it compiles whatever the setting
+    says, find them missing where there is no compiler; it would raise.
+    """
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def checked(*args: Any) -> bool:
+        with contextlib.suppress(InvalidCxxCompiler):
+            return check(*args)
+        return False
+
+    return checked
 
 
 def _readable(source: str) -> str:

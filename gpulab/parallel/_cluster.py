@@ -456,13 +456,12 @@ def _refuse_dead(function: str, engines: Engines) -> None:
     RankDiedError
         With how it ended.
     """
-    end = time.monotonic() + _IDLE_SECONDS
-    while True:
-        gone = [rank for rank, engine in enumerate(engines.ids) if engine not in engines.client.ids]
-        if (deaths := engines.deaths()) or not gone or time.monotonic() > end:
+    ids, end = engines.ids, time.monotonic() + _IDLE_SECONDS
+    while gone := [rank for rank, engine in enumerate(ids) if engine not in engines.client.ids]:
+        if engines.deaths() or time.monotonic() > end:
             break
         time.sleep(_TICK_SECONDS)  # how it ended is known a moment later
-    deaths = dict.fromkeys(gone, "ended without an error message") | deaths
+    deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
     if deaths:
         how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
         raise RankDiedError(
