@@ -673,7 +673,8 @@ class Call:
         self.together = together  # where one has failed, the others are in vain
         try:
             self.jobs = [
-                engines.client[engine].apply_async(_rank.execute, payload)
+                # a late interrupt of the call before must not end what recovers from it
+                engines.client[engine].apply_async(_rank.execute, payload, not together)
                 for engine, payload in zip(engines.ids, payloads, strict=False)
             ]
         except Exception:  # the client does not know one any more, which has ended since

@@ -266,6 +266,8 @@ def open_group(
     AGENT.freed = False
     kernel: Any = IPythonKernel.instance()
     kernel.shell.user_ns.update(rank=rank, world_size=size)
+    # an interrupt that comes before the function or after it would take the answer with it
+    kernel.shell_handlers["apply_request"] = _uninterrupted()(kernel.apply_request)
     # ``%%px`` sends one when it is interrupted
     kernel.control_handlers.setdefault("signal_request", _on_signal_request)
     AGENT.publisher = kernel.shell.data_pub
@@ -282,14 +284,16 @@ def close_group() -> None:
     gc.collect()
 
 
-def execute(payload: bytes) -> bytes:
+def execute(payload: bytes, interruptible: bool) -> bytes:
     """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong
-    is in the outcome.
+    is in the outcome, and so is an interrupt, if it is let in.
     """
     printed = io.StringIO()
     value = error_bytes = b""
     error: BaseException | None = None
     with observe() as seen, _interruptible() as leave:
+        if not interruptible:
+            leave()
         AGENT.begin(seen)
         try:
             with contextlib.redirect_stdout(printed):
@@ -349,6 +353,14 @@ def _interruptible() -> Iterator[Callable[[], object]]:
         yield end
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let no SIGINT raise KeyboardInterrupt, but in what `_interruptible` holds."""
+    with _interruptible() as end:
+        end()
+        yield
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:

@@ -127,7 +127,9 @@ def hang(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["collective", "sleep", "stop"])
 def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: str) -> None:
-    """Ctrl-C, or `interrupt` from another thread, ends the call; the engines stay."""
+    """Ctrl-C, or `interrupt` from another thread, ends the call; the engines stay, even if another
+    interrupt comes as late as in `recover`.
+    """
     before = four_ranks.run(os.getpid)
 
     def act() -> None:
@@ -139,6 +141,8 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
     with pytest.raises(StoppedError if how == "stop" else KeyboardInterrupt):
         four_ranks.run(hang, tmp_path, how)
     assert four_ranks.ready or how == "collective"
+    for process in before:
+        threading.Timer(0.02, os.kill, (process, signal.SIGINT)).start()
     assert four_ranks.recover().run(total) == [4.0] * 4
     assert four_ranks.run(os.getpid) == before
 
