@@ -115,8 +115,8 @@ def threads(count: int, device: Device) -> Iterator[None]:
     """Within the block PyTorch computes with so many threads where the device is a CPU.
 
     Small steps on all cores wait for each other whenever a neighbor takes one of them: with two
-    busy neighbors on two cores, steps of the digits' network took eight times as long on two
-    threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
+    busy neighbors on two cores, steps of the digits' network took 0.97 to 26 times as long on two
+    threads as on one, in ten runs (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
     with contextlib.ExitStack() as after:
         if device.is_cpu:
