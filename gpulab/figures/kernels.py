@@ -51,7 +51,7 @@ def access(pattern: AccessPattern) -> LabFigure:
     Parameters
     ----------
     pattern : AccessPattern
-        From ``gl.models.access_pattern``, ``named_access`` or ``access_at``.
+        From ``gl.models.access_pattern`` or ``access_at``.
 
     Returns
     -------

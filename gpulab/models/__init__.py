@@ -48,7 +48,6 @@ from gpulab.models.requests import (
     AccessPattern,
     access_at,
     access_pattern,
-    named_access,
     sectors_per_request,
     shared_wavefronts,
 )
@@ -88,7 +87,6 @@ __all__ = [
     "compute_capabilities",
     "gustafson",
     "inference",
-    "named_access",
     "occupancy",
     "occupancy_sweep",
     "occupancy_table",

@@ -90,13 +90,8 @@ def sectors_per_request(
     >>> sectors_per_request(np.stack([4 * lanes, 8 * lanes, 128 * lanes, 4 * lanes + 4]))
     array([ 4,  8, 32,  5])
     """
-    _check("sectors_per_request", addresses, mask)
     size = whole("sectors_per_request", "element_bytes", element_bytes, 1, 2**20)
-    counts = np.empty(len(addresses), np.int64)
-    for start in range(0, len(addresses), _WARPS_AT_ONCE):
-        part = slice(start, start + _WARPS_AT_ONCE)
-        counts[part] = _sectors(addresses[part], None if mask is None else mask[part], size)
-    return counts
+    return _counted("sectors_per_request", _sectors, addresses, mask, size)
 
 
 def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes: int = 4) -> Counts:
@@ -139,18 +134,18 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     >>> shared_wavefronts(np.stack([4 * lanes, 8 * lanes, 128 * lanes, 0 * lanes]))
     array([ 1,  2, 32,  1])
     """
-    _check("shared_wavefronts", addresses, mask)
     size = _size("shared_wavefronts", "element_bytes", element_bytes)
-    passes = max(1, size // WORD_BYTES)
-    counts = np.empty(len(addresses), np.int64)
-    for start in range(0, len(addresses), _WARPS_AT_ONCE):
-        part = slice(start, start + _WARPS_AT_ONCE)
-        keys = _bank_keys(addresses[part], None if mask is None else mask[part], size)
-        counts[part] = _busiest_bank(keys).reshape(-1, passes).sum(axis=1)
-    return counts
+    return _counted("shared_wavefronts", _wavefronts, addresses, mask, size)
 
 
-def _check(function: str, addresses: Lanes, mask: Mask | None) -> None:
+def _counted(
+    function: str,
+    rule: Callable[[Lanes, Mask | None, int], Counts],
+    addresses: Lanes,
+    mask: Mask | None,
+    element_bytes: int,
+) -> Counts:
+    """Return what a rule counts for each warp, some thousand warps at once."""
     if (
         not isinstance(addresses, np.ndarray)
         or addresses.dtype.kind not in "iu"
@@ -167,6 +162,11 @@ def _check(function: str, addresses: Lanes, mask: Mask | None) -> None:
             f"{function}: mask is {shown(mask)}; expected bool{addresses.shape}. Pass one flag per "
             "lane, or None for all."
         )
+    counts = np.empty(len(addresses), np.int64)
+    for start in range(0, len(addresses), _WARPS_AT_ONCE):
+        part = slice(start, start + _WARPS_AT_ONCE)
+        counts[part] = rule(addresses[part], None if mask is None else mask[part], element_bytes)
+    return counts
 
 
 def _sectors(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
@@ -201,22 +201,17 @@ def _silenced(keys: Keys, mask: Mask | None) -> Keys:
     return keys
 
 
-def _bank_keys(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Keys:
-    """Each pass as a row of keys that sort by bank and then by row of words; -1 where no lane asks.
-
-    An aligned element of two or four words fills as many neighbouring banks in one row of words, so
-    they count as one wide bank.
-    """
+def _wavefronts(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
+    """The most different words that any one bank holds, summed over the passes of each row."""
+    # Each pass is a row of keys that sort by bank and then by row of words; -1 where no lane asks.
+    # An aligned element of two or four words fills as many neighboring banks in one row of words,
+    # so they count as one wide bank.
     width = max(WORD_BYTES, element_bytes)
     banks = BANKS * WORD_BYTES // width
     words = (addresses >> (width.bit_length() - 1)).astype(np.int32, copy=False)
     keys: Keys = ((words & (banks - 1)) << _ROW_BITS) | (words >> (banks.bit_length() - 1))
     # Half-warps and quarter-warps become rows of their own.
-    return _silenced(keys, mask).reshape(-1, banks)
-
-
-def _busiest_bank(keys: Keys) -> Counts:
-    """The most different words that any one bank of each row holds; 0 for rows of -1 alone."""
+    keys = _silenced(keys, mask).reshape(-1, banks)
     keys.sort(axis=1)
     counts: Counts = (keys[:, -1] >= 0).astype(np.int64)
     # Two different words of one bank: their keys differ in the low bits alone. (Unsigned, 0 - 1 is
@@ -226,6 +221,7 @@ def _busiest_bank(keys: Keys) -> Counts:
     rows = np.flatnonzero(near)
     if len(rows):
         counts[rows] = _longest_run(keys[rows])
+    counts = counts.reshape(len(addresses), -1).sum(axis=1)
     return counts
 
 
@@ -407,58 +403,6 @@ class AccessPattern(Result):
         return ("one warp", "touched", "ideal"), rows
 
 
-@arguments(**_LANES)
-def access_pattern(
-    stride_elements: int = 1,
-    offset_elements: int = 0,
-    element_bytes: int = 4,
-    *,
-    active_lanes: int = 32,
-) -> AccessPattern:
-    """Return what a warp touches when lane i takes element ``offset + i * stride`` of an array.
-
-    Parameters
-    ----------
-    stride_elements, offset_elements : int
-        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts
-        a sector and a row of banks.
-    element_bytes : int
-        1, 2, 4, 8 or 16.
-    active_lanes : int
-        How many lanes, from lane 0, take part: 0 to 32.
-
-    Returns
-    -------
-    AccessPattern
-
-    Raises
-    ------
-    InputError
-        If an argument is not a whole number in its range.
-
-    Examples
-    --------
-    >>> access_pattern(stride_elements=8)
-    <access of 32 lanes x 4 B: 32 sectors (ideal 4), 8 wavefronts (ideal 1)>
-    >>> access_pattern(offset_elements=1).sectors
-    5
-    """
-    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
-    return _of_kind(ACCESS_KINDS["strided"], *lanes)
-
-
-def _of_kind(kind: AccessKind, stride: int, offset: int, size: int, active: int) -> AccessPattern:
-    addresses = [kind.element(lane, stride, offset) * size for lane in range(WARP_LANES)]
-    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
-    # nothing else changes.
-    start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
-    return _pattern(
-        [start + address for address in addresses],
-        [lane < active for lane in range(WARP_LANES)],
-        size,
-    )
-
-
 @arguments(addresses=items, element_bytes=_size, active=items)
 def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> AccessPattern:
     """Return what a warp touches at 32 addresses.
@@ -552,13 +496,6 @@ class AccessKind:
     element: Callable[[int, int, int], int]
 
 
-def _scattered(lane: int) -> int:
-    """Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4): spread, and the same
-    everywhere.
-    """
-    return (lane + 1) * 2654435761 % 2**32 * _TABLE >> 32
-
-
 ACCESS_KINDS: Mapping[str, AccessKind] = MappingProxyType(
     {
         "strided": AccessKind("a stride", "offset + i * stride", lambda i, s, o: o + i * s),
@@ -581,38 +518,41 @@ ACCESS_KINDS: Mapping[str, AccessKind] = MappingProxyType(
         "swizzled": AccessKind(
             "a swizzled column", "i * stride + (offset ^ i)", lambda i, s, o: i * s + (o ^ i)
         ),
+        # Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4): spread, and the same
+        # everywhere
         "scattered": AccessKind(
             "scattered",
             f"offset + hash(i) % {_TABLE} * stride",
-            lambda i, s, o: o + _scattered(i) * s,
+            lambda i, s, o: o + ((i + 1) * 2654435761 % 2**32 * _TABLE >> 32) * s,
         ),
     }
 )
 
 
-@arguments(kind=partial(word, known=ACCESS_KINDS), **_LANES)
-def named_access(
-    kind: str,
+@arguments(**_LANES, kind=partial(word, known=ACCESS_KINDS))
+def access_pattern(
     stride_elements: int = 1,
     offset_elements: int = 0,
     element_bytes: int = 4,
     *,
+    kind: str = "strided",
     active_lanes: int = 32,
 ) -> AccessPattern:
-    """Return what a warp accesses when it reads an array in a common pattern.
+    """Return what a warp touches when it reads an array in a common pattern.
 
     Parameters
     ----------
+    stride_elements, offset_elements : int
+        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts
+        a sector and a row of banks.
+    element_bytes : int
+        1, 2, 4, 8 or 16.
     kind : str
         "strided" (lane i takes ``offset + i * stride``), "reversed" (the last lane first), "pairs"
         (two lanes an element), "rows of 16" and "rows of 8" (a two-dimensional block so wide, in an
         array whose rows are ``stride`` long), "swizzled" (column ``offset`` of a tile whose rows
         are ``stride`` long and whose columns are exchanged by XOR), "scattered" (a table of 1,024
         entries, hashed).
-    stride_elements, offset_elements : int
-        At most 2**20 either way.
-    element_bytes : int
-        1, 2, 4, 8 or 16.
     active_lanes : int
         How many lanes, from lane 0, take part: 0 to 32.
 
@@ -627,10 +567,23 @@ def named_access(
 
     Examples
     --------
-    >>> named_access("strided", 32).conflict_ways, named_access("swizzled", 32, 5).conflict_ways
+    >>> access_pattern(stride_elements=8)
+    <access of 32 lanes x 4 B: 32 sectors (ideal 4), 8 wavefronts (ideal 1)>
+    >>> access_pattern(32).conflict_ways, access_pattern(32, 5, kind="swizzled").conflict_ways
     (32, 1)
-    >>> named_access("rows of 8", 1024).sectors
+    >>> access_pattern(1024, kind="rows of 8").sectors
     4
     """
-    lanes = (stride_elements, offset_elements, element_bytes, active_lanes)
-    return _of_kind(ACCESS_KINDS[kind], *lanes)
+    element = ACCESS_KINDS[kind].element
+    addresses = [
+        element(lane, stride_elements, offset_elements) * element_bytes
+        for lane in range(WARP_LANES)
+    ]
+    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
+    # nothing else changes.
+    start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
+    return _pattern(
+        [start + address for address in addresses],
+        [lane < active_lanes for lane in range(WARP_LANES)],
+        element_bytes,
+    )

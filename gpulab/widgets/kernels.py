@@ -43,7 +43,7 @@ from gpulab.workloads import Workload
 class AccessPatterns(Instrument):
     """Let 32 lanes access an array, and count sectors and bank conflicts.
 
-    ``pattern`` is what ``gl.models.named_access`` returned for the controls.
+    ``pattern`` is what ``gl.models.access_pattern`` returned for the controls.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class AccessPatterns(Instrument):
     def pattern(self) -> AccessPattern:
         """The access pattern of the warp for the present controls."""
         kind, *numbers, lanes = self.values.values()  # in the order of the controls
-        return models.named_access(kind, *numbers, active_lanes=lanes)
+        return models.access_pattern(*numbers, kind=kind, active_lanes=lanes)
 
     def draw(self, values: Values) -> Drawing:
         """Return sectors and banks, and their counts compared with the ideal."""
@@ -124,14 +124,11 @@ class AccessPatterns(Instrument):
         return Drawing.of(pattern, figures.access(pattern), pattern.explanation)
 
     def code_for(self, values: Values) -> str:
-        """Return the call of ``gl.models.access_pattern`` or ``named_access`` and the picture."""
+        """Return the call of ``gl.models.access_pattern`` and the picture."""
         kind, *numbers, lanes = values.values()
-        some = {"active_lanes": lanes} if lanes != 32 else {}
-        made = (
-            call("models.access_pattern", *numbers, **some)
-            if kind == "strided"
-            else call("models.named_access", kind, *numbers, **some)
-        )
+        some: dict[str, object] = {"kind": kind} if kind != "strided" else {}
+        some |= {"active_lanes": lanes} if lanes != 32 else {}
+        made = call("models.access_pattern", *numbers, **some)
         return cell(f"a = {made}", "gl.figures.access(a)")
 
 

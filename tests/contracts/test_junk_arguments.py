@@ -100,7 +100,6 @@ CALLS: dict[str, Any] = {
     "models.collective_cost": of("all_reduce", 8.0, 2),
     "models.gustafson": of(0.1, [1, 2]),
     "models.inference": of("Llama 3 8B", "H200 SXM", context=128, memory_bytes=10**11),
-    "models.named_access": of("stride"),
     "models.occupancy": of(256, 32),
     "models.occupancy_sweep": of(OCCUPANCY),
     "models.occupancy_table": of(256, 32),

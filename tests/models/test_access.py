@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gpulab import models
 from gpulab.errors import InputError
-from gpulab.models import ACCESS_KINDS, access_at, access_pattern, named_access
+from gpulab.models import ACCESS_KINDS, access_at, access_pattern
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -63,12 +63,11 @@ def by_sets(row, active, size):
     ids=str,
 )
 def test_patterns_by_hand(asked, expected):
-    """Sectors, wavefronts and conflicts of the textbook's patterns, also of ``access_pattern``."""
-    found = [named_access(*asked[:4], active_lanes=asked[4])]
-    if asked[0] == "strided":
-        found.append(access_pattern(*asked[1:4], active_lanes=asked[4]))
+    """Sectors, wavefronts and conflicts of the textbook's patterns."""
+    kind, *numbers, lanes = asked
+    found = access_pattern(*numbers, kind=kind, active_lanes=lanes)
     names = ("sectors", "ideal_sectors", "wavefronts", "conflict_ways")
-    assert {tuple(getattr(one, name) for name in names) for one in found} == {expected}
+    assert tuple(getattr(found, name) for name in names) == expected
 
 
 @pytest.mark.parametrize("kind", ACCESS_KINDS)
@@ -80,7 +79,7 @@ def test_the_formula_is_what_a_kernel_would_compute(kind, stride, offset, size):
     text = ACCESS_KINDS[kind].formula.replace("hash(i) % 1024", knuth)
     names = {"stride": stride, "offset": offset}
     expected = [size * eval(text, {**names, "i": i}) for i in range(32)]
-    assert list(named_access(kind, stride, offset, size).addresses) == expected
+    assert list(access_pattern(stride, offset, size, kind=kind).addresses) == expected
 
 
 @given(
@@ -135,8 +134,8 @@ def test_many_warps_and_sectors_far_apart():
         lambda: access_pattern(2**20 + 1),
         lambda: access_pattern(element_bytes=3),
         lambda: access_pattern(active_lanes=33),
-        lambda: named_access("sideways"),
-        lambda: named_access("strided", 1, 2**20 + 1),
+        lambda: access_pattern(kind="sideways"),
+        lambda: access_pattern(1, 2**20 + 1),
         lambda: access_at(FLAT[:31]),
         lambda: access_at([2 + address for address in FLAT]),  # misaligned: hardware faults
         lambda: access_at([*FLAT[:31], 2**33]),
