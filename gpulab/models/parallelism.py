@@ -190,17 +190,6 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
         ),
     },
 }
-# Bus bandwidth is payload a second times this share: what a link carries if the collective is bound
-# by its slowest one. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-_BUS_SHARES: dict[str, Callable[[int], float]] = {
-    "all_reduce": _two_parts,
-    "all_gather": _part,
-    "reduce_scatter": _part,
-    "all_to_all": _part,
-    "gather": _part,
-    "scatter": _part,
-}
-
 OPERATIONS = tuple(_ALGORITHMS)
 
 
@@ -240,9 +229,6 @@ class CollectiveCost(Result):
         "bytes in turn": lambda c: format_bytes(c.critical_bytes),
         "sent by rank 0": lambda c: format_bytes(c.sent_bytes(0)),
         "time": lambda c: format_seconds(c.seconds),
-        "bus bandwidth": lambda c: (
-            format_bytes_per_second(c.bus_bytes_per_second) if c.critical_bytes else ""
-        ),
     }
 
     @property
@@ -252,15 +238,6 @@ class CollectiveCost(Result):
             self.steps * self.latency_seconds
             + self.critical_bytes / self.bandwidth_bytes_per_second
         )
-
-    @property
-    def bus_bytes_per_second(self) -> float:
-        """Payload per second times the operation's factor, which makes operations and numbers of
-        ranks comparable with a link's rate.
-
-        nan for a barrier, which moves nothing. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-        """
-        return bus_bandwidth(self.operation, self.nbytes, self.ranks, self.seconds)
 
     def sent_bytes(self, rank: int, root: int = 0) -> float:
         """Return the bytes that one rank sends, without headers; ``root`` matters to operations
@@ -408,47 +385,6 @@ def collective_message(
             "messages. Pass two ranks or more."
         )
     return max(latency_seconds, 0.0) / cost.steps, bandwidth_bytes_per_second * cost.critical_bytes
-
-
-@arguments(operation=partial(word, known=OPERATIONS))
-def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
-    """Return the bandwidth, in bytes per second, by which operations and numbers of ranks compare:
-    the rate of the links of a ring.
-
-    Parameters
-    ----------
-    operation : str
-        As in ``collective_cost``.
-    nbytes : float
-        The payload: the whole tensor.
-    ranks : int
-    seconds : float
-        What the collective took.
-
-    Returns
-    -------
-    float
-        Payload / seconds times 2 (ranks - 1) / ranks for an all-reduce, (ranks - 1) / ranks where
-        each rank has a part, 1 for a broadcast or reduce; nan for a barrier or a time of zero.
-
-    Raises
-    ------
-    InputError
-        If the operation is not known.
-
-    Notes
-    -----
-    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-
-    Examples
-    --------
-    >>> bus_bandwidth("all_reduce", 1e9, 4, 0.5)
-    3000000000.0
-    """
-    if operation == "barrier" or not seconds > 0:
-        return math.nan
-    share = _BUS_SHARES.get(operation)
-    return nbytes / seconds * (1.0 if share is None else share(ranks))
 
 
 # Scaling.
@@ -1077,7 +1013,20 @@ def pipeline_schedule(
     >>> [f"{one.name} at {one.begin:g}" for one in two.of_stage(1)]
     ['F0 at 1', 'B0 at 2', 'F1 at 3', 'B1 at 4']
     """
-    parts = _chunks(schedule, stages, microbatches, chunks)
+    if schedule != "interleaved":
+        if chunks not in (None, 1):
+            raise InputError(
+                f"pipeline_schedule: chunks is {shown(chunks)} in the {schedule} schedule; "
+                "expected it only in the interleaved one. "
+                'Leave it out, or pass schedule="interleaved".'
+            )
+    elif microbatches % stages:
+        raise InputError(
+            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
+            "schedule expects a multiple of the stages. Pass "
+            f"microbatches={stages * math.ceil(microbatches / stages)}."
+        )
+    parts = chunks or (2 if schedule == "interleaved" else 1)
     passes = 2 * stages * microbatches * parts
     if passes > MOST_PASSES:
         raise InputError(
@@ -1101,24 +1050,6 @@ def pipeline_schedule(
         timed,
         Evidence.modelled(_ASSUMPTIONS, _SOURCES[schedule], _SCHEDULE_KNOWN_ERROR),
     )
-
-
-def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -> int:
-    if schedule != "interleaved":
-        if chunks not in (None, 1):
-            raise InputError(
-                f"pipeline_schedule: chunks is {shown(chunks)} in the {schedule} schedule; "
-                "expected it only in the interleaved one. "
-                'Leave it out, or pass schedule="interleaved".'
-            )
-        return 1
-    if microbatches % stages:
-        raise InputError(
-            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
-            "schedule expects a multiple of the stages. Pass "
-            f"microbatches={stages * math.ceil(microbatches / stages)}."
-        )
-    return 2 if chunks is None else chunks
 
 
 def _costs(name: str, given: Any, stages: int) -> tuple[float, ...]:

@@ -194,7 +194,6 @@ ELSEWHERE_TOO = {
     "hierarchy.chase_method",
     "memory.limit",
     "memory.watch",
-    "models.bus_bandwidth",
     "models.collective_message",
     "networks.is_whole",
     "parallel.cannot_split",

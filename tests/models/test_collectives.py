@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from gpulab.errors import InputError
-from gpulab.models import bus_bandwidth, collective_cost, collective_message
+from gpulab.models import collective_cost, collective_message
 
 from texts import table_text
 
@@ -123,17 +123,6 @@ def test_the_time_is_latency_for_each_step_and_bytes_over_bandwidth():
     assert found == [[200, 100, 0, 0], [100, 0, 0, 200]]
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
-    """Their PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n or 1 times the payload a second."""
-    parts = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    shares = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0} | dict.fromkeys(parts, 0.75)
-    assert {o: bus_bandwidth(o, 8e9, 4, 2.0) / 4e9 for o in shares} == shares
-    assert math.isnan(bus_bandwidth("barrier", 0, 4, 1.0) + bus_bandwidth("reduce", 1e9, 4, 0.0))
-    # Without latency a ring's is the link's own.
-    cost = collective_cost("all_reduce", 1e9, 7, bandwidth_bytes_per_second=5e9)
-    assert cost.bus_bytes_per_second == pytest.approx(5e9)
-
-
 @pytest.mark.parametrize(
     "name", [("all_reduce", "ring"), ("all_reduce", "tree"), ("reduce", "ring")]
 )
@@ -163,7 +152,6 @@ LINE = {"latency_seconds": 1e-5, "bandwidth_bytes_per_second": 1e9}
         (lambda: collective_cost("all_reduce", 1, 4, bandwidth_bytes_per_second=0), "is 0"),
         (lambda: collective_cost("broadcast", 1, 4).sent_bytes(4), "rank is 4"),
         (lambda: collective_cost("broadcast", 1, 4).sent_bytes(0, root=-1), "root is -1"),
-        (lambda: bus_bandwidth("sum", 1, 2, 1.0), "sum"),
         (lambda: collective_message("all_reduce", 1, "ring", **LINE), "1 ranks"),
         (lambda: collective_message("barrier", 4, "dissemination", **LINE), "barrier"),
     ],
@@ -176,7 +164,7 @@ def test_what_cannot_be_is_refused_with_its_value(call, value):
 
 
 def test_costs_as_they_are_shown(approved):
-    """4 ranks, 8 MiB, 1 ms, 1 MiB/s: 6 messages of 2 MiB take 12 s; a barrier has no bandwidth."""
+    """4 ranks, 8 MiB, 1 ms, 1 MiB/s: 6 messages of 2 MiB take 12 s."""
     link = {"latency_seconds": 1e-3, "bandwidth_bytes_per_second": 2**20}
     shown = [collective_cost(name[0], 2.0**23, 4, name[1], **link) for name in ALGORITHMS]
     assert "\n".join(f"{one!r}\n{table_text(one._repr_html_())}" for one in shown) == approved
