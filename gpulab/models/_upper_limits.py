@@ -135,18 +135,6 @@ class RooflinePoint(Result):
         return self.flops / self.nbytes if self.nbytes else math.inf
 
     @property
-    def flops_per_second(self) -> float | None:
-        """The rate that was reached; None for a predicted point."""
-        return None if self.seconds is None else self.flops / self.seconds
-
-    @property
-    def bytes_per_second(self) -> float | None:
-        """The traffic that was reached, counted as ``nbytes`` a call; None for a predicted
-        point.
-        """
-        return None if self.seconds is None else self.nbytes / self.seconds
-
-    @property
     def share_of_roof(self) -> float | None:
         """Attainable time over actual time: 1 on the roof, above 1 over it; None for a predicted
         point.
@@ -362,7 +350,17 @@ class Roofline(Result):
             attainable_seconds=max(computing, moving),
             bound_by="memory" if moving > computing else "arithmetic",
             seconds=seconds,
-            evidence=evidence if evidence is not None else _predicted(top, level),
+            evidence=Evidence.modelled(
+                "arithmetic and traffic overlap fully, each byte moves once, nothing else takes "
+                "time",
+                f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})",
+                f"with measured roofs instead of stated ones {KNOWN_ERROR}"
+                if Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
+                else KNOWN_ERROR,
+                device=top.evidence.device,
+            )
+            if evidence is None
+            else evidence,
         )
 
     def place_workload(
@@ -398,28 +396,25 @@ class Roofline(Result):
                 'expected a workload such as gl.workloads.get("matmul")(n=1024), and the result of '
                 "gl.measure or None. Pass these."
             )
+        usual = str(workload.dtype)
+        convolves = getattr(getattr(workload, "spec", None), "matrix", None) == "convolution"
+        if (
+            usual == "float32"
+            and convolves
+            and any(roof.name == "tf32" for roof in self.arithmetic)
+        ):
+            usual = "tf32"
         point = self.place(
             workload.label,
             workload.flops,
             workload.nbytes,
             seconds=None if measurement is None else measurement.median_seconds,
             evidence=None if measurement is None else measurement.evidence,
-            arithmetic=self._usual_arithmetic(workload) if arithmetic is None else arithmetic,
+            arithmetic=usual if arithmetic is None else arithmetic,
             working_set_bytes=workload.working_set_bytes,
         )
         return dataclasses.replace(
             point, interval_seconds=getattr(measurement, "interval_seconds", None)
-        )
-
-    def _usual_arithmetic(self, workload: Any) -> str:
-        own = str(workload.dtype)
-        convolves = getattr(getattr(workload, "spec", None), "matrix", None) == "convolution"
-        return (
-            "tf32"
-            if own == "float32"
-            and convolves
-            and any(roof.name == "tf32" for roof in self.arithmetic)
-            else own
         )
 
     def with_points(self, points: Iterable[RooflinePoint]) -> Roofline:
@@ -486,14 +481,6 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
             "of these."
         )
     return found
-
-
-def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
-    assumed = "arithmetic and traffic overlap fully, each byte moves once, nothing else takes time"
-    source = f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})"
-    stated = Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
-    error = f"with measured roofs instead of stated ones {KNOWN_ERROR}" if stated else KNOWN_ERROR
-    return Evidence.modelled(assumed, source, error, device=top.evidence.device)
 
 
 @arguments(ceilings=partial(word, known=CEILINGS), refresh=flag, stop=callback)

@@ -155,6 +155,5 @@ def test_rooflines_as_they_are_shown(approved):
     measured = dataclasses.replace(MADE, arithmetic=tuple(measured[0]), memory=tuple(measured[1]))
     shown = [MADE, noted, noted.with_points(points), CACHE_ONLY, bare, *points, points[0]]
     shown += [measured.place("axpy", 2e9, 12e9), roofline("H200"), roofline("nvidia-h200")]
-    rates = [(p.flops_per_second, p.bytes_per_second) for p in points]
     parts = (f"{one!r}\n{table_text(one._repr_html_())}" for one in shown)
-    assert "\n".join([*parts, *map(str, rates)]) == approved
+    assert "\n".join(parts) == approved
