@@ -221,8 +221,8 @@ def _wavefronts(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Coun
     rows = np.flatnonzero(near)
     if len(rows):
         counts[rows] = _longest_run(keys[rows])
-    counts = counts.reshape(len(addresses), -1).sum(axis=1)
-    return counts
+    of_warps: Counts = counts.reshape(len(addresses), -1).sum(axis=1)
+    return of_warps
 
 
 def _longest_run(keys: Keys) -> Counts:
