@@ -12,7 +12,6 @@ True
 """
 
 from gpulab.transfer._break_even import break_even
-from gpulab.transfer._fit import AlphaBeta, fit
 from gpulab.transfer._links import (
     Link,
     ProcessorModel,
@@ -25,7 +24,16 @@ from gpulab.transfer._links import (
     sweep,
 )
 from gpulab.transfer._overlap import measure_overlap, overlap
-from gpulab.transfer.copies import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
+from gpulab.transfer.copies import (
+    AlphaBeta,
+    BreakEven,
+    BreakEvenRow,
+    Overlap,
+    Span,
+    Sweep,
+    SweepPoint,
+    fit,
+)
 
 __all__ = [
     "AlphaBeta",

@@ -121,13 +121,20 @@ def overlap(
     with devices.guard(
         f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"
     ):
-        turns = _turns(lanes, progress, stop)
+        lanes.copy(), lanes.compute(), lanes.chunked()  # a run that is thrown away
+        turns: list[Overlap] = []
+        while len(turns) < _REPEATS and not stop():
+            progress(len(turns) / _REPEATS, f"run {len(turns) + 1} of {_REPEATS}")
+            times = lanes.copy(), lanes.compute(), *lanes.chunked()
+            turns.append(
+                Overlap(where.name, size, count, *times, (), Evidence.measured(where.name))
+            )
     if not turns:
         raise StoppedError(
             "overlap: stopped before the first run; expected at least one. Run it again."
         )
     progress(1.0, "done")
-    return _result(where, size, count, turns)
+    return _result(turns)
 
 
 @_validate.arguments(deadline=_validate.deadline)
@@ -248,41 +255,18 @@ def _apart(o: Overlap) -> list[Note]:
     return [Note("no-overlap", sentence)]
 
 
-class _Turn(NamedTuple):
-    """Seconds of the three arrangements, each run once, and the timeline of the last."""
-
-    copy: float
-    compute: float
-    chunked: float
-    timeline: list[Span]
-
-
-def _turns(lanes: Lanes, progress: Progress, stop: Stop) -> list[_Turn]:
-    """Run the three arrangements in turn, after one run that is thrown away."""
-    lanes.copy(), lanes.compute(), lanes.chunked()
-    turns: list[_Turn] = []
-    while len(turns) < _REPEATS and not stop():
-        progress(len(turns) / _REPEATS, f"run {len(turns) + 1} of {_REPEATS}")
-        turns.append(_Turn(lanes.copy(), lanes.compute(), *lanes.chunked()))
-    return turns
-
-
-def _result(device: Device, nbytes: int, chunks: int, turns: Sequence[_Turn]) -> Overlap:
-    shown = sorted(turns, key=lambda turn: turn.chunked)[len(turns) // 2]
-    o = Overlap(
-        device.name,
-        nbytes,
-        chunks,
-        statistics.median(turn.copy for turn in turns),
-        statistics.median(turn.compute for turn in turns),
-        shown.chunked,
-        tuple(shown.timeline),
-        (),
-        Evidence.measured(device.name, len(turns)),
+def _result(turns: Sequence[Overlap]) -> Overlap:
+    """Return the turn whose run in chunks has the median time, with the medians of the others."""
+    middle = sorted(turns, key=lambda turn: turn.seconds)[len(turns) // 2]
+    o = replace(
+        middle,
+        copy_seconds=statistics.median(turn.copy_seconds for turn in turns),
+        compute_seconds=statistics.median(turn.compute_seconds for turn in turns),
+        evidence=Evidence.measured(middle.device, len(turns)),
     )
     apart = _apart(o)
     # what each run in chunks took less than the copy and the compute of the same turn
-    gains = sorted(turn.copy + turn.compute - turn.chunked for turn in turns)
+    gains = sorted(turn.serial_seconds - turn.seconds for turn in turns)
     notes = [*_doubts(o, gains, overlapped=not apart), *apart]
     if len(turns) < _REPEATS:
         sentence = (
@@ -350,7 +334,7 @@ class Lanes(NamedTuple):
 
     copy: Callable[[], float]
     compute: Callable[[], float]
-    chunked: Callable[[], tuple[float, list[Span]]]
+    chunked: Callable[[], tuple[float, tuple[Span, ...]]]
 
 
 def host_lanes(nbytes: int, chunks: int, work: Work) -> Lanes:
@@ -367,7 +351,7 @@ def host_lanes(nbytes: int, chunks: int, work: Work) -> Lanes:
         fn(*args)
         return now() - start
 
-    def chunked() -> tuple[float, list[Span]]:
+    def chunked() -> tuple[float, tuple[Span, ...]]:
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         begin = now()
         copies: list[Span] = []
@@ -390,7 +374,7 @@ def host_lanes(nbytes: int, chunks: int, work: Work) -> Lanes:
                 computes.append(Span("compute", i, start - begin, now() - begin))
         finally:
             carrier.join()
-        return computes[-1].end_seconds, copies + computes
+        return computes[-1].end_seconds, (*copies, *computes)
 
     return Lanes(lambda: timed(np.copyto, target, source), lambda: timed(work, target), chunked)
 
@@ -419,7 +403,7 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work, device: Device) -> Lanes:
             device.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
 
-    def chunked() -> tuple[float, list[Span]]:
+    def chunked() -> tuple[float, tuple[Span, ...]]:
         with cuda.device(device.index):
             device.synchronize()
             marks = [[event() for _ in range(4)] for _ in parts]
@@ -440,7 +424,7 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work, device: Device) -> Lanes:
         spans = [Span("copy", i, row[0], row[1]) for i, row in enumerate(at)] + [
             Span("compute", i, row[2], row[3]) for i, row in enumerate(at)
         ]
-        return max(row[3] for row in at), spans
+        return max(row[3] for row in at), tuple(spans)
 
     return Lanes(
         lambda: timed(lambda: target.copy_(source, non_blocking=True)),
