@@ -42,8 +42,6 @@ DTYPES = ("bfloat16", "float16")
 # What was seen of one operator: policy or None, what float32 and lower inputs ran in, and why it
 # was not seen.
 Seen = tuple[str | None, str, str, str]
-_FAKE = "PyTorch's own dispatcher decides, asked with fake CUDA tensors: no GPU, no kernel runs"
-_FAKE_ERROR = "none known; the lists beside it are PyTorch's documented ones"
 _PATIENCE_SECONDS = 120
 WORDS = {
     "lower": "runs in the lower precision",
@@ -76,11 +74,6 @@ class AutocastRow(NamedTuple):
     float32_runs_in: str = ""
     lower_runs_in: str = ""
     note: str = ""
-
-    @property
-    def agrees(self) -> bool | None:
-        """Whether the lists agree with the observation; None where nothing was observed."""
-        return None if self.policy is None else self.policy == self.documented
 
 
 @dataclass(frozen=True)
@@ -135,11 +128,6 @@ class AutocastPolicy(Result):
             row.operator for row in self.rows if (row.policy if seen else row.documented) == wanted
         )
 
-    @property
-    def disagreements(self) -> tuple[AutocastRow, ...]:
-        """The operators with which the lists disagree."""
-        return tuple(row for row in self.rows if row.agrees is False)
-
     def __repr__(self) -> str:
         how = (
             "as documented"
@@ -164,9 +152,10 @@ class AutocastPolicy(Result):
             (
                 f"not as documented: {row.operator}",
                 "",
-                f"{WORDS[row.policy or 'inputs']}; the list: {WORDS[row.documented]}",
+                f"{WORDS[row.policy]}; the list: {WORDS[row.documented]}",
             )
-            for row in self.disagreements
+            for row in self.rows
+            if row.policy is not None and row.policy != row.documented
         ]
         return (f"autocast to {self.dtype} on {self.kind}", "operators", "which"), rows
 
@@ -206,8 +195,8 @@ def autocast_policy(
     Examples
     --------
     >>> p = autocast_policy("cpu", "bfloat16", ["linear", "cross_entropy", "relu"])
-    >>> [(row.operator, row.policy, row.agrees) for row in p.rows]
-    [('linear', 'lower', True), ('cross_entropy', 'float32', True), ('relu', 'inputs', True)]
+    >>> [(row.operator, row.policy) for row in p.rows]
+    [('linear', 'lower'), ('cross_entropy', 'float32'), ('relu', 'inputs')]
     """
     kind, where = _place(device)
     usual = "bfloat16" if kind == "cpu" else "float16"  # as autocast takes by itself
@@ -230,7 +219,12 @@ def autocast_policy(
     elif kind == "cuda" and (answered := _without_device(names, chosen)):
         seen, evidence = (
             answered,
-            Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR),
+            Evidence.modelled(
+                "PyTorch's own dispatcher decides, asked with fake CUDA tensors: no GPU, no kernel "
+                "runs",
+                f"{SOURCE}; PyTorch's dispatcher",
+                "none known; the lists beside it are PyTorch's documented ones",
+            ),
         )
     else:  # where the dispatcher cannot be asked now, its lists are all there is
         seen, evidence = {}, Evidence.modelled("PyTorch follows its documentation", SOURCE)

@@ -267,7 +267,6 @@ _FORMATS = (
     ),
 )
 FORMATS: Mapping[str, Format] = {one.name: one for one in _FORMATS}
-RULES = ("infinity", "nan", "saturate")
 
 
 def formats() -> tuple[str, ...]:
@@ -323,13 +322,8 @@ def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
     """
     if overflow is None:
         return one.overflow
-    possible = [
-        rule
-        for rule in RULES
-        if rule == "saturate"
-        or (rule == "infinity" and one.has_infinity)
-        or (rule == "nan" and one.has_nan)
-    ]
+    rules = {"infinity": one.has_infinity, "nan": one.has_nan, "saturate": True}
+    possible = [rule for rule, has_code in rules.items() if has_code]
     _validate.word(function, f"overflow of {one.name}", overflow, possible)
     return overflow  # type: ignore[return-value]
 
@@ -537,7 +531,13 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
     [5.96046448e-08 6.55040000e+04            inf]
     """
     one = find("decode", format)
-    given = _codes("decode", codes, one)
+    with devices.guard("decode: reading codes", "whole numbers. Pass an array of ints."):
+        given = np.asarray(codes)
+    if given.dtype.kind not in "iu" or np.any(given < 0) or np.any(given >= 2**one.bits):
+        raise InputError(
+            f"decode: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} - "
+            "1. Pass unsigned bits."
+        )
     if one.kind == "integer":
         return shaped(given.astype(np.uint8).view(np.int8).astype(np.float64), given)
     code = given.astype(np.uint64)
@@ -555,17 +555,6 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
     elif one.has_nan:
         value = np.where(special & (mantissa == (1 << one.mantissa_bits) - 1), np.nan, value)
     return shaped(np.where(sign, -value, value), given)
-
-
-def _codes(function: str, codes: Any, one: Format) -> np.ndarray:
-    with devices.guard(f"{function}: reading codes", "whole numbers. Pass an array of ints."):
-        given = np.asarray(codes)
-    if given.dtype.kind not in "iu" or np.any(given < 0) or np.any(given >= 2**one.bits):
-        raise InputError(
-            f"{function}: codes are {shown(codes)}; expected whole numbers from 0 to 2**{one.bits} "
-            "- 1. Pass unsigned bits."
-        )
-    return given
 
 
 def add(a: np.ndarray, b: np.ndarray, one: Format) -> np.ndarray:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from gpulab import _validate, devices
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _formats
 from gpulab.precision._formats import Format, as_float64, find, rounded
@@ -28,15 +28,6 @@ _NARROW = (
     "float8_e4m3fn",
     "float8_e5m2",
     "float4_e2m1fn",
-)
-_SUM_ASSUMES = (
-    "each value is rounded to its format, each addition to the accumulator's, to nearest with "
-    "ties to even"
-)
-_PRODUCT_ASSUMES = (
-    "operands rounded to their format, products exact, added one after the other, each sum rounded "
-    "once to the accumulator's format; "
-    "a Tensor Core adds several products at a time"
 )
 _SOURCE = "IEEE 754-2019, 4.3.1 and 5.4.1, carried out exactly"
 _MOST_VALUES = 1_000_000
@@ -81,16 +72,6 @@ class SumError(Result):
     rows: tuple[SumRow, ...]
     evidence: Evidence
 
-    def row(self, values: str, accumulator: str | None = None, order: str = "one by one") -> SumRow:
-        """Return one way; ``accumulator=None`` is the values' own format.
-
-        Raises
-        ------
-        InputError
-            If it was not tried.
-        """
-        return _tried("sum", "sum_error", self.rows, (values, accumulator or values, order))
-
     def __repr__(self) -> str:
         return (
             f"<sum of {plural(self.count, 'value')}, exactly {self.exact:.7g}: "
@@ -107,21 +88,6 @@ class SumError(Result):
             *rows,
             ("exact", "", "", f"{self.exact:.8g}", ""),
         ]
-
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
-
-
-def _tried(what: str, function: str, rows: Sequence[Row], wanted: tuple[Any, ...]) -> Row:
-    """Return the row that begins with these words."""
-    known = [row[: len(wanted)] for row in rows]
-    if wanted not in known:
-        ways = "; ".join(f"{values} in {', '.join(rest)}" for values, *rest in known)
-        raise InputError(
-            f"row: no {what} of {shown(wanted)}; expected one of: {ways}. Pass formats= to "
-            f"{function}."
-        )
-    return rows[known.index(wanted)]
 
 
 def percent(ratio: float) -> str:
@@ -157,11 +123,10 @@ def sum_error(
 
     Examples
     --------
-    >>> s = sum_error([1.0] * 3000, formats=["float16"])
-    >>> s.row("float16").total, s.row("float16", order="in pairs").total
-    (2048.0, 3000.0)
-    >>> s.row("float16", "float32").total
-    3000.0
+    >>> for row in sum_error([1.0] * 2050, formats=["float16"]).rows[:2]:
+    ...     print(row.order, row.total)
+    one by one 2048.0
+    in pairs 2050.0
     """
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
@@ -184,7 +149,12 @@ def sum_error(
         given.size,
         exact,
         tuple(rows),
-        Evidence.modelled(_SUM_ASSUMES, _SOURCE, "none: exact arithmetic"),
+        Evidence.modelled(
+            "each value is rounded to its format, each addition to the accumulator's, to nearest "
+            "with ties to even",
+            _SOURCE,
+            "none: exact arithmetic",
+        ),
     )
 
 
@@ -261,16 +231,6 @@ class ProductError(Result):
         "": lambda row: row.badge.value,
     }
 
-    def row(self, operands: str, accumulator: str = "float32") -> ProductRow:
-        """Return one way.
-
-        Raises
-        ------
-        InputError
-            If it was not tried.
-        """
-        return _tried("product", "matmul_error", self.rows, (operands, accumulator))
-
     def __repr__(self) -> str:
         m, k, n = self.shape
         return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
@@ -323,8 +283,8 @@ def matmul_error(
     >>> rng = np.random.default_rng(0)
     >>> p = matmul_error(rng.random((8, 256)), rng.random((256, 8)), ["float16"],
     ...     device="simulated")
-    >>> short, long = p.row("float16", "float16"), p.row("float16", "float32")
-    >>> short.max_relative_error > 3 * long.max_relative_error
+    >>> own, wide = p.rows
+    >>> own.max_relative_error > 3 * wide.max_relative_error
     True
     """
     left, right = (as_float64("matmul_error", x) for x in (a, b))
@@ -351,7 +311,12 @@ def matmul_error(
         operands = rounded(left, one, one.overflow), rounded(right, one, one.overflow)
         for wide in (one, find("matmul_error", "float32")) if one.name != "float32" else (one,):
             rows.append(_row(one.name, wide.name, _product(*operands, wide), exact, Badge.MODELLED))
-    evidence = Evidence.modelled(_PRODUCT_ASSUMES, _SOURCE, "none: exact arithmetic")
+    evidence = Evidence.modelled(
+        "operands rounded to their format, products exact, added one after the other, each sum "
+        "rounded once to the accumulator's format; a Tensor Core adds several products at a time",
+        _SOURCE,
+        "none: exact arithmetic",
+    )
     if isinstance(device, str) and device == "simulated":
         return ProductError((m, k, n), tuple(rows), evidence, None)
     measured, where = _on_device(left, right, tried, exact, device)

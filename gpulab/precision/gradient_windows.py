@@ -272,26 +272,6 @@ def _in_numpy(gradient: Any) -> np.ndarray:
     return found
 
 
-def magnitudes_of(
-    function: str, source: Any, which: str
-) -> tuple[Magnitudes, Evidence | None, str]:
-    """Return the magnitudes that a window is laid over, where they are from, and a label."""
-    if isinstance(source, Gradients):
-        return source.kind(which), source.evidence, source.label
-    arrays = (
-        source
-        if isinstance(source, (list, tuple)) and any(np.ndim(each) for each in source)
-        else [source]
-    )
-    found = Magnitudes.of("given", (as_float64(function, each) for each in arrays))
-    if not found.count:
-        raise InputError(
-            f"{function}: got no gradients; expected at least one. Pass a tensor, an array, or "
-            "what gradients() returned."
-        )
-    return found, None, "an array"
-
-
 # powers of two, as float32 holds them
 _SCALES = [math.ldexp(1.0, power) for power in range(-126, 128)]
 _GIVEN = Evidence.modelled(
@@ -356,11 +336,6 @@ class GradientWindow(Result):
     evidence: Evidence
 
     @property
-    def kept_share(self) -> float:
-        """The share that stays a normal number, with all digits that the format has."""
-        return max(0.0, 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share)
-
-    @property
     def _scales(self) -> tuple[float, float] | None:
         low, high = self.lowest_scale, self.highest_scale
         return None if self.not_finite or low is None or high is None or low > high else (low, high)
@@ -403,6 +378,7 @@ class GradientWindow(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each fate of a gradient, and the safe scales."""
         beyond = self.format.overflow_words
+        kept = 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share
         rows = [
             (
                 "zero in the format",
@@ -414,7 +390,7 @@ class GradientWindow(Result):
                 share(self.subnormal_share),
                 f"below {self.format.smallest_normal / self.scale:.2g}",
             ),
-            ("normal", share(self.kept_share), ""),
+            ("normal", share(max(0.0, kept)), ""),
             (
                 f"beyond the largest ({beyond})",
                 share(self.overflowing_share),
@@ -501,7 +477,18 @@ def gradient_window(
         )
     factor = _validate.positive("gradient_window", "scale", scale, "Pass for example 1024.")
     room = _validate.within("gradient_window", "tolerance", tolerance, 0, 1)
-    sizes, evidence, label = magnitudes_of("gradient_window", gradients, which)
+    if isinstance(gradients, Gradients):
+        sizes, evidence, label = gradients.kind(which), gradients.evidence, gradients.label
+    else:
+        is_several = isinstance(gradients, (list, tuple)) and any(map(np.ndim, gradients))
+        arrays = gradients if is_several else [gradients]
+        numbers = (as_float64("gradient_window", each) for each in arrays)
+        sizes, evidence, label = Magnitudes.of("given", numbers), _GIVEN, "an array"
+        if not sizes.count:
+            raise InputError(
+                "gradient_window: got no gradients; expected at least one. Pass a tensor, an "
+                "array, or what gradients() returned."
+            )
     kept = sizes.sorted_magnitudes
     exponents, counts = histogram(kept)
     vanishing, subnormal, overflowing = shares(kept, one, factor)
@@ -523,7 +510,7 @@ def gradient_window(
         lowest_scale=low,
         highest_scale=high,
         tolerance=room,
-        evidence=evidence or _GIVEN,
+        evidence=evidence,
     )
 
 
