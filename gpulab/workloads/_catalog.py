@@ -537,14 +537,6 @@ class TrainingStep:
         return loss.detach()
 
 
-def _reference_model(model: Any) -> Any:
-    """Return a float64 copy without gradients, on the model's device where that can be faster than
-    the CPU (it must have float64).
-    """
-    device = next(model.parameters()).device
-    return copy.deepcopy(model).to(device if device.type == "cuda" else "cpu").double()
-
-
 def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     """Compare the loss with that of a float64 copy of the model, and the gradients of the last step
     where they are 5 % off.
@@ -553,8 +545,9 @@ def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
     differ by 20 %, and a limit as wide as that would find no fault.
     """
     step, x, y = inputs
-    model = _reference_model(step.model)
-    device = next(model.parameters()).device
+    # where that can be faster than on the CPU; other devices may have no float64
+    device = next((p.device for p in step.model.parameters() if p.is_cuda), "cpu")
+    model = copy.deepcopy(step.model).to(device).double()
     images = x.is_floating_point()
     loss = step.loss(model, x.to(device).double() if images else x.to(device), y.to(device))
     worst = _registry.relative_difference(

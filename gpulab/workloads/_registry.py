@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpulab import devices
-from gpulab._validate import whole
+from gpulab._validate import whole, word
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, shown
 from gpulab.units import format_bytes, format_flops, format_seconds
@@ -429,8 +428,7 @@ class WorkloadSpec:
             if key not in self.params:
                 known = ", ".join(self.params) or "none"
                 raise InputError(
-                    f"{self.name}: there is no parameter {shown(key)}; expected one of: "
-                    f"{known}.{_nearest(key, self.params)}"
+                    f"{self.name}: there is no parameter {shown(key)}; expected one of: {known}."
                 )
         given = {
             key: whole(self.name, key, params.get(key, default), 1, LARGEST_SIZE)
@@ -448,18 +446,7 @@ class WorkloadSpec:
             else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
         )
         text = (named if isinstance(named, str) else shown(dtype)).removeprefix("torch.")
-        if text not in self.dtypes:
-            raise InputError(
-                f"{self.name}: dtype {shown(text)} is not supported; expected one of: "
-                f"{', '.join(self.dtypes)}."
-                f"{_nearest(text, self.dtypes)}"
-            )
-        return text
-
-
-def _nearest(text: Any, known: Any) -> str:
-    close = difflib.get_close_matches(str(text)[:64], [str(k) for k in known], n=1, cutoff=0.4)
-    return f" Did you mean {close[0]!r}?" if close else ""
+        return word(self.name, "dtype", text, self.dtypes)
 
 
 _REGISTRY: dict[str, WorkloadSpec] = {}
@@ -495,12 +482,6 @@ def get(name: str) -> WorkloadSpec:
     Raises
     ------
     InputError
-        If there is no such workload; the message names the closest match.
+        If there is no such workload.
     """
-    if not isinstance(name, str) or name not in _REGISTRY:
-        raise InputError(
-            f"get: workload {shown(name)} is not in the catalog; expected one of: "
-            f"{', '.join(_REGISTRY)}."
-            f"{_nearest(name if isinstance(name, str) else '', _REGISTRY)}"
-        )
-    return _REGISTRY[name]
+    return _REGISTRY[word("get", "workload", name, _REGISTRY)]

@@ -173,13 +173,13 @@ SIZES = (0, -1, 2**40 + 1, 2.0, True, "8", math.nan)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: get("matmull"), "'matmul'"),
-        (lambda: get("soft max"), "'softmax'"),
+        (lambda: get("matmull"), "'matmull'; expected one of: matmul,"),
+        (lambda: get("soft max"), "softmax,"),
         (lambda: get(5), "expected one of"),
         *((lambda n=n: get("matmul")(n=n), "n is") for n in SIZES),
         (lambda: get("matmul")(n=8, dtype="int8"), "int8"),
         (lambda: get("fft")(n=8, dtype="bfloat16"), "bfloat16"),
-        (lambda: get("conv2d")(n=2, chanels=16), "'channels'"),
+        (lambda: get("conv2d")(n=2, chanels=16), "'chanels'; expected one of: channels, "),
         (lambda: get("matmul")(n=2, channels=16), "none"),
         (lambda: get("conv2d")(n=2, channels=0), "channels is 0"),
         (lambda: get("grouped_conv2d")(n=1, groups=5), "5 groups"),
@@ -189,7 +189,7 @@ SIZES = (0, -1, 2**40 + 1, 2.0, True, "8", math.nan)
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, words):
-    """Names, sizes, dtypes, parameters and seeds, with the nearest that there is."""
+    """Names, sizes, dtypes, parameters and seeds, with those that there are."""
     with pytest.raises(InputError, match=words):
         call()
     assert names() == CATALOGUE
