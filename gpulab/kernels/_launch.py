@@ -39,8 +39,13 @@ from gpulab.kernels._arguments import (
     described_array,
     same_memory,
 )
-from gpulab.kernels._compile import _nvidia, _python
-from gpulab.kernels._compile._cuda import checked_source, checked_texts, compile_cuda
+from gpulab.kernels._compile import _python
+from gpulab.kernels._compile._cuda import (
+    checked_source,
+    checked_texts,
+    compile_cuda,
+    include_folders,
+)
 from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
@@ -719,7 +724,7 @@ def _cupy_backend(
         grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]
     ) -> Callable[[], None]:
         values = tuple(map(seen, arguments))
-        folders = _nvidia.include_folders() if "#include" in source else []
+        folders = include_folders() if "#include" in source else []
         module = cupy.RawModule(
             code=source,
             options=("--std=c++17", *options, *(f"-I{folder}" for folder in folders)),

@@ -4,8 +4,7 @@
   and the result, with what the machine code says.
 - ``_python`` is ``compile_python``: a numba.cuda-style kernel through numba-cuda; it also finds
   what a kernel needs from outside, for compiling and for launching.
-- ``_nvidia`` finds NVIDIA's compiler, headers and tools, and runs the compiler in a process of its
-  own, which is ``_nvrtc``.
+- ``_nvrtc`` is the process in which NVIDIA's compiler runs.
 
 Nothing here runs a kernel.
 """

@@ -1,5 +1,8 @@
-"""Compile CUDA C++ without a GPU: the figures of each kernel, the code in each of its forms, and
-errors shown at their line.
+"""Compile CUDA C++ without a GPU and without a driver: the figures of each kernel, the code in each
+of its forms, and errors shown at their line.
+
+NVIDIA's ``cuda.pathfinder`` finds its compiler NVRTC, its headers and its tools in pip's wheels,
+conda's folders or an installed toolkit.
 """
 
 from __future__ import annotations
@@ -7,14 +10,16 @@ from __future__ import annotations
 import base64
 import functools
 import math
+import pickle
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulab._validate import is_whole
 from gpulab.errors import (
@@ -27,10 +32,14 @@ from gpulab.errors import (
     shown,
 )
 from gpulab.evidence import Evidence
-from gpulab.kernels._compile import _nvidia
 from gpulab.kernels._compile._nvrtc import FILE
 from gpulab.results import Result
 from gpulab.units import format_bytes
+
+try:
+    from cuda import pathfinder
+except ImportError:  # there is none for macOS
+    pathfinder = None
 
 # -------------------------------------------------------------------------------------------------
 # What a compiler made of a source: its kernels' figures, and the code itself in each of its forms.
@@ -249,7 +258,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
     CompileError
         If it cannot read the code.
     """
-    tool = _nvidia.find_tool("nvdisasm")
+    tool = pathfinder.find_nvidia_binary_utility("nvdisasm") if pathfinder else None
     if tool is None:
         raise MissingLibraryError(
             "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown "
@@ -476,13 +485,13 @@ _HEADERS = (
 _NAME_MAP = "__nv_name_map"
 
 
-def fault(source: str, arch: str, names: Sequence[str], output: _nvidia.Output) -> Exception:
+def fault(source: str, arch: str, names: Sequence[str], output: Output) -> Exception:
     """Return the error for a run of the compiler that failed."""
     log = output.log
-    if output.code == _nvidia.INVALID_OPTION:
+    if output.code == _INVALID_OPTION:
         refusal = " ".join(log.replace("nvrtc: error:", "").split())
         return InputError(
-            f"compile_cuda: {refusal}; expected options of NVRTC {_nvidia.compiler()[0]}, such as "
+            f"compile_cuda: {refusal}; expected options of NVRTC {compiler()[0]}, such as "
             "'-use_fast_math'. Fix or remove it."
         )
     errors = [each for each in _DIAGNOSTIC.finditer(log) if each["kind"] == "error"]
@@ -541,6 +550,96 @@ def _with_caret(row: str, line: int | None, at: int | None) -> str:
     caret = "" if at is None else f"\n      | {' ' * (at - start)}^"
     cut = row[start : start + _WIDEST].replace("\t", " ")
     return f"{line or '':>5} | {cut}{caret}"
+
+
+# -------------------------------------------------------------------------------------------------
+# The compiler. Each source is compiled in a process of its own (``_nvrtc.py``) and not in the
+# learner's, because a source can end a compiler (NVRTC dies of 10,000 open brackets on a thread),
+# because an interrupt must end the work and not wait for it, and because the learner's process may
+# hold another version of the same library.
+
+
+# nvrtcResult
+_SUCCESS, _INVALID_OPTION = 0, 5
+_PROCESS = Path(__file__).with_name("_nvrtc.py")
+
+
+class Output(NamedTuple):
+    """What one run of the compiler gave; ``symbols`` maps each asked name to the name in the
+    machine code.
+    """
+
+    code: int
+    log: str
+    ptx: str
+    cubin: bytes
+    symbols: tuple[tuple[str, str], ...]
+
+
+def _ask(*request: Any) -> Any:
+    """Return the answer of a new process to a request; an interrupt ends it.
+
+    Raises
+    ------
+    MissingLibraryError
+        If NVRTC is not installed here, or cannot be loaded.
+    CompileError
+        If the process died.
+    """
+    library = "CUDA C++ is compiled by NVIDIA's nvrtc library, which"
+    if sys.platform == "darwin":
+        raise MissingLibraryError(
+            f"{library} has no macOS build; expected Linux or Windows, with or without a GPU. Run "
+            "this cell there."
+        )
+    # In a session of its own: an interrupt typed at a terminal reaches only the learner's process.
+    done = subprocess.run(
+        [sys.executable, "-P", str(_PROCESS)],
+        input=pickle.dumps(([place for place in sys.path if isinstance(place, str)], request)),
+        capture_output=True,
+        start_new_session=True,
+        check=False,
+    )
+    if done.returncode:
+        code, printed = done.returncode, done.stderr.decode(errors="replace").strip()
+        words = printed.rpartition("\n")[2] or "it printed nothing"
+        ending = f"signal {-code}" if code < 0 else message_of(words)
+        raise CompileError(
+            f"compile_cuda: the compiler's process ended ({ending}); expected code or an error. "
+            "Nest the source less deeply or make it smaller, and run it again."
+        )
+    answer = pickle.loads(done.stdout)
+    if isinstance(answer, str):
+        raise MissingLibraryError(
+            f"{library} cannot be loaded here ({message_of(answer)}); it needs no GPU. Run "
+            f"{pip_command('install nvidia-cuda-nvrtc')}, then run the cell again."
+        )
+    return answer
+
+
+@functools.cache
+def compiler() -> tuple[str, tuple[int, ...]]:
+    """Return NVRTC's version, such as "13.0", and the compute capabilities that it compiles for,
+    times ten: 75, 80, ... 120.
+
+    Raises
+    ------
+    MissingLibraryError
+        If it is not installed.
+    """
+    found: tuple[str, tuple[int, ...]] = _ask()
+    return found
+
+
+def include_folders() -> list[str]:
+    """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and
+    ``nv`` of CCCL) that are installed.
+    """
+    names = ("cudart", "nvcc", "cccl") if pathfinder else ()
+    found = [place for name in names if (place := pathfinder.locate_nvidia_header_directory(name))]
+    # one toolkit's headers only, since those of two versions do not fit together
+    fitting = [str(place.abs_path) for place in found if place.found_via == found[0].found_via]
+    return list(dict.fromkeys(fitting))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -625,7 +724,7 @@ def checked_arch(arch: object) -> str:
     InputError
         If NVRTC does not compile for it.
     """
-    version, known = _nvidia.compiler()
+    version, known = compiler()
     words = str(arch).strip().lower()
     found = (
         re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words)
@@ -695,10 +794,10 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
 def _compile(
     source: str, arch: str, options: tuple[str, ...], names: tuple[str, ...]
 ) -> CompiledModule:
-    folders = [f"-I{folder}" for folder in _nvidia.include_folders()]
+    folders = [f"-I{folder}" for folder in include_folders()]
     flags = (f"--gpu-architecture={arch}", "--ptxas-options=-v", *options, *folders)
-    output = _nvidia.compile_program(source, flags, names)
-    if output.code != _nvidia.SUCCESS:
+    output = Output(*_ask(source, flags, names))
+    if output.code != _SUCCESS:
         raise fault(source, arch, names, output)
     kernels = facts_of(output.cubin, output.log, source, output.symbols)
     if not kernels:
@@ -710,7 +809,7 @@ def _compile(
         )
     # the full version, which the compiler writes into the PTX: "13.0.88"
     release = re.search(r"release [\d.]+, V([\d.]+)", output.ptx)
-    compiler = f"NVRTC {release[1] if release else _nvidia.compiler()[0]}"
+    made_by = f"NVRTC {release[1] if release else compiler()[0]}"
     return CompiledModule(
         arch=arch,
         language="CUDA C++",
@@ -722,8 +821,8 @@ def _compile(
         cubin_base64=base64.b64encode(output.cubin).decode(),
         log=output.log,
         warnings=warnings(output.log),
-        compiler=compiler,
-        evidence=evidence_of(arch, compiler, "none: a GPU launches by these figures"),
+        compiler=made_by,
+        evidence=evidence_of(arch, made_by, "none: a GPU launches by these figures"),
     )
 
 

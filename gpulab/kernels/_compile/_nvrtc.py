@@ -1,4 +1,4 @@
-"""The process that compiles one source with NVIDIA's NVRTC; started by ``_nvidia.py``, run as a
+"""The process that compiles one source with NVIDIA's NVRTC; started by ``_cuda.py``, run as a
 file, and free of gpulab.
 
 It reads one pickled request from its standard input and answers on its standard output. Source:
