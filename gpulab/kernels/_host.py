@@ -12,6 +12,7 @@ import contextlib
 import functools
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -434,17 +435,11 @@ class Device:
     def __getitem__(self, number: Any) -> Any:
         return self.lst[number]
 
-    def __iter__(self) -> Iterator[Device]:
-        return iter(self.lst)
-
     def __enter__(self) -> Device:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Keep the device: there is no other."""
-
-    def __bool__(self) -> bool:
-        return True
 
     def __repr__(self) -> str:
         return f"<CUDA device 0 '{self.name}'>"
@@ -468,10 +463,7 @@ class Device:
 
     synchronize = push = pop = reset
 
-    @contextlib.contextmanager
-    def defer_cleanup(self) -> Iterator[None]:
-        """Delay nothing."""
-        yield
+    defer_cleanup = staticmethod(pinned)
 
 
 DEVICE = Device()
@@ -490,18 +482,6 @@ def detect() -> bool:
     print(f"{'Compute Capability':>40}: {'.'.join(map(str, COMPUTE_CAPABILITY))}")
     print("Summary:\n\t1/1 devices are supported")
     return True
-
-
-class Runtime:
-    """The version of the CUDA runtime that numba-cuda reports."""
-
-    def get_version(self) -> tuple[int, int]:
-        """Return the version that the simulator's rules come from."""
-        return 13, 0
-
-    def is_supported_version(self) -> bool:
-        """Return True."""
-        return True
 
 
 class Reduce:
@@ -564,7 +544,10 @@ HOST_API: dict[str, Any] = {
     "gpus": DEVICE,
     "detect": detect,
     "require_context": lambda function: function,
-    "runtime": Runtime(),
+    # the version that the simulator's rules come from
+    "runtime": types.SimpleNamespace(
+        get_version=lambda: (13, 0), is_supported_version=lambda: True
+    ),
     "is_available": lambda: True,
     "is_supported_version": lambda: True,
     "is_float16_supported": lambda: True,
