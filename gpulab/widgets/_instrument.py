@@ -661,14 +661,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         )
         self._results.write(busy=True)
 
-        def work(progress: Progress, stop: Stop) -> Any:
-            return self.work(action.name, values, progress, stop)
-
-        def end(result: Any, sentence: str) -> None:
-            self._end(job, action, values, before, result, sentence)
-
-        job = self._job = Job(work, self._on_progress, end, action.measures)
-        job.start()
+        self._job = Job(
+            lambda progress, stop: self.work(action.name, values, progress, stop),
+            self._on_progress,
+            lambda job, result, sentence: self._end(job, action, values, before, result, sentence),
+            action.measures,
+        )
+        self._job.start()
 
     def _keep(self, action: str, values: Values, result: Any) -> None:
         self.results[action], self.latest, self._made[action] = result, action, dict(values)
@@ -744,7 +743,11 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._picture.layout.min_height = f"{height}px"  # no jump while it is drawn again
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
-        badges = {_words(e): e.badge.value for e in drawing.evidence}
+        # each sentence without its badge, which is drawn apart
+        badges = {
+            e.sentence.removeprefix(e.badge.value).strip(" ·").removeprefix("on "): e.badge.value
+            for e in drawing.evidence
+        }
         evidence = [(badge, *folded(words)) for words, badge in badges.items()]
         notes = [{"code": n.code, "sentence": n.sentence} for n in drawing.notes]
         shown_notes = _NOTES if len(notes) > _NOTES + 1 else len(notes)
@@ -765,11 +768,6 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 "code": self.code,
             }
         )
-
-
-def _words(evidence: Evidence) -> str:
-    """Return the evidence's sentence without the badge, which is drawn apart."""
-    return evidence.sentence.removeprefix(evidence.badge.value).strip(" ·").removeprefix("on ")
 
 
 class FollowingInstrument(Instrument):

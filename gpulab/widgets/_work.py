@@ -43,7 +43,7 @@ class Job:
     on_progress : callable
         Called with a fraction and a text, throttled.
     on_end : callable
-        Called once, in the thread: with the result and "", or with None and a sentence.
+        Called once, in the thread: with the job, and the result and "", or None and a sentence.
     exclusive : bool
         Whether the work measures, and so must not run beside another measurement.
     """
@@ -52,7 +52,7 @@ class Job:
         self,
         work: Callable[[Progress, Stop], Any],
         on_progress: Progress,
-        on_end: Callable[[Any, str], None],
+        on_end: Callable[[Job, Any, str], None],
         exclusive: bool,
     ) -> None:
         self._work, self._on_progress, self._on_end = work, on_progress, on_end
@@ -110,8 +110,12 @@ class Job:
     def _main(self) -> None:
         result, sentence = None, ""
         try:
-            if self._exclusive:
-                self._take_turn()
+            while self._exclusive and not _MEASURING.acquire(timeout=_WAIT_SECONDS):
+                self._report(0.0, "Waiting: another instrument is measuring")
+                if self._stop.is_set():
+                    raise StoppedError(
+                        "Stopped while waiting for another instrument; nothing was measured."
+                    )
             try:
                 result = self._work(self._report, self._stop.is_set)
             finally:
@@ -128,17 +132,9 @@ class Job:
     def _finish(self, result: Any, sentence: str) -> None:
         _RUNNING.discard(self)
         try:
-            self._on_end(result, sentence)
+            self._on_end(self, result, sentence)
         finally:
             self._over.set()
-
-    def _take_turn(self) -> None:
-        while not _MEASURING.acquire(timeout=_WAIT_SECONDS):
-            self._report(0.0, "Waiting: another instrument is measuring")
-            if self._stop.is_set():
-                raise StoppedError(
-                    "Stopped while waiting for another instrument; nothing was measured."
-                )
 
 
 def in_one_sentence(error: BaseException) -> str:

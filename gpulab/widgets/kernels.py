@@ -158,7 +158,9 @@ class OccupancyExplorer(Instrument):
 
     def make_controls(self) -> list[Control]:
         """Return block size, registers, shared bytes, compute capability and barriers."""
-        here, known = _capability_here(), models.compute_capabilities()
+        gpus = [device for device in devices.available() if device.kind == "cuda"]
+        here = diagnosis.accelerator(gpus[0]).compute_capability if gpus else None
+        known = models.compute_capabilities()
         return [
             Number(
                 name="threads_per_block",
@@ -227,12 +229,6 @@ class OccupancyExplorer(Instrument):
         some = {"barriers_per_block": barriers} if barriers != 1 else {}
         made = call("models.occupancy", *numbers, **some)
         return cell(f"o = {made}", "gl.figures.occupancy(o)")
-
-
-def _capability_here() -> str | None:
-    """Return the compute capability of this machine's first NVIDIA GPU, or None."""
-    gpus = [device for device in devices.available() if device.kind == "cuda"]
-    return diagnosis.accelerator(gpus[0]).compute_capability if gpus else None
 
 
 def _named(capability: str) -> str:

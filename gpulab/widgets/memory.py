@@ -199,7 +199,6 @@ class MemoryInspector(FollowingInstrument):
     )
 
     def __init__(self, **values: Any) -> None:
-        self._devices = devices.available()
         self._predictions: dict[_Step, Prediction] = {}  # the last one used at the end
         super().__init__(**values)
         self.run_if_wanted()
@@ -208,10 +207,10 @@ class MemoryInspector(FollowingInstrument):
         """Return view and device, then model, batch, optimizer, precision and checkpointing of the
         step, and the device to fit on.
         """
-        here = [(str(d), d.name) for d in reversed(self._devices)]
+        there = devices.available()[::-1]
         step: dict[str, Any] = {"views": ("predict", "trace"), "for_actions": ("trace",)}
         capacities = [
-            *((str(d), f"{d.name}, what is free now") for d in reversed(self._devices)),
+            *((str(d), f"{d.name}, what is free now") for d in there),
             # GiB of today's GPUs
             *(
                 (str(gib), f"a GPU of {gib} GiB, all of it")
@@ -235,7 +234,7 @@ class MemoryInspector(FollowingInstrument):
             Choice(
                 name="device",
                 label="Device",
-                options=here,
+                options=[(str(d), d.name) for d in there],
                 views=("snapshot", "trace", "release"),
                 help="The device whose memory is shown.",
                 for_actions=("snapshot", "trace", "release"),

@@ -119,22 +119,19 @@ class NumberFormats(Instrument):
     def changed(self, name: str) -> None:
         """Keep number and bits consistent: the one that changed decides."""
         if name == "bits":
-            self._flip()
+            one = precision.format(self.values["format"])
+            code = sum(1 << (one.bits - 1 - place) for place in self.values["bits"])
+            held = precision.number_from_bits(code, one).held
+            # -0.0 and 0.0 are one number in the field: their bits differ, so they are kept.
+            self._special = code if not math.isfinite(held) or (held == 0 and code) else None
+            if math.isfinite(held):
+                self.values["value"], self.values["steps"] = held, 0
         elif name != "beside":
             self._special = None
         if name == "format":
             self.rebuild("bits")
         if name == "value":
             self.values["steps"] = 0
-
-    def _flip(self) -> None:
-        one = precision.format(self.values["format"])
-        code = sum(1 << (one.bits - 1 - place) for place in self.values["bits"])
-        held = precision.number_from_bits(code, one).held
-        # -0.0 and 0.0 are one number in the field: their bits differ, so they are kept.
-        self._special = code if not math.isfinite(held) or (held == 0 and code) else None
-        if math.isfinite(held):
-            self.values["value"], self.values["steps"] = held, 0
 
     # What is shown.
 

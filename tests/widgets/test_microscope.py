@@ -11,6 +11,7 @@ import torch
 from gpulab.errors import InputError
 from gpulab.kernels import cuda, float32
 from gpulab.widgets import SimtMicroscope
+from gpulab.widgets.simt_microscope import EXAMPLES
 from instruments import run_cell
 
 PARTS = """
@@ -60,7 +61,7 @@ def _text(m: SimtMicroscope) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_in_words(name: str, approved: Any) -> None:
     """Each step of a warp: its line, active lanes, sectors, banks, conflicts; then the counts."""
     m = SimtMicroscope(name)
@@ -70,7 +71,7 @@ def test_each_example_in_words(name: str, approved: Any) -> None:
     assert text == approved
 
 
-@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_code_of_an_example_gives_the_same_counts(name: str, capsys: Any) -> None:
     """The cell runs by itself, prints the listing, and ends at the step that is shown."""
     m = SimtMicroscope(name)
