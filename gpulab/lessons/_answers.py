@@ -402,11 +402,14 @@ def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:
 
 def _parts(kept: Any, label: str) -> tuple[str, ast.Module, dict[str, Any]]:
     """Return the name of a kept function, the tree of its source, and the values that it needs."""
-    if not isinstance(kept, dict) or kept.get("kind") != "code":
+    parts = {"name": str, "source": str, "values": dict}
+    if (
+        not isinstance(kept, dict)
+        or kept.get("kind") != "code"
+        or not all(isinstance(kept.get(part), kind) for part, kind in parts.items())
+    ):
         raise NotKeptError("the file is damaged here: an unknown kind of answer")
-    name, source, values = (kept.get(key) for key in ("name", "source", "values"))
-    if not (isinstance(name, str) and isinstance(source, str) and isinstance(values, dict)):
-        raise NotKeptError("the file is damaged here: an unknown kind of answer")
+    name, source, values = (kept[part] for part in parts)
     names = {"__name__": "__main__", **{str(key): decode(value) for key, value in values.items()}}
     file = f"<answer to {label}>"
     # a kernel's text is looked up

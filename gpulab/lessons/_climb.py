@@ -26,7 +26,7 @@ from gpulab.workloads import free_bytes
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder import Rung
-    from gpulab.recordings import Recording, Timing
+    from gpulab.recordings import Timing
 
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
@@ -184,22 +184,19 @@ def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any]
         if found[1]:
             return found
     for recording in recordings.of_accelerators().values():
-        by_size = {n: _recorded(recording, family, n) for n in sizes}
+        # each rung's source as it stands; a recording that was cut short may hold only the first
+        by_size = {
+            n: {
+                str(entry.params["rung"]): entry.timing
+                for entry in recording.select(EXPERIMENT, family=family, n=n)
+                if entry.timing is not None and not entry.params.get("options")
+            }
+            for n in sizes
+        }
         n = max(sizes, key=lambda size: (len(by_size[size]), size))
         if by_size[n]:
             return n, by_size[n], recording.evidence(experiment="ladders")
     return sizes[0], {}, None
-
-
-def _recorded(recording: Recording, family: str, n: int) -> dict[str, Any]:
-    """Return the timing of each rung's source as it stands; a recording that was cut short may hold
-    only the first of them.
-    """
-    return {
-        str(entry.params["rung"]): entry.timing
-        for entry in recording.select(EXPERIMENT, family=family, n=n)
-        if entry.timing is not None and not entry.params.get("options")
-    }
 
 
 def _measured(

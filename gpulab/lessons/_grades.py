@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,15 +233,11 @@ class Grades(Result):
         title = f"{plural(len(rows), 'exercise')} with wrong answers"
         return Listing(title, headers, rows, ("(none)", "", "", ""))
 
-    @property
-    def _ids(self) -> list[str]:
-        return list(dict.fromkeys(g.id for s in self.students for g in s.grades))
-
     def csv(self) -> str:
         """Return the grades as CSV: one row per student, one column per exercise; no text in it is
         read as a formula.
         """
-        out = io.StringIO()
+        out, ids = io.StringIO(), dict.fromkeys(g.id for s in self.students for g in s.grades)
         writer = csv.writer(out, lineterminator="\n")
         head = [
             "student",
@@ -255,13 +251,13 @@ class Grades(Result):
             "cannot be checked here",
             "reported otherwise",
         ]
-        writer.writerow([*head, *(f"exercise {id}" for id in self._ids)])
+        writer.writerow([*head, *(f"exercise {id}" for id in ids)])
         for s in self.students:
             found = {g.id: f"{g.points:g}" for g in s.grades if g.most}
             words = (" ".join(each) for each in (s.ids(WRONG), s.ids(OPEN), s.differing))
             totals = [f"{s.points:g}", f"{s.most:g}", f"{s.percent:.1f}"]
             counts = [s.predictions, len(s.ids(PASSED))]
-            points = (found.get(id, "") for id in self._ids)
+            points = (found.get(id, "") for id in ids)
             cells = [s.name, ", ".join(s.files), *totals, *counts, *words, *points]
             writer.writerow([_plain(str(cell)) for cell in cells])
         return out.getvalue()
@@ -305,7 +301,6 @@ def grade(
     seconds: float | None = None,
     student_seconds: float = STUDENT_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
@@ -332,8 +327,6 @@ def grade(
         The limit for all answers of one student; those that remain give no points.
     memory_bytes : int
         The limit for one answer and all its processes, in addition to the libraries (Linux).
-    progress : callable, optional
-        Called with (answers checked, different answers in all).
 
     Returns
     -------
@@ -371,7 +364,7 @@ def grade(
                 jobs.setdefault(key, {**job, "students": []})["students"].append(number)
                 keys[number][check.id] = key
     left = dict.fromkeys(range(len(room.students)), float(student_seconds))
-    outcomes = _outcomes(jobs, run_code, left, progress)
+    outcomes = _outcomes(jobs, run_code, left)
     students = tuple(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for id, key in own.items()})
         for student, own in zip(room.students, keys, strict=True)
@@ -402,17 +395,14 @@ def _job(
 
 
 def _outcomes(
-    jobs: Mapping[str, Mapping[str, Any]],
-    run_code: bool,
-    left: dict[int, float],
-    progress: Callable[[int, int], None] | None,
+    jobs: Mapping[str, Mapping[str, Any]], run_code: bool, left: dict[int, float]
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
     import psutil
 
     found: dict[str, Outcome] = {}
     with grading() as ask:
-        for count, (key, job) in enumerate(jobs.items(), 1):
+        for key, job in jobs.items():
             # of equal answers, who has most time left
             begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)
             why_not = _NOT_RUN if job["code"] and not run_code else ""
@@ -423,8 +413,6 @@ def _outcomes(
             if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):
                 found[key] = ask(job)  # once more: a busy machine is not the student's doing
             left[payer] -= time.monotonic() - begin
-            if progress is not None:
-                progress(count, len(jobs))
     return found
 
 

@@ -156,7 +156,7 @@ class Rosetta(Result):
     @property
     def rows(self) -> tuple[Idiom, ...]:
         """The idioms."""
-        known = {each.name: each for each in _of(self.language)}
+        known = {each.name: each for each in _all()[self.language]}
         return tuple(known[name] for name in self.names)
 
     def __repr__(self) -> str:
@@ -262,10 +262,6 @@ def _all() -> dict[str, tuple[Idiom, ...]]:
     return found
 
 
-def _of(language: str) -> tuple[Idiom, ...]:
-    return _all()[_validate.word("rosetta", "language", language, _all())]
-
-
 def rosetta(language: str) -> Rosetta:
     """Return the idioms of a language beside their working lines here.
 
@@ -288,7 +284,8 @@ def rosetta(language: str) -> Rosetta:
     >>> rosetta("MATLAB").only("gather").run()
     <MATLAB: 1 of 1 rows agree with NumPy>
     """
-    return Rosetta(language, tuple(each.name for each in _of(language)))
+    rows = _all()[_validate.word("rosetta", "language", language, _all())]
+    return Rosetta(language, tuple(each.name for each in rows))
 
 
 def _inputs() -> Names:
@@ -365,25 +362,6 @@ def _refusals() -> tuple[type[Exception], ...]:
     return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError, ImportError)
 
 
-def _tolerance(idiom: Idiom, library: str) -> float:
-    """Return how far a row's arithmetic in float32 may be from NumPy's in float64, as a share of
-    the largest value.
-
-    JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in
-    convolutions.
-    """
-    if idiom.exact:
-        return 0.0
-    kind = devices.default().kind
-    if not idiom.operation or kind == "cpu":
-        return tolerance_for(("float32",), tf32=False)
-    return tolerance_for(
-        ("float32",),
-        library in ("jax", "tensorflow")
-        or "tf32" in devices.arithmetic("float32", kind, idiom.operation),
-    )
-
-
 def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[float | None, str]:
     """Return how far a result of PyTorch, or of another library, is from what is expected, and the
     words for it if that is too far.
@@ -395,10 +373,19 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
     if not isinstance(expected, np.ndarray):
         same = result == expected
         return None, "" if same else f"it gave {shown(result)}, and {shown(expected)} is right"
-    difference = relative_difference(flat(result), flat(expected))
-    if difference <= _tolerance(idiom, library):
-        return difference, ""
-    return difference, f"it is off by {difference:.1e} of the largest value"
+    difference, kind = relative_difference(flat(result), flat(expected)), devices.default().kind
+    # JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in
+    # convolutions
+    tf32 = (
+        idiom.operation != ""
+        and kind != "cpu"
+        and (
+            library in ("jax", "tensorflow")
+            or "tf32" in devices.arithmetic("float32", kind, idiom.operation)
+        )
+    )
+    near = difference <= (0.0 if idiom.exact else tolerance_for(("float32",), tf32=tf32))
+    return difference, "" if near else f"it is off by {difference:.1e} of the largest value"
 
 
 def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:

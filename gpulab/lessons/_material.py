@@ -437,8 +437,8 @@ def side_by_side() -> Listing:
     )
     shown = {note.code for note in ceilings.notes}
     notes = (
-        *_pointing("cpu", ceilings.notes),
-        *(note for note in _pointing(str(where), doubts) if note.code not in shown),
+        *_pointing(ceilings.notes, _CEILINGS.format("cpu")),
+        *_pointing([n for n in doubts if n.code not in shown], _CEILINGS.format(where)),
     )
     return Listing(
         f"{processor.name} beside {name}: {plural(len(names), 'figure')}",
@@ -453,17 +453,16 @@ def side_by_side() -> Listing:
     )
 
 
-def _pointing(device: str, notes: Sequence[Note]) -> list[Note]:
-    """Let the notes name the call that measures afresh: the rates are kept, and ``side_by_side``
-    itself has nothing to refresh.
-    """
-    call = f'gl.devices.ceilings("{device}", refresh=True), then run this cell again,'
-    return [
-        dataclasses.replace(
-            note, sentence=note.sentence.replace("with refresh=True", f"with {call}")
-        )
+# The rates are kept, and ``side_by_side`` itself has nothing to refresh.
+_CEILINGS = 'gl.devices.ceilings("{}", refresh=True), then run this cell again,'
+
+
+def _pointing(notes: Iterable[Note], call: str) -> tuple[Note, ...]:
+    """Let the notes name the call that the learner has to measure afresh."""
+    return tuple(
+        dataclasses.replace(note, sentence=note.sentence.replace("refresh=True", call))
         for note in notes
-    ]
+    )
 
 
 def _figures(
@@ -564,14 +563,8 @@ def _quiet_roof(refresh: bool) -> Roofline:
         best = _highest(best, models.roofline(devices.default(), refresh=True))
     if not _disturbed(best.notes):
         return best
-    # let the notes name the call that the learner has: these roofs are kept here
-    notes = (
-        dataclasses.replace(
-            note, sentence=note.sentence.replace("refresh=True", "gl.lessons.roof(again=True)")
-        )
-        for note in best.notes
-    )
-    return _with_larger_product(dataclasses.replace(best, notes=tuple(notes)))
+    notes = _pointing(best.notes, "gl.lessons.roof(again=True)")  # these roofs are kept here
+    return _with_larger_product(dataclasses.replace(best, notes=notes))
 
 
 def _with_larger_product(found: Roofline) -> Roofline:
@@ -614,12 +607,10 @@ def _highest(one: Roofline, other: Roofline) -> Roofline:
     return dataclasses.replace(other, arithmetic=tops, memory=slopes)
 
 
-def _best(roofs: Iterable[Any], rate: Callable[[Any], float]) -> tuple[Any, ...]:
+def _best(roofs: Sequence[Any], rate: Callable[[Any], float]) -> tuple[Any, ...]:
     """Return the highest roof of each name."""
-    found: dict[str, Any] = {}
-    for roof in roofs:
-        found[roof.name] = max(found.get(roof.name, roof), roof, key=rate)
-    return tuple(found.values())
+    names = dict.fromkeys(roof.name for roof in roofs)
+    return tuple(max((roof for roof in roofs if roof.name == name), key=rate) for name in names)
 
 
 def trained(task: str = "digits-cnn") -> Any:

@@ -200,8 +200,12 @@ class Prediction:
 
     @property
     def quantity(self) -> Unit:
-        """The unit, as an object that parses and formats."""
-        return _unit_of(self.unit)
+        """The unit, as an object that parses and formats; an unknown word is a noun that is counted
+        ("elements").
+        """
+        kind = next((kind for kind, scales in _SCALES.items() if self.unit in scales), "count")
+        name = "x" if kind == "ratio" else self.unit
+        return Unit(name, kind, _SCALES.get(kind, {}).get(self.unit, 1.0))
 
     def text_of(self, base: float | str) -> str:
         """Return a value in base units, or a choice, as the learner reads it."""
@@ -447,14 +451,6 @@ def _singular(noun: str) -> str:
     )
 
 
-def _unit_of(name: str) -> Unit:
-    """Return the unit of that name; an unknown word is taken as a noun that is counted
-    ("elements").
-    """
-    kind = next((kind for kind, scales in _SCALES.items() if name in scales), "count")
-    return Unit("x" if kind == "ratio" else name, kind, _SCALES.get(kind, {}).get(name, 1.0))
-
-
 def _refused(what: str, expected: str, advice: str) -> InputError:
     return InputError(f"predict: {what}; expected {expected}. {advice}")
 
@@ -574,9 +570,7 @@ def reveal(
             f"reveal: id {shown(id)}, warning {shown(warning)}; expected text. Pass the id that "
             "predict was given, such as '02.1'."
         )
-    known = content.question(id)
-    recalled = _recalled(id)
-    asked = recalled or Prediction(id, "", "", ())
+    known, asked = content.question(id), _recalled(id) or Prediction(id, "", "", ())
     sides, source = _evidence(measured, evidence)
     value, text = _answer(asked, measured, reason)
     if isinstance(value, float):

@@ -153,8 +153,7 @@ def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     """Return the content, and what is wrong with the file (None: nothing)."""
     try:
         # with the mark that Windows' own editors put before a text that they saved
-        text = read_regular(where).decode("utf-8-sig")
-        content = json.loads(text)
+        content = json.loads(read_regular(where).decode("utf-8-sig"))
     except FileNotFoundError:
         return empty(), None
     except (ValueError, RecursionError):
@@ -226,17 +225,10 @@ def _locked(where: pathlib.Path) -> Iterator[None]:
 POLICIES = ("show", "after-attempt", "withhold")
 
 
-@dataclass(frozen=True)
-class Policy:
-    """When solutions are shown, and the message shown when they are not."""
-
-    solutions: str
-    message: str
-
-
-def policy() -> Policy:
-    """Return the class's policy; with a setting that cannot be read, solutions are withheld and the
-    message says why.
+def policy() -> tuple[str, str]:
+    """Return the class's policy: when solutions are shown, one of ``POLICIES``, and the message
+    where they are not; with a setting that cannot be read, solutions are withheld and the message
+    says why.
     """
     chosen = os.environ.get("GPULAB_SOLUTIONS")
     message, where = "", "GPULAB_SOLUTIONS"
@@ -244,18 +236,18 @@ def policy() -> Policy:
         if not chosen:
             file = here() / ".gpulab" / "class.json"
             if not file.exists():
-                return Policy("show", "")
+                return "show", ""
             where = str(file)
             # which knows by its first bytes how Windows' own tools wrote it
             content = json.loads(read_regular(file))
             chosen = content.get("solutions", "show")
             message = str(content.get("message") or "")
         if chosen in POLICIES:
-            return Policy(str(chosen), message)
+            return str(chosen), message
         fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         fault = f'cannot be read ({error}); expected JSON such as {{"solutions": "show"}}'
-    return Policy("withhold", f"{where} {fault}. Ask your instructor.")
+    return "withhold", f"{where} {fault}. Ask your instructor."
 
 
 class ProgressRow(NamedTuple):

@@ -537,12 +537,13 @@ def _traces(made: StudentReport) -> list[tuple[str, str]]:
         f"answer {check.id}": "\n".join(_words([check.kept, check.seen])).replace("\\\\", "\\")
         for check in made.checks
     } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}
-    found = []
-    for what, secret in secrets.items():
-        pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
-        if len(secret) >= _TELLING:
-            found += [(what, where) for where, text in parts.items() if pattern.search(text)]
-    return found
+    return [
+        (what, where)
+        for what, secret in secrets.items()
+        if len(secret) >= _TELLING
+        for where, text in parts.items()
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", text)
+    ]
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -136,13 +136,10 @@ def is_stub(answer: Any) -> bool:
     """Return whether an answer is that of the stub: ``...``, None or NotImplemented, or a container
     of only these.
     """
-    if answer is None or answer is Ellipsis or answer is NotImplemented:
-        return True
-    if isinstance(answer, dict):
-        return bool(answer) and all(is_stub(item) for item in answer.values())
-    return (
-        isinstance(answer, (tuple, list)) and bool(answer) and all(is_stub(item) for item in answer)
-    )
+    if isinstance(answer, (dict, tuple, list)):
+        items = list(answer.values()) if isinstance(answer, dict) else answer
+        return bool(items) and all(map(is_stub, items))
+    return answer is None or answer is Ellipsis or answer is NotImplemented
 
 
 def is_empty(function: Any) -> bool:
@@ -196,18 +193,16 @@ def in_turn(function: Any) -> Callable[..., Any]:
     If the function returns nothing for the first input, it counts as not attempted; if it does so
     later, the refusal names the case.
     """
-    answered = False
+    results: list[Any] = []
 
     def ask(where: str, *args: Any) -> Any:
-        nonlocal answered
         try:
-            result = call(function, *args)
+            results.append(call(function, *args))
         except NotAttempted as nothing:
-            if answered:
+            if results:
                 raise Refused(f"{where} your function returned nothing.") from nothing
             raise
-        answered = True
-        return result
+        return results[-1]
 
     return ask
 
@@ -410,16 +405,16 @@ def hint(id: str) -> None:
     InputError
         If there is no such exercise.
     """
-    hints, policy = content.exercise(id).hints, _progress.policy()
+    hints, (policy, message) = content.exercise(id).hints, _progress.policy()
     given, attempted = _so_far(id)
     number = min(given + 1, len(hints))
     print(f"{id} hint {number} of {len(hints)}: {hints[number - 1]}")
     if given >= len(hints):
         way_on = f". gl.lessons.solution({id!r}) shows a solution."
-        if policy.solutions == "withhold":
-            way_on = f"; your instructor opens the solution. {policy.message}"
-        elif policy.solutions == "after-attempt" and not attempted:
-            way_on = f"; the solution opens after your first attempt. {policy.message}"
+        if policy == "withhold":
+            way_on = f"; your instructor opens the solution. {message}"
+        elif policy == "after-attempt" and not attempted:
+            way_on = f"; the solution opens after your first attempt. {message}"
         print(f"That was the last one{way_on}".rstrip())
     _progress.change(lambda kept: kept["exercises"].setdefault(id, {}).update(hints=number))
 
@@ -437,15 +432,15 @@ def solution(id: str) -> None:
     InputError
         If there is no such exercise.
     """
-    exercise, policy = content.exercise(id), _progress.policy()
+    exercise, (policy, message) = content.exercise(id), _progress.policy()
     given, attempted = _so_far(id)
     hints_left = given < len(exercise.hints)
-    if policy.solutions == "withhold":
+    if policy == "withhold":
         more = f"Your instructor opens it{'; gl.lessons.hint gives a hint' if hints_left else ''}."
-        print(f"{id}: the solution is withheld. {policy.message or more}")
-    elif policy.solutions == "after-attempt" and not attempted:
+        print(f"{id}: the solution is withheld. {message or more}")
+    elif policy == "after-attempt" and not attempted:
         more = f"Try gl.lessons.hint({id!r})." if hints_left else ""
-        text = f"{id}: the solution opens after your first attempt. {policy.message or more}"
+        text = f"{id}: the solution opens after your first attempt. {message or more}"
         print(text.rstrip())
     else:
         print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")

@@ -383,10 +383,6 @@ class _Read(NamedTuple):
     folder: str
     report: StudentReport
 
-    @property
-    def date(self) -> datetime.datetime:
-        return datetime.datetime.fromisoformat(self.report.date)
-
 
 def _files(root: Path) -> tuple[list[Path], list[str]]:
     """Every .json below the folder, links not followed; the remarks say what was not looked into,
@@ -509,10 +505,14 @@ def _fault(report: StudentReport) -> str:
         for each in report.roofs
         for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())
     ]
-    texts: list[Any] = [report.name, report.notebook, report.gpulab_version, machine.device]
-    texts += [machine.processor, machine.system, *machine.doctor, *machine.accelerators]
-    texts += [*(each.device for each in report.roofs), *(check.id for check in checks)]
-    texts += [getattr(p, name) for p in predictions for name in _SHOWN]
+    texts = (
+        *(report.name, report.notebook, report.gpulab_version),
+        *(machine.device, machine.processor, machine.system),
+        *(*machine.doctor, *machine.accelerators),
+        *(each.device for each in report.roofs),
+        *(check.id for check in checks),
+        *(getattr(p, name) for p in predictions for name in _SHOWN),
+    )
     faults = [
         *(
             (len(several) > _MOST_ENTRIES, f"It has {len(several):,} {what}")
@@ -576,9 +576,15 @@ def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...
     names = Counter(folder for group in groups.values() for folder in {r.folder for r in group})
     students, remarks = [], []
     for group in groups.values():
-        group.sort(key=lambda one: one.date, reverse=True)
+        group.sort(key=lambda one: datetime.datetime.fromisoformat(one.report.date), reverse=True)
         name = line(group[0].report.name) or f"(no name) {group[0].file}"
-        worked = [one for one in group if _has_work(one.report)]
+        # Run All alone, on another machine, leaves revealed questions without a prediction
+        worked = [
+            one
+            for one in group
+            if any(p.predicted is not None for p in one.report.predictions)
+            or any(check.tried for check in one.report.checks)
+        ]
         if same_name != "later" and _is_disputed(worked, names):
             remark, undecided = _dispute(name, group, same_name)
             students += [
@@ -649,15 +655,6 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
     ids += [prediction.id for report in reports for prediction in report.predictions]
     uploaded = places != {"."} and all(names[place] == 1 for place in places)
     return len(places) > 1 or (len(set(ids)) < len(ids) and not uploaded)
-
-
-def _has_work(report: StudentReport) -> bool:
-    """Whether something was predicted or tried: Run All alone, on another machine, leaves revealed
-    questions without a prediction.
-    """
-    return any(p.predicted is not None for p in report.predictions) or any(
-        check.tried for check in report.checks
-    )
 
 
 def _two(*read: _Read) -> str:
