@@ -65,8 +65,11 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     rows = [f"worker {k}" for k in range(max(busy, min(p.workers, _MOST_ROWS)))]
     rows = [*(rows if p.workers else ["training loads"]), "copy", "compute"]
     begins = p.lane("compute")
-    gaps = [(0.0, begins[0].start_seconds), *p.gaps]
-    gaps = [gap for gap in gaps if gap[0] < begins[drawn - 1].end_seconds]
+    gaps = [
+        gap
+        for gap in [(0.0, begins[0].start_seconds), *p.gaps]
+        if gap[0] < begins[drawn - 1].end_seconds
+    ]
     waits = {
         "name": ink("the accelerator waits"),
         "y": ["compute"] * len(gaps),
@@ -139,13 +142,13 @@ def profile(p: Profile) -> LabFigure:
         "marks inside": ("mark", 1),
         "operators": ("host", 0),
         "nested calls": ("host", 1),
+        "device": ("device", 0),
     }
-    found = {
+    every = {
         name: [span for span in inside if (span.lane, span.depth) == where]
         for name, where in lanes.items()
     }
-    found["device"] = [span for span in inside if span.lane == "device"]
-    found = {name: spans for name, spans in found.items() if spans}
+    found = {name: spans for name, spans in every.items() if spans}
     return picture(
         f"Inside {p.label}: one step",
         p.evidence,

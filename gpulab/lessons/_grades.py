@@ -205,9 +205,8 @@ class Grades(Result):
             for g in s.grades
             if g.differs
         )
-        title = f"{len(rows)} outcomes that differ from what was reported"
         return Listing(
-            title,
+            f"{len(rows)} outcomes that differ from what was reported",
             ("student", "exercise", "reported", "found", "why"),
             rows,
             ("(none)", "", "", "", ""),
@@ -229,9 +228,12 @@ class Grades(Result):
             for id, count in wrong.most_common()
             for reason, times in reasons[id].most_common(1)
         )
-        headers = ("", "wrong", "the most frequent reason", "how often")
-        title = f"{plural(len(rows), 'exercise')} with wrong answers"
-        return Listing(title, headers, rows, ("(none)", "", "", ""))
+        return Listing(
+            f"{plural(len(rows), 'exercise')} with wrong answers",
+            ("", "wrong", "the most frequent reason", "how often"),
+            rows,
+            ("(none)", "", "", ""),
+        )
 
     def csv(self) -> str:
         """Return the grades as CSV: one row per student, one column per exercise; no text in it is
@@ -254,11 +256,17 @@ class Grades(Result):
         writer.writerow([*head, *(f"exercise {id}" for id in ids)])
         for s in self.students:
             found = {g.id: f"{g.points:g}" for g in s.grades if g.most}
-            words = (" ".join(each) for each in (s.ids(WRONG), s.ids(OPEN), s.differing))
-            totals = [f"{s.points:g}", f"{s.most:g}", f"{s.percent:.1f}"]
-            counts = [s.predictions, len(s.ids(PASSED))]
-            points = (found.get(id, "") for id in ids)
-            cells = [s.name, ", ".join(s.files), *totals, *counts, *words, *points]
+            cells = [
+                s.name,
+                ", ".join(s.files),
+                f"{s.points:g}",
+                f"{s.most:g}",
+                f"{s.percent:.1f}",
+                s.predictions,
+                len(s.ids(PASSED)),
+                *(" ".join(each) for each in (s.ids(WRONG), s.ids(OPEN), s.differing)),
+                *(found.get(id, "") for id in ids),
+            ]
             writer.writerow([_plain(str(cell)) for cell in cells])
         return out.getvalue()
 

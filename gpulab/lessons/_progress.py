@@ -384,8 +384,13 @@ def progress(notebook: str = "") -> Progress:
         for lesson in lessons
         for id in lesson.ids
     ]
-    totals = (*_done(rows, "exercise"), *_done(rows, "prediction"))
-    return Progress(tuple(rows), *totals, named(), fault() or "")
+    return Progress(
+        tuple(rows),
+        *_done(rows, "exercise"),
+        *_done(rows, "prediction"),
+        named(),
+        fault() or "",
+    )
 
 
 def _exercise_row(id: str, title: str, entry: Mapping[str, Any]) -> ProgressRow:

@@ -317,7 +317,6 @@ def report(
         {id: kept[part][id] for id in _of(kept[part], ids, notebook)}
         for part in ("predictions", "exercises")
     )
-    checks = tuple(_check(id, entry) for id, entry in exercises.items())
     return StudentReport(
         name=who,
         date=_progress.now(),
@@ -330,7 +329,7 @@ def report(
             for id, entry in predictions.items()
             if any(map(entry.get, ("first", "later", "revealed")))
         ),
-        checks=checks,
+        checks=tuple(_check(id, entry) for id, entry in exercises.items()),
     )
 
 

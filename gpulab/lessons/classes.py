@@ -242,8 +242,12 @@ class Classroom(Result):
             for (id, sentence), count in found.most_common()
             if sentence
         )
-        headers = ("", "students", "misconception behind a wrong prediction")
-        return Listing(plural(len(rows), "misconception"), headers, rows, ("(none)", "", ""))
+        return Listing(
+            plural(len(rows), "misconception"),
+            ("", "students", "misconception behind a wrong prediction"),
+            rows,
+            ("(none)", "", ""),
+        )
 
     def exercises(self) -> Listing:
         """Return the exercises, the one that fails most first, as reported by the students' own
@@ -265,15 +269,18 @@ class Classroom(Result):
             )
             for id, count in failed.most_common()
         )
-        headers = (
-            "",
-            "exercise",
-            "not passed, of those who tried",
-            "attempts (median)",
-            "looked at the solution",
+        return Listing(
+            plural(len(rows), "exercise"),
+            (
+                "",
+                "exercise",
+                "not passed, of those who tried",
+                "attempts (median)",
+                "looked at the solution",
+            ),
+            rows,
+            ("(none tried)", "", "", "", ""),
         )
-        title = plural(len(rows), "exercise")
-        return Listing(title, headers, rows, ("(none tried)", "", "", "", ""))
 
 
 def _judged(predictions: Sequence[ReportedPrediction]) -> str:

@@ -588,17 +588,6 @@ class TransferExplorer(Instrument):
         }
         return {key: (s, name) for key, (s, name) in both.items() if s is not None}
 
-    def _fit_or_why_not(self) -> AlphaBeta | str | None:
-        """Return the chosen series' fit, the sentence why it has none (a sweep that was stopped
-        early has too few sizes), or None where nothing was measured.
-        """
-        where, *series = self.values["series"].split(" ")
-        s, _ = self._sweeps().get(where, (None, ""))
-        try:
-            return None if s is None else s.fit(*series)
-        except InputError as error:
-            return str(error)
-
     def work(
         self, action: str, values: Values, progress: Progress, stop: Stop
     ) -> Sweep | BreakEven | Overlap:
@@ -637,14 +626,18 @@ class TransferExplorer(Instrument):
     def _draw_sweep(self, values: Values) -> Drawing:
         sweeps, link, name = self._sweeps(), self.link, values["recorded"]
         links = [link] if values["link_shown"] else []
-        found = self._fit_or_why_not()
-        fit = found if isinstance(found, AlphaBeta) else None
+        where, *series = values["series"].split(" ")
+        fit, no_fit = None, ""
+        try:
+            fit = sweeps[where][0].fit(*series) if where in sweeps else None
+        except InputError as error:  # a sweep that was stopped early has too few sizes
+            no_fit = str(error)
         nbytes = float(values["predict_mebibytes"]) * _MIB
         missing = name != _NONE and "recorded" not in sweeps
         words = [
             *([] if self.results.get("sweep") else ["Press Sweep to measure on this machine."]),
             *([f"Transfers of {name}: not recorded yet."] if missing else []),
-            *([f"No fit: {found}"] if isinstance(found, str) else []),
+            *([f"No fit: {no_fit}"] if no_fit else []),
             *(_fit_words(fit, nbytes) if fit else []),
             *(
                 f"The modelled link {each.name} takes {format_seconds(each.seconds(nbytes))} for "
