@@ -32,12 +32,9 @@ from gpulab.figures._style import (
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from gpulab.devices import Machine
     from gpulab.memory import MemoryTrace, Prediction, Snapshot, Timeline
-    from gpulab.parallel.model_states import RankStates
-    from gpulab.parallel.rank_results import RankMemory
+    from gpulab.parallel import RankMemory, RankStates
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
@@ -300,7 +297,11 @@ def rank_memory(
         Of the GPU.
     """
     names = apart(
-        [f"{one.strategy} (states only)" if _is_states(one) else one.strategy for one in results]
+        [
+            # asked by name, so that drawing imports no parallelism
+            one.strategy if hasattr(one, "peak_by_category") else f"{one.strategy} (states only)"
+            for one in results
+        ]
     )
     bars = [_parts_of(one) for one in results]
     largest, limit = max([1.0, *(sum(bar.values()) for bar in bars), capacity_bytes or 0.0]), {}
@@ -322,11 +323,9 @@ def rank_memory(
     )
 
 
-def _parts_of(
-    one: Prediction | RankMemory | RankStates, device_kind: str = "cuda"
-) -> dict[str, int]:
-    """Return the parts of a bar in bytes, in the order drawn."""
-    if not _is_states(one):
+def _parts_of(one: Any, device_kind: str = "cuda") -> dict[str, int]:
+    """Return the parts of a bar in bytes, in the order drawn; of ``RankStates`` only those."""
+    if hasattr(one, "peak_by_category"):
         margin = one.needed_bytes(device_kind) - one.peak_bytes - one.scratch_bytes
         return {**one.peak_by_category, "inside operators": one.scratch_bytes, "margin": margin}
     return {
@@ -334,13 +333,6 @@ def _parts_of(
         "optimizer": one.optimizer_bytes,
         "gradients": one.gradients_bytes,
     }
-
-
-def _is_states(one: Prediction | RankMemory | RankStates) -> TypeIs[RankStates]:
-    """Return whether a result has states only; asked by name, so that drawing imports no
-    parallelism.
-    """
-    return not hasattr(one, "peak_by_category")
 
 
 def machine(m: Machine) -> LabFigure:

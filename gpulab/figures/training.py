@@ -29,8 +29,7 @@ from gpulab.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from gpulab.compression import WeighedModel, Weighing
-    from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
-    from gpulab.training.run_results import Gain, LadderResult
+    from gpulab.training import Gain, LadderResult, PipelineResult, Profile, ProfileSpan, StepSpan
 
 _LANE = 34  # pixels of a lane
 _LETTER = 0.0085  # of the picture's width: a letter of a bar's name
