@@ -40,7 +40,7 @@ LIMIT_BYTES = 4 * 2**30
 BILLION = """
 import json, pathlib, time
 import torch, numpy, torch._subclasses.fake_tensor
-import gpulab.memory, gpulab.networks, gpulab.memory.predictions, gpulab.memory.tracker
+import gpulab.memory, gpulab.networks, gpulab.memory.predictions, gpulab.memory.step_memory
 import torch.nn.functional as F
 def resident(field):
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():

@@ -40,7 +40,9 @@ def register(shell: Any) -> None:
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
     # where a class shares a GPU, keep to the share of this kernel
-    if os.environ.get("GPULAB_GPU_MEMORY") and (sentence := gpulab.memory.shares.apply_share()):
+    if os.environ.get("GPULAB_GPU_MEMORY") and (
+        sentence := gpulab.memory.held_memory.apply_share()
+    ):
         print(sentence)
 
 

@@ -1,17 +1,18 @@
 """What holds a device's memory, what a training step needs, and how to free memory."""
 
-from gpulab.memory._snapshot import (
+from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
+from gpulab.memory.held_memory import (
     CellMemory,
     HeldTensor,
+    Limit,
     Released,
     Snapshot,
+    limit,
     release,
     snapshot,
     watch,
 )
-from gpulab.memory._traffic import OperatorTraffic, Traffic, traffic
 from gpulab.memory.predictions import largest_batch, predict, trace
-from gpulab.memory.shares import Limit, limit
 from gpulab.memory.step_memory import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
 
 __all__ = [

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from gpulab import devices
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.memory.tracker import storages_of, tensors_in
+from gpulab.memory.step_memory import storages_of, tensors_in
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 

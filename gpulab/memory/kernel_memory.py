@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gpulab.errors import InputError
-from gpulab.memory.tracker import tensors_in
+from gpulab.memory.step_memory import tensors_in
 
 aten = torch.ops.aten
 

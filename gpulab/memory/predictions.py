@@ -31,10 +31,11 @@ from gpulab.memory.step_memory import (
     CATEGORIES,
     MemoryTrace,
     Prediction,
+    Stopped,
+    StorageTracker,
     free_bytes_of,
     largest_that_fits,
 )
-from gpulab.memory.tracker import Stopped, StorageTracker
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.units import plural
 

@@ -1,17 +1,31 @@
-"""The results of a trace and of a prediction: what holds the memory, and when.
+"""A training step's memory: every tensor storage is followed from birth to death while operators
+run, real or fake, and what a traced or predicted step amounts to is kept for tables and figures.
 
-No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read
-them.
+A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the
+backward pass makes. Views share one storage and count once; a storage dies when its last owner does
+(PyTorch keeps one Python object per storage alive as long as the storage, so a weak reference to it
+shows this). What an operator allocates inside and frees before it returns is not seen here:
+``kernel_memory`` estimates that apart.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab import _validate, devices
 from gpulab.devices import memory_sizes
@@ -303,3 +317,359 @@ class Prediction(_Peak, Result):
             *note_rows(self.notes, 2),
         ]
         return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
+
+
+# -- following the storages ------------------------------------------------------------------------
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_ALIVE = sys.maxsize
+# What a sparse tensor consists of.
+_SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop)
+    """Ends a step from inside an operator when a stop was requested."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One storage: ``born`` and ``died`` are event numbers, alive from ``born`` up to but not
+    ``died``.
+    """
+
+    nbytes: int
+    born: int
+    died: int
+    phase: str
+    recomputed: bool
+    category: str | None
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Record the storages of one device type while operators run.
+
+    Parameters
+    ----------
+    device_type : str
+        Storages elsewhere (an optimizer's step counters on the host) are not counted.
+    replace : callable, optional
+        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator: how a prediction
+        corrects fake kernels.
+    scratch : callable, optional
+        ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
+    stop : callable, optional
+        Polled before each operator; ``Stopped`` is raised when it returns True.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        *,
+        replace: Callable[[Any, Any, Any, bool], Any] | None = None,
+        scratch: Callable[[Any, Any, Any], int] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device_type, self.stop = device_type, stop
+        self.replace, self.scratch = replace, scratch
+        self.records: list[Record] = []
+        self.operators: list[str] = []
+        self.phases: list[str] = []
+        self.steps: list[int] = []
+        self.live_bytes = 0
+        self.live: list[int] = []
+        self.with_scratch = 0
+        self.in_optimizer = self.is_stopped = False
+        self._by_key: dict[int, tuple[int, Any]] = {}
+        self._parameters: dict[int, Any] = {}
+        self._fakes: Any = WeakIdKeyDictionary()
+        # storages in small: their bytes -> those that they stand for
+        self.scales: dict[int, Callable[[int], int]] = {}
+
+    # -- what runs for each operator --------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and note which storages it made or resized."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, not work
+            return func(*args, **kwargs)
+        if self.stop is not None and self.stop():
+            self.is_stopped = True
+            raise Stopped
+        tensors = tensors_in((args, kwargs))
+        keys = [each.untyped_storage()._cdata for each in tensors] if self.scales else []
+        scale = next((self.scales[key] for key in keys if key in self.scales), None)
+        for tensor in tensors:
+            self._arrived(tensor if scale else self._stand_in(tensor, func))
+        with one_thread() if scale else contextlib.nullcontext():
+            result = (
+                func(*args, **kwargs)
+                if self.replace is None
+                else self.replace(func, args, kwargs, self.in_optimizer)
+            )
+        before = self.live_bytes
+        outputs = tensors_in(result)
+        for tensor in outputs:
+            if scale:
+                self.scales[tensor.untyped_storage()._cdata] = scale
+            self._made(tensor, str(func))
+        if self.live_bytes != before or not self.live or self.live[-1] != self.live_bytes:
+            self._event(str(func))
+        if self.scratch is not None:
+            inside = self.scratch(func, args, outputs)
+            self.with_scratch = max(self.with_scratch, self.live_bytes + inside)
+        return result
+
+    def phase(self) -> str:
+        """Return what is running: the autograd engine, an optimizer, or anything else
+        ("forward").
+        """
+        if self.in_optimizer:
+            return OPTIMIZER
+        return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
+
+    def _event(self, operator: str) -> None:
+        phase = self.phase()
+        if self.phases and self.phases[-1] == BACKWARD != phase:
+            self.mark_gradients()
+        self.operators.append(operator)
+        self.phases.append(phase)
+        self.live.append(self.live_bytes)
+
+    # -- storages ---------------------------------------------------------------------------------
+
+    def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
+        return storages_of(tensor, self.device_type)
+
+    def _stand_in(self, tensor: Any, func: Any) -> Any:
+        """Return what a fake operator sees in place of a real tensor, such as one that the loss
+        holds: its views are of that memory.
+        """
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        if (
+            mode is None
+            or isinstance(tensor, (FakeTensor, torch.nn.Parameter))
+            or func in mode.lift_fns
+        ):
+            return tensor
+        return self._fakes.setdefault(tensor, mode.from_tensor(tensor))
+
+    def _arrived(self, tensor: Any) -> None:
+        """Count a tensor that was there before: a parameter of a traced function, or an input."""
+        if isinstance(tensor, torch.nn.Parameter):
+            if id(tensor) not in self._parameters:
+                self.watch_parameter(tensor, "")
+        else:
+            self.watch(tensor, None if self.in_optimizer else "inputs")
+
+    def _made(self, tensor: Any, operator: str) -> None:
+        for part, storage in self._storages(tensor):
+            known = self._by_key.get(storage._cdata)
+            if known is None:
+                self._count(part, storage, operator, None, "")
+            elif (
+                storage._cdata not in self.scales
+                and self.records[known[0]].nbytes != storage.nbytes()
+            ):
+                self._resized(known[0], storage)
+
+    def _count(
+        self, tensor: Any, storage: Any, operator: str, category: str | None, name: str
+    ) -> None:
+        key, phase = storage._cdata, self.phase()
+        record = Record(
+            nbytes=self.scales.get(key, int)(storage.nbytes()),
+            born=len(self.operators),
+            died=_ALIVE,
+            phase=phase,
+            recomputed=phase == BACKWARD and torch.is_grad_enabled(),
+            category=category,
+            name=name,
+            operator=operator,
+            shape=shape_of(tensor),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+        )
+        self._by_key[key] = (len(self.records), weakref.ref(storage, lambda _: self._died(key)))
+        self.records.append(record)
+        self.live_bytes += record.nbytes
+
+    def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
+        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is
+        that memory in small.
+        """
+        storage = new.untyped_storage()
+        key = storage._cdata
+        self._by_key[key] = (self._by_key[old.untyped_storage()._cdata][0], None)
+        if scale is not None:
+            self.scales[key] = scale
+        for known in (self._by_key, self.scales):
+            weakref.finalize(storage, known.pop, key, old.untyped_storage())
+        return new
+
+    def _died(self, key: int) -> None:
+        index, _ = self._by_key.pop(key)
+        self.scales.pop(key, None)
+        record = self.records[index]
+        record.died = len(self.operators)
+        self.live_bytes -= record.nbytes
+
+    def _resized(self, index: int, storage: Any) -> None:
+        old = self.records[index]
+        old.died = len(self.operators)
+        new = replace(old, nbytes=storage.nbytes(), born=old.died, died=_ALIVE)
+        self.live_bytes += new.nbytes - old.nbytes
+        self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
+        self.records.append(new)
+
+    # -- what the caller knows --------------------------------------------------------------------
+
+    def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
+        """Count a tensor from the start, under a category where it is known."""
+        for part, storage in self._storages(tensor):
+            if storage._cdata not in self._by_key:
+                self._count(part, storage, "", category, name)
+
+    def watch_parameter(self, parameter: Any, name: str) -> None:
+        """Count a parameter, and take what appears in its ``grad`` for a gradient."""
+        self._parameters[id(parameter)] = parameter
+        self.watch(parameter, "parameters", name)
+
+    def watch_modules(self, modules: Iterable[Any]) -> None:
+        """Count the parameters and buffers of modules from the start."""
+        for module in modules:
+            for name, parameter in module.named_parameters():
+                self.watch_parameter(parameter, name)
+            for name, buffer in module.named_buffers():
+                self.watch(buffer, "parameters", name)
+
+    def watch_inputs(self, values: Any) -> None:
+        """Count the tensors of a batch from the start."""
+        for tensor in tensors_in(values):
+            self.watch(tensor, "inputs", "input")
+
+    def mark_gradients(self) -> None:
+        """Categorize what the parameters' ``grad`` holds now as gradients."""
+        for parameter in self._parameters.values():
+            if parameter.grad is not None:
+                for _, storage in self._storages(parameter.grad):
+                    known = self._by_key.get(storage._cdata)
+                    if known is not None and self.records[known[0]].category in (None, "inputs"):
+                        self.records[known[0]].category = "gradients"
+
+    def begin_step(self) -> None:
+        """Mark the beginning of a training step."""
+        self.steps.append(len(self.operators))
+
+    def close(self) -> None:
+        """Stop listening: later deaths change nothing, and no parameter is kept alive."""
+        self.mark_gradients()
+        self._by_key.clear()
+        self._parameters.clear()
+
+    # -- what it amounts to -----------------------------------------------------------------------
+
+    def classify(self) -> None:
+        """Give each storage that has no category one, by when it was made and whether it outlived
+        its phase.
+        """
+        ends: list[int] = []  # of each event's phase: the first later event of another one
+        for _, events in itertools.groupby(self.phases):
+            length = len(list(events))
+            ends += [len(ends) + length] * length
+        for record in self.records:
+            if record.category is None:
+                end = ends[record.born] if record.born < len(ends) else len(ends)
+                is_kept = record.recomputed if record.phase == BACKWARD else record.died > end
+                kept = "optimizer" if record.phase == OPTIMIZER else "activations"
+                record.category = kept if is_kept else "temporary"
+
+    def timeline(self, categories: Sequence[str] = CATEGORIES) -> Timeline:
+        """Return the live bytes by category after each event."""
+        n = len(self.operators)
+        changes = {category: np.zeros(n + 1) for category in categories}
+        for record in self.records:
+            if record.born < n:
+                changes[record.category or "temporary"][record.born] += record.nbytes
+                changes[record.category or "temporary"][min(record.died, n)] -= record.nbytes
+        curves = {category: np.cumsum(change)[:n] for category, change in changes.items()}
+        return Timeline(tuple(self.operators), tuple(self.phases), tuple(self.steps), curves)
+
+    def peak(self, start: int = 0, end: int | None = None) -> tuple[int, int]:
+        """Return (event, live bytes) of the first highest point between two events."""
+        live = self.live[start:end]
+        if not live:
+            return 0, self.live_bytes
+        highest = max(live)
+        return start + live.index(highest), highest
+
+    def alive_at(self, event: int) -> list[LiveTensor]:
+        """Return the storages alive after an event, largest first."""
+        alive = [
+            record
+            for record in self.records
+            if record.born <= event < record.died and record.nbytes
+        ]
+        alive.sort(key=lambda record: -record.nbytes)
+        return [
+            LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator)
+            for r in alive
+        ]
+
+
+def living(kinds: Iterable[type]) -> list[Any]:
+    """Return all objects of exactly these types that Python's collector knows; it knows a million
+    others, so no line runs for each.
+    """
+    wanted, objects = set(map(id, kinds)), gc.get_objects()
+    return [
+        item
+        for item, kind in zip(objects, map(id, map(type, objects)), strict=True)
+        if kind in wanted
+    ]
+
+
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
+    return (
+        (int(array.numel()),)
+        if getattr(array, "is_nested", False)
+        else tuple(int(n) for n in array.shape)
+    )
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nest of lists, tuples and mappings."""
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run a real operator on a few elements, for which a second thread would only be waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with unset_fake_temporarily():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def storages_of(tensor: Any, device_type: str) -> list[tuple[Any, Any]]:
+    """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several
+    of a sparse one.
+    """
+    if tensor.device.type != device_type:
+        return []
+    dense = [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
+    parts = [tensor] if tensor.layout is torch.strided else dense
+    return [(part, part.untyped_storage()) for part in parts]

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from gpulab import _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
-from gpulab.memory.tracker import Stopped
+from gpulab.memory.step_memory import Stopped
 from gpulab.timing.work_arrays import held_by
 
 # One at a time: two threads that lend tensors to the same model would put back each other's.

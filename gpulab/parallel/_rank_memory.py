@@ -46,8 +46,12 @@ from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.memory import kernel_memory, training_step
 from gpulab.memory.predictions import FAKE_ERRORS, model_made_by
-from gpulab.memory.step_memory import free_bytes_of, largest_that_fits
-from gpulab.memory.tracker import Stopped, StorageTracker
+from gpulab.memory.step_memory import (
+    Stopped,
+    StorageTracker,
+    free_bytes_of,
+    largest_that_fits,
+)
 from gpulab.memory.training_step import undisturbed
 from gpulab.parallel import _strategies
 from gpulab.parallel._strategies import STRATEGIES, Setting, refuse_unsplit

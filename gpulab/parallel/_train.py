@@ -31,7 +31,7 @@ import torch.distributed as dist
 from gpulab import _validate, devices, models, training
 from gpulab.errors import InputError, StoppedError, kind_of
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.tracker import StorageTracker
+from gpulab.memory.step_memory import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
 from gpulab.parallel._cluster import Ranks, require_cluster
 from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline

@@ -17,7 +17,7 @@ import torch
 from gpulab import _interrupts, _validate, devices
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.tracker import StorageTracker, tensors_in
+from gpulab.memory.step_memory import StorageTracker, tensors_in
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
 from gpulab.training import backend_switches
