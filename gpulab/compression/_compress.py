@@ -116,14 +116,15 @@ def prune(
     """
     copied = compressed_layers.duplicate("prune", model)
     amount = compressed_layers.share("prune", "amount", amount)
-    if _validate.flag("prune", "structured", structured):
+    structured = _validate.flag("prune", "structured", structured)
+    found = compressed_layers.chosen("prune", copied, skip)
+    if structured:
         if pattern is not None:
             raise InputError(
                 f"prune: pattern={pattern!r} with structured=True; expected one of the two. Leave "
                 "pattern out."
             )
-        return _remove_channels(copied, compressed_layers.chosen("prune", copied, skip), amount)
-    found = compressed_layers.chosen("prune", copied, skip)
+        return _remove_channels(copied, found, amount)
     if pattern is not None:
         _validate.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
@@ -233,7 +234,11 @@ def _chains(model: Any) -> list[_Chain]:
     InputError
         If ``torch.fx`` cannot follow the model's code.
     """
-    nodes = [node for node in _traced(model) if node.op == "call_module"]
+    takes_targets = "targets" in inspect.signature(model.forward).parameters
+    expected = "code without branches on its values. Prune single weights (structured=False)."
+    with devices.guard("prune: following the model with torch.fx", expected):
+        graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
+    nodes = [node for node in graph.nodes if node.op == "call_module"]
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     uses = Counter(node.target for node in nodes)
     # those that run once and share their weight with no other
@@ -249,14 +254,6 @@ def _chains(model: Any) -> list[_Chain]:
         and getattr(modules[node.target], "groups", 1) == 1
     )
     return [chain for chain in found if chain is not None]
-
-
-def _traced(model: Any) -> list[Any]:
-    takes_targets = "targets" in inspect.signature(model.forward).parameters
-    expected = "code without branches on its values. Prune single weights (structured=False)."
-    with devices.guard("prune: following the model with torch.fx", expected):
-        graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
-    return list(graph.nodes)
 
 
 def _chain(start: Any, modules: Mapping[str, Any]) -> _Chain | None:
@@ -695,28 +692,26 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
     copied = compressed_layers.duplicate("share_weights", model)
     clusters = _validate.whole("share_weights", "clusters", clusters, 2, 256)
     for layer in compressed_layers.chosen("share_weights", copied, skip).values():
-        _share(layer, clusters)
+        weight = layer.weight.detach()
+        kept = torch.ones_like(weight, dtype=torch.bool)
+        if parametrize.is_parametrized(layer, "weight"):
+            if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
+                raise InputError(
+                    "share_weights: the model's weights are shared already; expected plain or "
+                    "masked ones. Begin with the plain model."
+                )
+            kept = layer.parametrizations.weight[0].mask != 0
+            compressed_layers.plain(layer)
+        # On the CPU: not every accelerator has the float64 in which the means are taken.
+        codebook, nearest = (
+            each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters)
+        )
+        indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
+        indices[kept] = nearest
+        layer.weight = torch.nn.Parameter(codebook)
+        # unsafe: the parametrized weight has another shape than the codebook that it comes from
+        parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
     return copied
-
-
-def _share(layer: Any, clusters: int) -> None:
-    weight = layer.weight.detach()
-    kept = torch.ones_like(weight, dtype=torch.bool)
-    if parametrize.is_parametrized(layer, "weight"):
-        if any(not isinstance(each, Mask) for each in layer.parametrizations.weight):
-            raise InputError(
-                "share_weights: the model's weights are shared already; expected plain or masked "
-                "ones. Begin with the plain model."
-            )
-        kept = layer.parametrizations.weight[0].mask != 0
-        compressed_layers.plain(layer)
-    # On the CPU: not every accelerator has the float64 in which the means are taken.
-    codebook, nearest = (each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters))
-    indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
-    indices[kept] = nearest
-    layer.weight = torch.nn.Parameter(codebook)
-    # unsafe: the parametrized weight has another shape than the codebook that it is computed from
-    parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
 
 
 def k_means(values: Any, clusters: int) -> tuple[Any, Any]:

@@ -131,7 +131,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.begun: list[int] = []  # FLOP seen before each layer that is at work
         for name, each in model.named_modules():
             if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, Shipped)):
-                each.register_forward_pre_hook(self._enter)
+                each.register_forward_pre_hook(
+                    lambda *_: self.begun.append(self.products.get_total_flops())
+                )
                 each.register_forward_hook(self._leave(name), always_call=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -140,9 +142,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace not in known and func.overloadpacket not in flop_registry:
             self.unknown[func._schema.name] = None
         return func(*args, **(kwargs or {}))
-
-    def _enter(self, *_: Any) -> None:
-        self.begun.append(self.products.get_total_flops())
 
     def _leave(self, name: str) -> Any:
         def leave(layer: Any, _: Any, output: Any) -> None:
@@ -239,6 +238,7 @@ _MORE = 1.3
 _MEMORY = 0.3
 
 
+@_validate.arguments(progress=_validate.hook)
 def weigh(
     models: Models,
     on: Any = None,
@@ -247,7 +247,7 @@ def weigh(
     device: Any = None,
     batch_size: int = 64,
     deadline: float = 0.5,
-    progress: Progress | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Weighing:
@@ -298,11 +298,10 @@ def weigh(
     own = "cpu" if held is None else str(held.device)
     where = devices.find(own if device is None else device)
     batch = _inputs(job, inputs, batch_size).to(str(where))
-    report = progress or (lambda fraction, text: None)
     finished = {
         label: [finish(each).to(str(where)) for each in several] for label, several in named.items()
     }
-    report(0.02, "counting and testing")
+    progress(0.02, "counting and testing")
     flops = {label: float(count(several[0], batch).flops) for label, several in finished.items()}
     accuracies = {
         label: tuple(training.evaluate(each, job) for each in several) if job is not None else ()
@@ -312,8 +311,8 @@ def weigh(
     race = functools.partial(
         timing.compare, runs, devices=[str(where)], deadline=deadline, stop=stop, clock=clock
     )
-    many = race(batch, progress=part(report, 0.1, 0.6))
-    one = race(batch[:1], progress=part(report, 0.6, 1.0))
+    many = race(batch, progress=part(progress, 0.1, 0.6))
+    one = race(batch[:1], progress=part(progress, 0.6, 1.0))
 
     # measured once a process, and only where it decides; another clock's seconds have none
     def roof(nbytes: int) -> float | None:
@@ -766,6 +765,7 @@ class Recipe:
         return f"<recipe: {self.label}>"
 
 
+@_validate.arguments(progress=_validate.hook, stop=_validate.hook)
 def diet(
     task: Any,
     recipes: Iterable[Recipe],
@@ -774,8 +774,8 @@ def diet(
     device: Any = None,
     batch_size: int = 64,
     deadline: float = 0.5,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
 ) -> Weighing:
     """Apply recipes to a task's network and compare the results with the network as trained.
 
@@ -816,10 +816,6 @@ def diet(
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
     # one that is there twice is no second seed
     wanted = list({each.label: each for each in wanted}.values())
-    report, asked = (
-        _validate.callback("diet", "progress", progress) or (lambda fraction, text: None),
-        _validate.callback("diet", "stop", stop) or (lambda: False),
-    )
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
     for number, (recipe, seed) in enumerate(
@@ -831,9 +827,9 @@ def diet(
                 job,
                 seed,
                 device=device,
-                stop=asked,
+                stop=stop,
                 progress=part(
-                    report,
+                    progress,
                     0.7 * number / steps,
                     0.7 * (number + 1) / steps,
                     f"{recipe.label}, seed {seed}",
@@ -846,19 +842,20 @@ def diet(
         device=device,
         batch_size=batch_size,
         deadline=deadline,
-        progress=part(report, 0.7, 1.0, ""),
-        stop=asked,
+        progress=part(progress, 0.7, 1.0, ""),
+        stop=stop,
     )
 
 
+@_validate.arguments(progress=_validate.hook, stop=_validate.hook)
 def cook(
     recipe: Recipe,
     task: Any,
     seed: int = 0,
     *,
     device: Any = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    progress: Progress | Any = _validate.LEFT_OUT,
+    stop: Stop | Any = _validate.LEFT_OUT,
 ) -> Any:
     """Train a task's network and apply the recipe.
 
@@ -884,7 +881,6 @@ def cook(
         If ``stop`` returned True before the end.
     """
     job, seed, where = training.task(task), SEED("cook", "seed", seed), devices.find(device)
-    report, asked = progress or (lambda fraction, text: None), stop or (lambda: False)
 
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
@@ -894,14 +890,14 @@ def cook(
                 model,
                 seed,
                 where,
-                asked,
-                lambda fraction, _: report(fraction, f"fine-tuning {what}"),
+                stop,
+                lambda fraction, _: progress(fraction, f"fine-tuning {what}"),
                 epochs=epochs,
             )
         return model
 
     with backend_switches.threads(1, where):
-        model = _trained(job, recipe.network, seed, where, report, asked)
+        model = _trained(job, recipe.network, seed, where, progress, stop)
         if recipe.channels:
             model = tune(prune(model, recipe.channels, structured=True), "what channels are left")
         if recipe.zeros:

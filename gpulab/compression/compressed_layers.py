@@ -285,9 +285,8 @@ def activation_bits() -> int:
     That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not
     look for, and FBGEMM does not use.
     """
-    if platform.machine().lower() not in _X86:
-        return 8
-    return 8 if torch.cpu._is_vnni_supported() else 7
+    is_x86 = platform.machine().lower() in _X86
+    return 7 if is_x86 and not torch.cpu._is_vnni_supported() else 8
 
 
 def refusal(device: Any, convolution: bool = False) -> str:
