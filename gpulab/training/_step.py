@@ -281,14 +281,32 @@ class Step:
         self.autocast_dtype = getattr(torch, autocast) if autocast else None
         self.dtype = getattr(torch, half) if half else None
         self.memory_format = torch.channels_last if self.options.channels_last else None
-        self._move()
+        is_other = any(
+            p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()
+        )
+        # a model that an earlier run left in 16 bits
+        dtype = self.dtype or (torch.float32 if is_other else None)
+        with devices.guard(f"fit: moving the model of {job.name} to {device}"):
+            model.to(str(device), dtype)
+            if self.memory_format is not None:
+                model.to(memory_format=self.memory_format)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError(
                 "fit: the model has no parameter that requires a gradient; expected at least one. "
                 "Unfreeze a layer."
             )
-        self.optimizer = _made(make_optimizer, self.parameters)
+        with devices.guard(
+            "fit: making the optimizer",
+            "it to take the parameters. Pass optimizer='adam', or a function from parameters to an "
+            "optimizer.",
+        ):
+            self.optimizer = make_optimizer(self.parameters)
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InputError(
+                f"fit: the optimizer's function returned {shown(self.optimizer)}; expected an "
+                "optimizer of PyTorch. Return for example torch.optim.Adam(parameters, lr=1e-3)."
+            )
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
         self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None
@@ -296,17 +314,6 @@ class Step:
         # session, would get code for any size.
         self.compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
         self._compiled_sizes: set[int] = set()
-
-    def _move(self) -> None:
-        is_other = any(
-            p.is_floating_point() and p.dtype != torch.float32 for p in self.model.parameters()
-        )
-        # a model that an earlier run left in 16 bits
-        dtype = self.dtype or (torch.float32 if is_other else None)
-        with devices.guard(f"fit: moving the model of {self.job.name} to {self.device}"):
-            self.model.to(str(self.device), dtype)
-            if self.memory_format is not None:
-                self.model.to(memory_format=self.memory_format)
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
@@ -406,22 +413,6 @@ class Step:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-
-
-def _made(make: Callable[[Any], Any], parameters: list[Any]) -> Any:
-    """Return the optimizer that a function makes of the parameters."""
-    with devices.guard(
-        "fit: making the optimizer",
-        "it to take the parameters. Pass optimizer='adam', or a function from parameters to an "
-        "optimizer.",
-    ):
-        optimizer = make(parameters)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(
-            f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer of "
-            "PyTorch. Return for example torch.optim.Adam(parameters, lr=1e-3)."
-        )
-    return optimizer
 
 
 class Scaler(torch.amp.GradScaler):
@@ -586,15 +577,9 @@ class GraphedStep:
             )
             if first is not error:
                 _invalid_graphs.append(graph)
-                self._record_anything()
-
-    def _record_anything(self) -> None:
-        """Record a graph that nobody replays: an invalid recording keeps CUDA's generator, in some
-        versions of PyTorch, until one is whole.
-
-        Dropout and every other graph's replay would raise from then on ("Offset increment outside
-        graph capture").
-        """
-        # what this does not repair is reported by the next step that needs it
-        with contextlib.suppress(RuntimeError), self._recording(torch.cuda.CUDAGraph()):
-            self._inputs[0].zero_()
+                # Record a graph that nobody replays: an invalid recording keeps CUDA's generator,
+                # in some versions of PyTorch, until one is whole; dropout and every other graph's
+                # replay would raise from then on ("Offset increment outside graph capture"). What
+                # this does not repair is reported by the next step that needs it.
+                with contextlib.suppress(RuntimeError), self._recording(torch.cuda.CUDAGraph()):
+                    self._inputs[0].zero_()

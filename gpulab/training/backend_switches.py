@@ -60,8 +60,12 @@ class Generators:
 
     def __init__(self, seed: int, device: Device) -> None:
         self._generators: list[Any] = [torch.default_generator]
-        if not device.is_cpu:
-            self._generators.append(_generator_of(device))
+        if device.torch_type == "mps":  # Metal has one device
+            self._generators.append(torch.mps._get_default_mps_generator())
+        elif not device.is_cpu:
+            accelerator = getattr(torch, device.torch_type)
+            accelerator.init()  # before it there are no generators
+            self._generators.append(accelerator.default_generators[device.index])
         self._states = [
             torch.Generator(generator.device).manual_seed(seed).get_state()
             for generator in self._generators
@@ -90,15 +94,6 @@ def modes_kept(model: Any) -> Iterator[None]:
         for module in model.modules():
             after.callback(setattr, module, "training", module.training)
         yield
-
-
-def _generator_of(device: Device) -> Any:
-    """Return an accelerator's own generator; Metal has one device."""
-    if device.torch_type == "mps":
-        return torch.mps._get_default_mps_generator()
-    module = getattr(torch, device.torch_type)
-    module.init()  # before it there are no generators
-    return module.default_generators[device.index]
 
 
 def current(device: Device) -> contextlib.AbstractContextManager[Any]:

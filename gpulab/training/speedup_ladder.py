@@ -347,7 +347,14 @@ def ladder(
     (['larger batch'], 'no interval')
     """
     job, where = find_task(task), devices.find(device)
-    wanted = _wanted(chosen)
+    given = techniques() if chosen is None else _validate.items("ladder", "chosen", chosen)
+    wanted = [one if isinstance(one, Technique) else techniques(one)[0] for one in given]
+    names = [technique.name for technique in wanted]
+    if not wanted or len(set(names)) < len(names):
+        raise InputError(
+            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. "
+            "Pass such as ['batch', 'fused']."
+        )
     if start is not None and not isinstance(start, Mapping):
         raise InputError(
             f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example "
@@ -362,18 +369,6 @@ def ladder(
     finally:
         for run in climb.runs.values():
             run.close()
-
-
-def _wanted(chosen: Any) -> list[Technique]:
-    given = techniques() if chosen is None else _validate.items("ladder", "chosen", chosen)
-    found = [one if isinstance(one, Technique) else techniques(one)[0] for one in given]
-    names = [technique.name for technique in found]
-    if not found or len(set(names)) < len(names):
-        raise InputError(
-            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. "
-            "Pass such as ['batch', 'fused']."
-        )
-    return found
 
 
 class _Climb:
