@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from gpulab._backends._base import Backend as Backend
-from gpulab._backends._base import NumpyBackend
+from gpulab._backends._base import CupyBackend, NumpyBackend, TorchBackend
 from gpulab._backends._immutable import JaxBackend, TensorFlowBackend
-from gpulab._backends._torch import CupyBackend, TorchBackend
 from gpulab.errors import (
     CopyRequiredError,
     GpulabError,

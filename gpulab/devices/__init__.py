@@ -4,7 +4,6 @@ Everything is discovered on call, never at import: a GPU that appears or vanishe
 is seen.
 """
 
-from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices._device import (
     Device,
     available,
@@ -29,6 +28,7 @@ from gpulab.devices.diagnosis import (
     machine,
 )
 from gpulab.devices.host_facts import Cache, Processor
+from gpulab.devices.measured_rates import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices.nvml import Accelerator, Driver
 from gpulab.devices.specs import (
     DeviceSpec,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, _validate, devices, timing
-from gpulab.devices import Device, diagnosis, host_facts, stream_rates, translate
+from gpulab.devices import Device, diagnosis, host_facts, measured_rates, translate
 from gpulab.errors import (
     InputError,
     MissingLibraryError,
@@ -716,7 +716,7 @@ def parallel(
 # multiprocessors do.
 
 
-OPERATIONS = stream_rates.OPERATIONS
+OPERATIONS = measured_rates.OPERATIONS
 _WHO = {"numpy": "NumPy on one core", "cupy": "a CUDA kernel on the whole device"}
 
 
@@ -798,7 +798,9 @@ def _timed_stream(
     """Measure one call of a stream; its ``nbytes`` is what a call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
         work, moved = (
-            stream_rates.thread_work(operation, nbytes) if device.is_cpu else reader(device, nbytes)
+            measured_rates.thread_work(operation, nbytes)
+            if device.is_cpu
+            else reader(device, nbytes)
         )
         work()
         m = timing.measure(

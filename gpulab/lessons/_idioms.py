@@ -26,7 +26,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.lessons import content
 from gpulab.lessons._material import Listing
 from gpulab.results import Result
-from gpulab.timing.agreement import flat, relative_difference, tolerance_for
+from gpulab.timing.comparing import flat, relative_difference, tolerance_for
 from gpulab.units import plural
 
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"

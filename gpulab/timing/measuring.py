@@ -3,17 +3,26 @@
 ``measure`` has one function, ``compare`` has several that take turns; both go through ``in_turns``,
 which reads from the turn on the device to the notes. ``sampling`` takes the samples, ``statistics``
 computes the interval, ``notes`` says what is wrong with a figure.
+
+Measurements of one device take turns, across all processes of the machine: an advisory lock on a
+small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
+when a process dies. It never deadlocks: waiting has a time limit, after which the measurement goes
+on with a note. The lock works between gpulab's measurements only, in threads and processes alike;
+other programs are found by machine readings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import math
+import os
+import pathlib
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +30,7 @@ import numpy as np
 
 from gpulab import _backends, _validate
 from gpulab import devices as _devices
+from gpulab._files import open_regular, try_lock
 from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
 from gpulab.devices.nvml import ENERGY_STEP_SECONDS
@@ -33,7 +43,7 @@ from gpulab.errors import (
     message_of,
 )
 from gpulab.evidence import Evidence, Note
-from gpulab.timing import notes, turns, work_arrays
+from gpulab.timing import notes, work_arrays
 from gpulab.timing.measurement import Measurement
 from gpulab.timing.sampling import (
     Limits,
@@ -64,6 +74,11 @@ _ENERGY_MOST_SECONDS = 1.0
 _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
 _OTHER_SWITCHES = {"cupy", "jax", "tensorflow"}  # libraries that do not look at PyTorch's
 
+# Long enough for the measurements of a few neighbors (two seconds each), short enough for a
+# learner who waits.
+_TIMEOUT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.01
+_FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
 
 _AMOUNT = functools.partial(_validate.within, advice="Leave it out if it is not known.")
 # The rules for what ``measure`` and ``compare`` both take; the narrowest width is never reached
@@ -246,15 +261,15 @@ def in_turns(
     if scripted is not None:
         read = lambda *_: scripted()  # noqa: E731
     together = limits._replace(deadline=count * limits.deadline, patience=count * limits.patience)
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         stack.enter_context(calm_collector())
         if is_live:
-            turns.take(jobs, stack, turn_notes, limits)
+            take_turns(jobs, stack, turn_notes, limits)
         copies = [job.attempt(job.with_copies) for job in jobs if transfer]
         limits.say(0.0, f"first call of {jobs[0].label}")
         first_calls()
         if is_live:  # first results may have shown other devices
-            turns.take(jobs, stack, turn_notes, limits)
+            take_turns(jobs, stack, turn_notes, limits)
         before, made = [read(job.device, None) for job in jobs], jobs[0].calls
         loops = [job.attempt(job.loops, limits, cold) for job in jobs]
         runs = [functools.partial(job.run, run) for job, (run, _) in zip(jobs, loops, strict=True)]
@@ -563,7 +578,7 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def calm_collector() -> Iterator[None]:
     """Keep the garbage collector from walking all that was imported before: its long pauses are not
     the work's.
@@ -579,3 +594,131 @@ def calm_collector() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+# The lock file of each turn that a thread of this process has, by thread and name of the device.
+_held: dict[tuple[int, str], int] = {}
+
+
+def _release(*holders: tuple[int, str]) -> None:
+    """Close the files of some turns, which frees their locks; of all turns where none is given."""
+    for holder in holders or tuple(_held):
+        file = _held.pop(holder, None)
+        if file is not None:
+            os.close(file)
+
+
+# After a fork the child holds nothing: its copies of the files would keep the parent's locks.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release)
+
+
+def take_turns(
+    jobs: Iterable[Job], stack: contextlib.ExitStack, found: list[Note], limits: Limits
+) -> None:
+    """Take the turn on each job's device, always in the same order, and hold it until ``stack``
+    closes; one that this thread has already is taken at once.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+    stack : ExitStack
+    found : list of Note
+        Gets one where this waited for another measurement, or could not.
+    limits : Limits
+        Its ``stop`` is asked while waiting, and ``say`` gets a text.
+
+    Raises
+    ------
+    StoppedError
+        If it was stopped while waiting.
+    """
+    for name, device in sorted({_name(job.device): str(job.device) for job in jobs}.items()):
+        holder = (threading.get_ident(), name)
+        if holder in _held:
+            continue
+        stack.callback(_release, holder)
+        began, waited = time.monotonic(), 0.0
+        try:
+            _held[holder] = file = _open(name)
+            while not try_lock(file) and waited < _TIMEOUT_SECONDS:
+                if limits.stop():
+                    raise StoppedError(
+                        f"measure: stopped while waiting {waited:.1f} s for a turn on {name}; "
+                        "expected to wait until the other measurement ended. Run it again."
+                    )
+                limits.say(0.0, f"waiting {waited:.0f} s for a turn on {device}")
+                time.sleep(_PAUSE_SECONDS)
+                waited = time.monotonic() - began
+        except OSError as error:
+            sentence = (
+                f"no lock could be taken on {device} ({error}); make sure that no other process "
+                "measures at the same time."
+            )
+        else:
+            if waited == 0.0:
+                continue
+            sentence = (
+                f"waited {format_seconds(waited)} for another gpulab measurement on {device}; they "
+                "did not overlap."
+            )
+            if waited >= _TIMEOUT_SECONDS:
+                sentence = (
+                    f"another gpulab measurement held {device} for more than {waited:.0f} s, so "
+                    "this one ran at the same time. Measure again when it is done."
+                )
+        found.append(Note("turn-taking", sentence))
+
+
+def _name(device: Device) -> str:
+    """Return the name of a device that every process on the machine gives it, whatever
+    CUDA_VISIBLE_DEVICES says.
+    """
+    if device.is_cpu:
+        return "cpu"
+    identity = ""
+    if device.torch_type == "cuda":
+        import torch
+
+        with _devices.guard(f"asking {device} for its identity"):
+            identity = str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
+    letters = "".join(c for c in identity.lower() if c.isalnum())
+    return f"{device.torch_type}-{letters or device.index}"
+
+
+def _open(name: str) -> int:
+    """Open the lock file, which is the same for every user: never through a link, readable by all,
+    so that any user can lock it; never waiting, whatever lies there.
+    """
+    given = os.environ.get(_FOLDER_VARIABLE)  # set for containers that share a GPU
+    if given:
+        where = _validate.expanded(_FOLDER_VARIABLE, given)
+    elif sys.platform == "win32":
+        where = pathlib.Path(os.environ.get("PROGRAMDATA", r"C:\ProgramData"), "gpulab", "turns")
+    else:  # not tempfile.gettempdir(): that differs between users where TMPDIR does
+        where = pathlib.Path("/tmp/gpulab-turns")
+    if not where.is_dir():
+        where.mkdir(parents=True, exist_ok=True)
+        # another user made it a moment ago: its mode is set by them
+        with contextlib.suppress(OSError):
+            where.chmod(0o1777)
+    path = where / f"{name}.lock"
+    # flock needs no right to write; msvcrt does
+    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY | os.O_NOFOLLOW
+    try:
+        return open_regular(path, flags)
+    except FileNotFoundError:
+        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder
+        # (fs.protected_regular).
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):  # a file system without such modes
+                    # whatever the umask: where it is 077, as on many servers, nobody else could
+                    # open it
+                    os.fchmod(made, 0o644)
+            os.close(made)
+        return open_regular(path, flags)
