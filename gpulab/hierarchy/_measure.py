@@ -716,7 +716,6 @@ def parallel(
 # multiprocessors do.
 
 
-OPERATIONS = measured_rates.OPERATIONS
 _WHO = {"numpy": "NumPy on one core", "cupy": "a CUDA kernel on the whole device"}
 
 
@@ -724,23 +723,19 @@ def bandwidth(
     sizes: Iterable[int] | None = None,
     device: Any = "cpu",
     *,
-    operation: str = "read",
     deadline: float = 6.0,
     clock: Clock | None = None,
 ) -> Bandwidth:
-    """Measure how many bytes per second one core moves in order, for working sets from the first
+    """Measure how many bytes per second one core reads in order, for working sets from the first
     cache to main memory.
 
     Parameters
     ----------
     sizes : iterable of int, optional
-        Working sets in bytes, all arrays of the operation together; by default as for ``latency``.
+        Working sets in bytes; by default as for ``latency``.
     device : Device or str
-        The CPU, or a CUDA device, whose multiprocessors all read together (None takes the best one
-        available).
-    operation : str
-        "read" (the maximum of an array), "copy" (a = -b) or "triad" (a = b + c), in float32. A GPU
-        only reads.
+        The CPU (the maximum of an array in float32), or a CUDA device, whose multiprocessors all
+        read together (None takes the best one available).
     deadline : float
         Seconds for the whole.
     clock : callable, optional
@@ -749,7 +744,8 @@ def bandwidth(
     Returns
     -------
     Bandwidth
-        ``gpulab.devices.ceilings`` has the highest rate of all cores together at a few sets.
+        ``gpulab.devices.ceilings`` has the highest rates of all cores together at a few sets, those
+        of copy and triad too.
 
     Raises
     ------
@@ -767,19 +763,18 @@ def bandwidth(
     [16384, 1048576]
     """
     where = _device("bandwidth", device)
-    what = _validate.word("bandwidth", "operation", operation, _operations(where))
     how = "numpy" if where.is_cpu else "cupy"
     wanted = _sizes("bandwidth", sizes, where, how)
     run = Series("bandwidth", len(wanted), deadline, None, None, clock)
     points = []
     for nbytes in wanted:
-        m = run.measured(_timed_stream(where, what, nbytes, run.share, clock=run.clock))
+        m = run.measured(_timed_stream(where, nbytes, run.share, clock=run.clock))
         points.append(BandwidthPoint(nbytes, *_rates(m, m.nbytes or 0.0), len(m.samples_seconds)))
-    notes, evidence, environment = run.finished(where, f"{what} by {_WHO[how]}", points)
+    notes, evidence, environment = run.finished(where, f"read by {_WHO[how]}", points)
     return Bandwidth(
         where.name,
         how,
-        what,
+        "read",
         tuple(points),
         _reported_caches(where),
         notes,
@@ -788,19 +783,11 @@ def bandwidth(
     )
 
 
-def _operations(device: Device) -> tuple[str, ...]:
-    return OPERATIONS if device.is_cpu else ("read",)
-
-
-def _timed_stream(
-    device: Device, operation: str, nbytes: int, seconds: float, **options: Any
-) -> Measurement:
+def _timed_stream(device: Device, nbytes: int, seconds: float, **options: Any) -> Measurement:
     """Measure one call of a stream; its ``nbytes`` is what a call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
         work, moved = (
-            measured_rates.thread_work(operation, nbytes)
-            if device.is_cpu
-            else reader(device, nbytes)
+            measured_rates.thread_work("read", nbytes) if device.is_cpu else reader(device, nbytes)
         )
         work()
         m = timing.measure(
@@ -808,7 +795,7 @@ def _timed_stream(
             device=device,
             relative_width=_RELATIVE_WIDTH,
             deadline=seconds,
-            label=f"{operation} of {format_bytes(nbytes)}",
+            label=f"read of {format_bytes(nbytes)}",
             **options,
         )
         # Set afterwards: a measurement compares bytes with the level that would hold them, but
@@ -875,18 +862,14 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     )
 
 
-def measure_stream(
-    nbytes: int, device: Any = "cpu", operation: str = "read", *, deadline: float = 0.5
-) -> Measurement:
-    """Measure calls of a stream through a working set.
+def measure_stream(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) -> Measurement:
+    """Measure calls that read through a working set.
 
     Parameters
     ----------
     nbytes : int
     device : Device or str
         The CPU (one core) or a CUDA device.
-    operation : str
-        "read"; on a CPU also "copy" or "triad".
     deadline : float
         Seconds.
 
@@ -903,11 +886,8 @@ def measure_stream(
         If the set does not fit.
     """
     where = _device("measure_stream", device)
-    _validate.word("measure_stream", "operation", operation, _operations(where))
     size = _sizes("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _timed_stream(
-        where, operation, size, _validate.deadline("measure_stream", "deadline", deadline)
-    )
+    return _timed_stream(where, size, _validate.deadline("measure_stream", "deadline", deadline))
 
 
 def recorded_latency(recording: Recording) -> Latency | None:
@@ -949,13 +929,12 @@ def recorded_latency(recording: Recording) -> Latency | None:
     )
 
 
-def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwidth | None:
+def recorded_bandwidth(recording: Recording) -> Bandwidth | None:
     """Return a recorded machine's curve of bandwidth, or None: "not recorded yet".
 
     Parameters
     ----------
     recording : Recording
-    operation : str
 
     Raises
     ------
@@ -967,7 +946,7 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
         for nbytes, timing, params in _recorded_timings(
             "recorded_bandwidth", recording, "bandwidth"
         )
-        if params.get("operation") == operation
+        if params.get("operation") == "read"
     ]
     if not entries:
         return None
@@ -980,7 +959,7 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
     return Bandwidth(
         recording.environment.device,
         method,
-        operation,
+        "read",
         points,
         _recorded_caches(recording),
         (),

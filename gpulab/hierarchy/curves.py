@@ -57,8 +57,8 @@ def _rises(sizes: Sequence[float], seconds: Sequence[float]) -> list[_Rise]:
     sizes : sequence of float
         Ascending.
     seconds : sequence of float
-        Of one hop, or of one byte: of each point's fastest sample, for disturbances make a chase
-        slower, never faster.
+        Of one hop: of each point's fastest sample, for disturbances make a chase slower, never
+        faster.
     """
     y, octaves = np.log(_lowered(seconds)), np.log2(np.asarray(sizes, dtype=float))
     if len(y) < 2:
@@ -105,12 +105,6 @@ def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | No
 # The results of chases and streams over working sets: curves, and the levels found in them.
 
 
-_STREAM_SENTENCES = (
-    "Prefetchers hide much of a stream's waiting, so levels that differ in latency can look alike "
-    "here.",
-    "For the smallest sets the time includes NumPy's overhead for each pass, so the first cache "
-    "may be faster than its figure.",
-)
 _BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in main memory
 # Of the first level's time, the share that the floor may be before it is named as what hides
 # smaller levels.
@@ -200,10 +194,9 @@ class Level(NamedTuple):
     name : str
         The cache that the system reports near its end, "main memory", or "level 2".
     latency_seconds : float or None
-        A hop's: the median over the level's points of their fastest samples; None on a curve of
-        bandwidth.
+        A hop's: the median over the level's points of their fastest samples.
     bytes_per_second : float or None
-        None on a curve of latency.
+        In place of the latency in results that an earlier version saved of a curve of bandwidth.
     ends_bytes : float or None
         The size at which the curve has risen halfway to the next level; None for the last.
     between_bytes : (float, float) or None
@@ -280,58 +273,6 @@ class Levels(Result):
         return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
 
 
-def _levels(
-    sizes: Sequence[int],
-    seconds: Sequence[float],
-    reported: Sequence[Reported],
-    *,
-    rates: bool,
-    evidence: Evidence,
-    sentences: Sequence[str],
-) -> Levels:
-    """Return the levels of a curve of seconds (of a hop, or of a byte)."""
-    found = _rises(sizes, seconds)
-    level = _lowered(seconds)
-    pairs = _matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
-    beyond = bool(reported) and sizes[-1] >= _BEYOND * max(c.size_bytes for c in reported)
-    made = []
-    for k in range(len(found) + 1):
-        first = found[k - 1].end if k else 0
-        rise = found[k] if k < len(found) else None
-        flat = level[first : (rise.start if rise else len(level) - 1) + 1]
-        value = float(sorted(flat)[len(flat) // 2])
-        cache = reported[pairs[k]] if rise and pairs[k] is not None else None  # type: ignore[index]
-        last = "main memory" if found and beyond else f"level {k + 1}"
-        made.append(
-            Level(
-                name=cache.name if cache else last if rise is None else f"level {k + 1}",
-                latency_seconds=None if rates else value,
-                bytes_per_second=1 / value if rates else None,
-                ends_bytes=rise.size if rise else None,
-                between_bytes=(float(sizes[rise.start]), float(sizes[rise.end])) if rise else None,
-                reported_bytes=cache.size_bytes if cache else None,
-            )
-        )
-    unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
-    cannot_tell = [*sentences]
-    if unseen:
-        names = ", ".join(map(str, unseen))
-        cannot_tell.append(
-            f"No step was found for {names}: it may lie beyond the largest set, be too small to "
-            "show, or be shared, so that only a part is available to this process."
-        )
-    if reported and not beyond:
-        cannot_tell.append(
-            f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the "
-            "last level may be that cache."
-        )
-    cannot_tell.append(
-        "Two caches of nearly the same size show one step, and a cache that other programs also "
-        "use looks smaller than it is."
-    )
-    return Levels(tuple(made), unseen, tuple(cannot_tell), evidence)
-
-
 @dataclass(frozen=True, repr=False)
 class Latency(Result):
     """The time of a dependent load by working set.
@@ -377,22 +318,53 @@ class Latency(Result):
         """Return the levels of memory in the fastest samples, the caches that the system reports,
         and what the samples do not determine.
         """
-        sentences = []
-        first = min(p.least_seconds for p in self.points)
-        if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
-            sentences.append(
+        sizes, reported = [p.nbytes for p in self.points], self.reported
+        seconds = [p.least_seconds for p in self.points]
+        found, level = _rises(sizes, seconds), _lowered(seconds)
+        pairs = _matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
+        beyond = bool(reported) and sizes[-1] >= _BEYOND * max(c.size_bytes for c in reported)
+        made, cannot_tell = [], []
+        for k in range(len(found) + 1):
+            first = found[k - 1].end if k else 0
+            rise = found[k] if k < len(found) else None
+            flat = level[first : (rise.start if rise else len(level) - 1) + 1]
+            cache = reported[pairs[k]] if rise and pairs[k] is not None else None  # type: ignore[index]
+            last = "main memory" if found and beyond else f"level {k + 1}"
+            made.append(
+                Level(
+                    name=cache.name if cache else last if rise is None else f"level {k + 1}",
+                    latency_seconds=float(sorted(flat)[len(flat) // 2]),
+                    bytes_per_second=None,
+                    ends_bytes=rise.size if rise else None,
+                    between_bytes=(float(sizes[rise.start]), float(sizes[rise.end]))
+                    if rise
+                    else None,
+                    reported_bytes=cache.size_bytes if cache else None,
+                )
+            )
+        if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * min(seconds):
+            cannot_tell.append(
                 f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency "
                 f"plus the method's own work ({METHOD_WORDS.get(self.method, self.method)}); the "
                 "two cannot be separated."
             )
-        return _levels(
-            [p.nbytes for p in self.points],
-            [p.least_seconds for p in self.points],
-            self.reported,
-            rates=False,
-            evidence=self.evidence,
-            sentences=sentences,
+        unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
+        if unseen:
+            names = ", ".join(map(str, unseen))
+            cannot_tell.append(
+                f"No step was found for {names}: it may lie beyond the largest set, be too small "
+                "to show, or be shared, so that only a part is available to this process."
+            )
+        if reported and not beyond:
+            cannot_tell.append(
+                f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; "
+                "the last level may be that cache."
+            )
+        cannot_tell.append(
+            "Two caches of nearly the same size show one step, and a cache that other programs "
+            "also use looks smaller than it is."
         )
+        return Levels(tuple(made), unseen, tuple(cannot_tell), self.evidence)
 
     def __repr__(self) -> str:
         ends = [
@@ -424,7 +396,7 @@ class Bandwidth(Result):
     method : str
         "numpy" or "cupy".
     operation : str
-        "read", "copy" or "triad".
+        "read".
     points : tuple of BandwidthPoint
         Ascending in size.
     reported : tuple of Reported
@@ -449,19 +421,6 @@ class Bandwidth(Result):
         "95 %": lambda p: _between(format_bytes_per_second, p.interval_bytes_per_second),
         "samples": lambda p: p.samples,
     }
-
-    def levels(self) -> Levels:
-        """Return the levels of memory in the fastest samples, the caches that the system reports,
-        and what the samples do not determine.
-        """
-        return _levels(
-            [p.nbytes for p in self.points],
-            [1 / p.most_bytes_per_second for p in self.points],
-            self.reported,
-            rates=True,
-            evidence=self.evidence,
-            sentences=_STREAM_SENTENCES[: 2 if self.method == "numpy" else 1],
-        )
 
     def __repr__(self) -> str:
         ends = [

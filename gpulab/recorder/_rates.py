@@ -245,7 +245,7 @@ def bandwidths(device: Device) -> Iterable[Case]:
     first = _CPU_STREAM_POWER if device.is_cpu else _GPU_STREAM_POWER
     for nbytes, rank in _working_sets(device, first):
         params = {"nbytes": nbytes, "operation": "read"}
-        yield measured(params, rank, hierarchy.measure_stream, nbytes, device, "read")
+        yield measured(params, rank, hierarchy.measure_stream, nbytes, device)
 
 
 def _working_sets(device: Device, first: int) -> Iterable[tuple[int, int]]:

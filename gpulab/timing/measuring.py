@@ -407,7 +407,11 @@ class Job:
         self.finish = _backends.waits_for(result)
         if self.finish is not None:
             self.finish(result)
-        elif "jax" in sys.modules and work_arrays.promised(self.args, self.fn, result):
+        elif (
+            "jax" in sys.modules
+            and "jax" in work_arrays.libraries_in(*self.args, *work_arrays.held_by(self.fn))
+            and not work_arrays.libraries_in(result)
+        ):
             self.notes.append(
                 Note(
                     "skipped",
@@ -540,7 +544,7 @@ class Job:
 def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) -> Measurement:
     """Return the finished result of a job."""
     environment = _devices.environment(job.device)
-    samples = np.asarray(sampled.samples_seconds, dtype=np.float64)
+    samples = sampled.samples_seconds
     joules, error_joules = job.energy or (None, None)
     precision = None  # what float32 means, on a GPU that has TF32
     if job.device.kind == "cuda" and job.device.has_tf32:

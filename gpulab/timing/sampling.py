@@ -356,10 +356,6 @@ def _steps(clock: Clock) -> tuple[float, float]:
     return float(min(steps, default=0.0)), tick
 
 
-# The loop around the work and its twin that does nothing.
-Loops = tuple[Run, Run]
-
-
 # The call is written out eight times in the body, as a program that calls it eight times would have
 # it, so that little is left to subtract.
 _UNROLLED = 8
@@ -386,8 +382,8 @@ def make_loops(
     args: tuple[Any, ...],
     synchronize: Callable[[], Any],
     clock: Clock,
-) -> Loops:
-    """Return the loops that the sampler runs.
+) -> tuple[Run, Run]:
+    """Return the loops that the sampler runs: around the work, and its twin that does nothing.
 
     Parameters
     ----------
@@ -430,7 +426,7 @@ def make_single_call_loops(
     clock: Clock,
     finish: Callable[[Any], Any] | None,
     prepare: Callable[[], Any] | None = None,
-) -> Loops:
+) -> tuple[Run, Run]:
     """Return the loops for a function whose calls must be timed one by one.
 
     Parameters

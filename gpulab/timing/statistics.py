@@ -397,7 +397,14 @@ def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: floa
     n, count = len(samples), fast_count(ordered, smallest_share)
     fast, slow = ordered[:count], ordered[count:]
     low, distance = float(np.median(fast)), float(np.median(slow)) - float(np.median(fast))
-    spread = (count * _spread(fast) + (n - count) * _spread(slow)) / n
+    # the standard deviation that a normal cluster with the quartiles of a part has
+    spread = (
+        sum(
+            len(part) * (float(part[3 * len(part) // 4] - part[len(part) // 4]) / 1.349)
+            for part in (fast, slow)
+        )
+        / n
+    )
     surely_slow, surely_fast = samples > low + 0.65 * distance, samples < low + 0.35 * distance
     states = surely_slow[surely_slow | surely_fast]
     separate = distance > _APART_SPREADS * spread
@@ -417,12 +424,6 @@ def fast_count(ordered: np.ndarray, smallest_share: float) -> int:
     counts = np.arange(first, last + 1)
     between = (sums[counts - 1] * n - counts * sums[-1]) ** 2 / (counts * (n - counts))
     return int(counts[np.argmax(between)])
-
-
-def _spread(ordered: np.ndarray) -> float:
-    """Return the standard deviation that a normal cluster with these quartiles has."""
-    n = len(ordered)
-    return float(ordered[min(n - 1, 3 * n // 4)] - ordered[n // 4]) / 1.349
 
 
 def _inflation(ranks: np.ndarray) -> _Inflation:

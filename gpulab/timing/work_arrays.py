@@ -202,13 +202,6 @@ def refuse_promise(label: str, result: Any) -> None:
     )
 
 
-def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool:
-    """Return whether work of JAX went in and none of its arrays came out: then nothing tells when
-    it is done.
-    """
-    return "jax" in libraries_in(*args, *held_by(fn)) and not libraries_in(result)
-
-
 def label_of(fn: Any) -> str:
     """Return the name of a function as tables show it."""
     while isinstance(fn, functools.partial):
