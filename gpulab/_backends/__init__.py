@@ -7,7 +7,7 @@ when asked by name.
 DLPack is not trusted blindly. With the versions tested (torch 2.13, numpy 2.4), a negative stride
 makes torch abort the process, a read-only array becomes writable, a lazily negated tensor loses its
 sign, and a masked array its mask; so every adapter checks for these obstacles before any library
-sees the array. The module of JAX and TensorFlow describes what these libraries do.
+sees the array. The adapters' module describes what JAX and TensorFlow do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._backends._base import Backend as Backend
-from gpulab._backends._base import CupyBackend, NumpyBackend, TorchBackend
-from gpulab._backends._immutable import JaxBackend, TensorFlowBackend
+from gpulab._backends._adapters import Backend as Backend
+from gpulab._backends._adapters import (
+    CupyBackend,
+    JaxBackend,
+    NumpyBackend,
+    TensorFlowBackend,
+    TorchBackend,
+)
 from gpulab.errors import (
     CopyRequiredError,
     GpulabError,

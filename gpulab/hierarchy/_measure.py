@@ -40,8 +40,8 @@ from gpulab.hierarchy.curves import (
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import Timing, reported_accelerator, require_recordings
 from gpulab.timing import Measurement
+from gpulab.timing.measuring import Series
 from gpulab.timing.sampling import Clock
-from gpulab.timing.series import Series
 from gpulab.units import format_bytes
 from gpulab.workloads import MARGIN, free_bytes
 

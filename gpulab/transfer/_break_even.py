@@ -11,8 +11,8 @@ from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Evidence, Note, known_errors
 from gpulab.recordings import Recording, load
+from gpulab.timing.measuring import Series
 from gpulab.timing.sampling import Progress, Stop
-from gpulab.timing.series import Series
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
 from gpulab.transfer.copies import BreakEven, BreakEvenRow
 from gpulab.units import format_seconds

@@ -25,8 +25,8 @@ from gpulab.recordings import Recording
 from gpulab.recordings.schema import require_recordings
 from gpulab.results import Result
 from gpulab.timing import Measurement
+from gpulab.timing.measuring import Series
 from gpulab.timing.sampling import Progress, Stop
-from gpulab.timing.series import Series
 from gpulab.transfer.copies import SERIES_WORDS, Sweep, SweepPoint
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 from gpulab.workloads import MARGIN, free_bytes

@@ -1,0 +1,774 @@
+"""What every adapter offers, and the adapters: numpy in host memory, PyTorch and CuPy, whose arrays
+change in place, JAX and TensorFlow, whose arrays never do (only a tf.Variable does): a view of one
+is read-only, and memory that JAX or TensorFlow has a view of must not be modified.
+
+Observed with JAX 0.10, on a CPU: through DLPack it shares memory only where the memory begins on a
+64-byte boundary, and otherwise copies silently; it converts float64 to float32 silently unless
+``jax_enable_x64`` is set; ``device_put`` takes over an aligned NumPy array's own memory, so that a
+later change of the array shows in a JAX array, which should never change. Calls return before the
+work is done, on a CPU too: code that reads the memory or the clock has to wait for the array
+itself.
+
+Observed with TensorFlow 2.21: through DLPack it takes memory at any address, and **aborts the
+process** at the first operation on memory that does not begin on a 64-byte boundary, and where a
+tensor of text is exported. gpulab refuses both before it calls TensorFlow.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import ctypes
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import DeviceError, InputError, install_extra, kind_of, pip_command
+
+# Why an array cannot be used, and what to call or to pass in its place.
+Problem = tuple[str, str]
+_TORCH_NOT_IN_NUMPY = (
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    *("float8_e8m0fnu", "float4_e2m1fn_x2", "complex32"),
+)
+
+# What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64
+# bytes".
+_ALIGNMENT = 64
+# What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
+_NARROWED = {"float64", "int64", "uint64", "complex128"}
+# JAX's platform -> PyTorch's name of the same devices.
+_PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "cuda"}
+# TensorFlow's dtypes: those that numpy has, and all of numbers.
+_NUMBERS = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+}
+_KNOWN = _NUMBERS | {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
+# of byte_offset in DLTensor: data 8, device 8, ndim 4, dtype 4, shape 8, strides 8 (dlpack.h)
+_BYTE_OFFSET = 40
+
+
+class Backend(abc.ABC):
+    """What gpulab needs from an array library. ``device`` is text such as ``"cpu"`` or
+    ``"cuda:0"``.
+    """
+
+    name = ""
+    # What to do where the library is not installed.
+    how_to_get = "Run `gpulab doctor`."
+    # What ``to_host`` and ``device_of`` expect, and the call that gives numbers that numpy has.
+    expected, as_float32 = "", ""
+    # Whether arrays of this library never change: then none may lie over memory that somebody else
+    # writes to unasked. Its ``from_dlpack`` may give a copy and not say so, so the address of every
+    # view is looked at.
+    immutable = False
+    # What the process's environment says when the library is imported, unless somebody has said
+    # otherwise.
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Put the settings into the environment; a library reads them at its import, or when it
+        first asks for a GPU.
+        """
+        for name, value in cls.settings.items():
+            os.environ.setdefault(name, value)
+
+    def __init__(self) -> None:
+        self.prepare()
+        self.module: Any = importlib.import_module(self.name)
+
+    @abc.abstractmethod
+    def owns(self, x: object) -> bool:
+        """Return whether ``x`` is an array of this library."""
+
+    def has_data(self, x: Any) -> bool:
+        """Return whether ``x`` holds numbers now, and is not a symbolic value of a graph or a
+        traced function.
+        """
+        return not self.immutable or self.no_data(x) is None
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no plain block of numbers; None where it is one."""
+        return None
+
+    def require_data(self, function: str, x: Any, in_numpy: bool = False) -> None:
+        """Refuse an array without numbers, or with numbers that numpy does not have.
+
+        Raises
+        ------
+        InputError
+            If ``x`` is one.
+        """
+        problem = self.no_data(x)
+        if problem is None and in_numpy and not self.in_numpy(x):
+            problem = f"numpy has no {self.dtype_name(x)}", self.as_float32
+        if problem is not None:
+            raise InputError(
+                f"{function}: {problem[0]}; expected {self.expected}"
+                f"{' of a dtype that numpy has' if in_numpy else ''}. Pass {problem[1]}."
+            )
+
+    @abc.abstractmethod
+    def device_of(self, x: Any) -> str:
+        """Return the device that holds ``x``."""
+
+    @abc.abstractmethod
+    def pointer(self, x: Any) -> int:
+        """Return the address of the first element."""
+
+    def nbytes(self, x: Any) -> int:
+        """Return the bytes of the elements (not of the storage behind a view)."""
+        return int(x.nbytes)
+
+    def dtype_name(self, x: Any) -> str:
+        """Return the name of the elements' type, such as "float32"."""
+        return str(x.dtype)
+
+    def in_numpy(self, x: Any) -> bool:
+        """Return whether numpy has the elements' type."""
+        return True
+
+    @abc.abstractmethod
+    def to_host(self, x: Any) -> np.ndarray:
+        """Return a numpy array; the device has finished when it returns."""
+
+    @abc.abstractmethod
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        """Return an array of this library on ``device`` with the content of ``a``; no copy where
+        ``a`` can be used as it is.
+        """
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        """Return this library's own array ``x`` on another device of this library."""
+        return self.from_host(self.to_host(x), device, pinned)
+
+    @abc.abstractmethod
+    def copy(self, x: Any) -> Any:
+        """Return a copy of ``x`` on the same device."""
+
+    def compact(self, x: Any) -> Any:
+        """Return a copy of ``x`` in new memory, in row-major order, for a library that requires it;
+        None where a copy is not possible.
+        """
+        return None
+
+    def out_of_reach(self, x: Any, library: str) -> Problem | None:
+        """Return why numpy or CuPy cannot use the memory or the dtype of ``x``; None where they
+        can.
+        """
+        where = self.device_of(x)
+        if library == "numpy":
+            if where != "cpu":
+                return f"it is on {where}, and numpy can access only main memory", "gl.to_host(x)"
+            if not self.in_numpy(x):
+                return f"numpy has no {self.dtype_name(x)}", self.as_float32
+        if library == "cupy" and not where.startswith("cuda"):
+            return (
+                f"it is {'in main memory' if self.name == 'numpy' else f'on {where}'}, and CuPy "
+                "can access only CUDA memory",
+                "gl.to_device(x, library='cupy')",
+            )
+        return None
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        """Return what this library alone has against a view of ``x``, which has data; None where
+        nothing is.
+        """
+        return None
+
+    def obstacle(self, x: Any, library: str) -> Problem | None:
+        """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one;
+        None if it can.
+        """
+        return self.no_data(x) or self.unshared(x, library) or self.out_of_reach(x, library)
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        """Return why this library cannot see ``x``, an array of ``owner``, without a copy, and
+        which call makes one; None if it can.
+        """
+        return None
+
+    def from_dlpack(self, x: Any) -> Any:
+        """Return a view of ``x`` that shares its memory."""
+        return self.module.from_dlpack(x)
+
+    def best_device(self) -> str | None:
+        """Return the best device that this library can use now, by name; None where gpulab's own
+        order of devices applies.
+        """
+        return None
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        """Return a function that waits for results like this one; None where waiting for the device
+        is enough.
+        """
+        return None
+
+
+class NumpyBackend(Backend):
+    """Host memory."""
+
+    name = "numpy"
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, np.ndarray)
+
+    def device_of(self, x: Any) -> str:
+        return "cpu"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.__array_interface__["data"][0])
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        if device != "cpu":
+            raise DeviceError(
+                f"to_device: numpy has no arrays on {device!r}; expected device 'cpu'. Pass "
+                "library='torch' or 'cupy'."
+            )
+        if not pinned:
+            return a
+        from gpulab import _backends
+
+        return _backends.backend("torch").from_host(a, "cpu", True).numpy()
+
+    def copy(self, x: Any) -> Any:
+        return np.array(x, copy=True)
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        flags = x.flags
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "numpy.ascontiguousarray(x)"
+        if not flags.writeable:
+            if library in ("jax", "tensorflow"):
+                return (
+                    "it is read-only, which numpy marks only in a version of DLPack that "
+                    f"{library} does not accept",
+                    "x.copy()",
+                )
+            return "it is read-only, and the other library could write to it", "x.copy()"
+        if not flags.aligned:
+            return "its elements are not aligned in memory", "x.copy()"
+        return _dtype_problem(x)
+
+    def from_dlpack(self, x: Any) -> Any:
+        view = np.from_dlpack(x)
+        torch = sys.modules.get("torch")
+        # An exporter without DLPack 1.0 cannot say "writable", and numpy then marks the view
+        # read-only. JAX's and TensorFlow's stay so.
+        return (
+            x.numpy()
+            if not view.flags.writeable and torch is not None and isinstance(x, torch.Tensor)
+            else view
+        )
+
+
+def _dtype_problem(x: np.ndarray) -> Problem | None:
+    """Return why no other library has an array like this, and what to call; None for plain numbers
+    in native order.
+    """
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        return "its mask would be lost", "x.filled(value)"
+    dtype = x.dtype
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        return f"other libraries have no dtype {dtype}", "x.astype('float32')"
+    if not dtype.isnative:
+        return "its byte order is not that of this machine", "x.astype(x.dtype.newbyteorder('='))"
+    return None
+
+
+def require_plain_numbers(a: np.ndarray) -> None:
+    """Refuse an array whose numbers no other library has.
+
+    Raises
+    ------
+    InputError
+        If it is one.
+    """
+    problem = _dtype_problem(a)
+    if problem is not None:
+        raise InputError(
+            f"to_device: {problem[0]}; expected an array of plain numbers. Pass {problem[1]}."
+        )
+
+
+class TorchBackend(Backend):
+    """CPU, CUDA, ROCm, XPU and MPS tensors."""
+
+    name = "torch"
+    expected, as_float32 = "a dense tensor", "x.float()"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch = self.module
+        self._plain_types = {torch.Tensor, torch.nn.Parameter}
+        self._no_dispatch = torch.Tensor.__torch_dispatch__
+        self._not_in_numpy = {
+            getattr(torch, name) for name in _TORCH_NOT_IN_NUMPY if hasattr(torch, name)
+        }
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.Tensor)
+
+    def device_of(self, x: Any) -> str:
+        device = x.device
+        return "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
+
+    def nbytes(self, x: Any) -> int:
+        # as if dense: ``x.nbytes`` raises for a sparse tensor
+        return int(x.numel() * x.element_size())
+
+    def dtype_name(self, x: Any) -> str:
+        return str(x.dtype).removeprefix("torch.")
+
+    def in_numpy(self, x: Any) -> bool:
+        return x.dtype not in self._not_in_numpy
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
+        if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
+            return f"{kind_of(x)} is not plain memory", "a plain tensor made from it"
+        if x.device.type == "meta":
+            return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
+        if x.is_nested or x.layout is not self.module.strided:
+            layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            return (
+                f"its layout is {layout}",
+                "x.to_dense()",
+            )
+        if x.is_quantized:
+            return f"its dtype {x.dtype} is quantized", "x.dequantize()"
+        return None
+
+    def to_host(self, x: Any) -> np.ndarray:
+        self.require_data("to_host", x, in_numpy=True)
+        return x.detach().cpu().resolve_conj().resolve_neg().numpy()  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        usable = (
+            a.flags.writeable
+            and a.flags.aligned
+            and not any(stride < 0 or stride % a.itemsize for stride in a.strides)
+        )
+        return self.move(self.module.from_numpy(a if usable else a.copy()), device, pinned)
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        if pinned and x.device.type == "cpu":
+            x = x.pin_memory()
+        try:
+            return x.to(device)
+        except TypeError as error:
+            # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
+            less = "complex64" if x.is_complex() else "float32"
+            raise InputError(
+                f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that "
+                "it supports. Convert the array first: "
+                f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
+            ) from error
+
+    def copy(self, x: Any) -> Any:
+        return x.detach().clone().requires_grad_(x.requires_grad)
+
+    def compact(self, x: Any) -> Any:
+        if self.no_data(x) is not None:
+            return None
+        return (
+            x.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .clone(memory_format=self.module.contiguous_format)
+        )
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        if x.requires_grad:
+            return (
+                "it takes part in autograd",
+                "gl.share(x.detach(), ...), or gl.to_host(x) for a copy",
+            )
+        if x.is_conj():
+            return "its conjugation is pending", "x.resolve_conj()"
+        if x.is_neg():
+            return "its negation is pending", "x.resolve_neg()"
+        return None
+
+
+class CupyBackend(Backend):
+    """CUDA and ROCm arrays."""
+
+    name = "cupy"
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.ndarray)
+
+    def device_of(self, x: Any) -> str:
+        return f"cuda:{x.device.id}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data.ptr)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x.get()  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
+            if pinned:
+                staging = importlib.import_module("cupyx").empty_like_pinned(
+                    np.ascontiguousarray(a)
+                )
+                staging[...] = a
+                a = staging
+            array = self.module.asarray(a)
+            # the source may be changed as soon as this returns
+            self.module.cuda.get_current_stream().synchronize()
+            return array
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        if not device.startswith("cuda"):
+            return super().move(x, device, pinned)
+        with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
+            return self.module.asarray(x)
+
+    def copy(self, x: Any) -> Any:
+        return x.copy()
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "cupy.ascontiguousarray(x)"
+        return None
+
+
+class _UnchangingBackend(Backend):
+    """What both libraries have in common: arrays that never change, in memory that begins on a
+    64-byte boundary, on a CPU or on the GPUs that the library was built for.
+    """
+
+    how_to_get = install_extra("rosetta")
+    immutable = True
+    title = ""
+
+    @abc.abstractmethod
+    def has_gpu(self) -> bool:
+        """Return whether the library can use a GPU now."""
+
+    def refuse_pinned(self, pinned: bool) -> None:
+        """Refuse page-locked memory.
+
+        Raises
+        ------
+        DeviceError
+            If it was asked for.
+        """
+        if pinned:
+            raise DeviceError(
+                f"to_device: {self.title} does not accept page-locked memory from outside; "
+                "expected pinned=False. Leave it out."
+            )
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        where = owner.device_of(x)
+        if where == "cpu":
+            off = owner.pointer(x) % _ALIGNMENT
+            if not off:
+                return None
+            return (
+                f"it begins {off} bytes after a {_ALIGNMENT}-byte boundary, and {self.name} "
+                "always copies such memory",
+                f"gl.to_device(x, library={self.name!r})",
+            )
+        if not where.startswith("cuda") or not self.has_gpu():
+            return (
+                f"it is on {where}, which this {self.title} cannot use",
+                f'gl.to_device(x, "cpu", library="{self.name}")',
+            )
+        return None
+
+
+class JaxBackend(_UnchangingBackend):
+    """CPU, CUDA, ROCm and TPU arrays."""
+
+    name, title = "jax", "JAX"
+    expected, as_float32 = "an array with data", 'x.astype("float32")'
+    # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the
+    # same kernel. Source: JAX, "GPU memory allocation".
+    settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.Array)
+
+    def device_of(self, x: Any) -> str:
+        self.require_data("device_of", x)
+        # of an array that is spread over several, the first
+        first = min(x.devices(), key=lambda device: device.id)
+        return self._name(first)
+
+    def _name(self, device: Any) -> str:
+        if device.platform == "cpu":
+            return "cpu"
+        index = device.local_hardware_id if device.local_hardware_id is not None else device.id
+        return f"{_PLATFORMS.get(device.platform, device.platform)}:{index}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.unsafe_buffer_pointer())
+
+    def in_numpy(self, x: Any) -> bool:
+        # bfloat16, float8 and int4 are numpy's only through an extension
+        return getattr(x.dtype, "kind", "V") in "biufc"
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no array with data, and what to pass; None where it is one."""
+        if isinstance(x, self.module.core.Tracer):
+            return (
+                "it is a traced value inside jit, grad or vmap, without data",
+                "an array from outside of the function",
+            )
+        if x.is_deleted():
+            return (
+                "its memory was released (deleted, or donated to a function)",
+                "the array that resulted from it",
+            )
+        return None
+
+    def to_host(self, x: Any) -> np.ndarray:
+        self.require_data("to_host", x, in_numpy=True)
+        return np.asarray(x)  # waits
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        lost = self._would_lose(str(a.dtype))
+        if lost is not None:
+            raise InputError(
+                f"to_device: {lost[0]}; expected a dtype that JAX has. Call {lost[1]}."
+            )
+        self.refuse_pinned(pinned)
+        there = self._device(device)
+        with self.module.default_device(there):
+            # A copy in any case: device_put would lie over an aligned array's own memory, and see
+            # what is written to it later.
+            made = self.module.numpy.array(a, copy=True)
+        return self.module.device_put(made, there).block_until_ready()
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        self.refuse_pinned(pinned)
+        return self.module.device_put(x, self._device(device)).block_until_ready()
+
+    def copy(self, x: Any) -> Any:
+        return self.module.numpy.array(x, copy=True)
+
+    def _device(self, device: str) -> Any:
+        """Return JAX's own device of that name."""
+        kind, _, index = device.partition(":")
+        found = self._devices("cpu" if kind == "cpu" else "gpu") if kind in ("cpu", "cuda") else []
+        if int(index or 0) >= len(found):
+            command = pip_command("install 'jax[cuda13]'")
+            raise DeviceError(
+                f"to_device: this JAX has no {device!r} (it has "
+                f"{', '.join(self._name(one) for one in self.module.local_devices())}); expected "
+                f"one of these. Pass device='cpu', or install JAX's build for this GPU: {command}, "
+                "or 'jax[cuda12]' if the driver is older than CUDA 13."
+            )
+        return found[int(index or 0)]
+
+    def _devices(self, platform: str) -> list[Any]:
+        try:
+            return list(self.module.local_devices(backend=platform))
+        except RuntimeError:
+            # JAX's word for a platform that it was not built for, or finds no device of
+            return []
+
+    def best_device(self) -> str:
+        return self._name(self.module.local_devices()[0])
+
+    def _would_lose(self, dtype: str) -> Problem | None:
+        """Return why JAX would change a dtype; None where it keeps it."""
+        if dtype not in _NARROWED:
+            return None
+        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the setting of this moment
+        if kept == dtype:
+            return None
+        return (
+            f"JAX converts {dtype} to {kept} unless 64-bit types are enabled",
+            f"jax.config.update('jax_enable_x64', True) first, or convert the array to {kept}",
+        )
+
+    def has_gpu(self) -> bool:
+        return bool(self._devices("gpu"))
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        if len(x.devices()) > 1:
+            return f"it is spread over {len(x.devices())} devices", "gl.to_host(x)"
+        x.block_until_ready()  # its memory is filled only then
+        return None
+
+    def refuses(self, x: Any, owner: Backend) -> Problem | None:
+        is_empty = owner.device_of(x) == "cpu" and not owner.nbytes(x)
+        lost = self._would_lose(owner.dtype_name(x))
+        return lost if lost or is_empty else super().refuses(x, owner)
+
+    def from_dlpack(self, x: Any) -> Any:
+        # of nothing, a copy is none
+        return self.module.numpy.from_dlpack(x, copy=None if 0 in x.shape else False)
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        arrays = (leaf for leaf in self.module.tree_util.tree_leaves(result) if self.owns(leaf))
+        return self.module.block_until_ready if next(arrays, None) is not None else None
+
+
+@contextlib.contextmanager
+def _without_error_output() -> Iterator[None]:
+    """Leave out what C++ writes to the error output meanwhile: at its import, TensorFlow 2.21 tells
+    at any level of TF_CPP_MIN_LOG_LEVEL that oneDNN is on, on processors with AVX512-VNNI.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+class TensorFlowBackend(_UnchangingBackend):
+    """CPU and GPU tensors, and Variables, whose value is used."""
+
+    name, title = "tensorflow", "TensorFlow"
+    expected, as_float32 = "a tensor with numbers in it", "tf.cast(x, 'float32')"
+    settings = MappingProxyType(
+        {
+            # Only errors are printed: else TensorFlow tells at its import which instructions its
+            # build uses and that it found no GPU.
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            # TensorFlow would take nearly all of a GPU's memory at its first operation, and PyTorch
+            # is in the same kernel. Source: TensorFlow, "Use a GPU", limiting GPU memory growth.
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        }
+    )
+
+    def __init__(self) -> None:
+        with _without_error_output():
+            super().__init__()
+        self._eager: Any = self.module.__internal__.EagerTensor
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, (self.module.Tensor, self.module.Variable))
+
+    def no_data(self, x: Any) -> Problem | None:
+        """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
+        one.
+        """
+        if not isinstance(x, (self.module.Variable, self._eager)):
+            return (
+                "it is a symbolic tensor of a graph, without values",
+                "what session.run or the function returns",
+            )
+        if x.dtype.name not in _KNOWN:
+            return f"its dtype {x.dtype.name} is not numeric", "a tensor of numbers"
+        return None
+
+    def device_of(self, x: Any) -> str:
+        self.require_data("device_of", x)
+        return self._name(x.device if isinstance(x, self.module.Variable) else x.backing_device)
+
+    def _name(self, device: str) -> str:
+        kind, _, index = device.rpartition("device:")[2].partition(":")
+        return (
+            "cpu" if kind == "CPU" else f"{'cuda' if kind == 'GPU' else kind.lower()}:{index or 0}"
+        )
+
+    def pointer(self, x: Any) -> int:
+        capsule = x.__dlpack__()
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = get(capsule, b"dltensor")
+        data = ctypes.c_void_p.from_address(tensor).value or 0
+        return int(data + ctypes.c_uint64.from_address(tensor + _BYTE_OFFSET).value)
+
+    def nbytes(self, x: Any) -> int:
+        return math.prod(int(length) for length in x.shape) * int(x.dtype.size)
+
+    def dtype_name(self, x: Any) -> str:
+        return {"half": "float16"}.get(x.dtype.name, str(x.dtype.name))
+
+    def in_numpy(self, x: Any) -> bool:
+        return x.dtype.name in _NUMBERS
+
+    def to_host(self, x: Any) -> np.ndarray:
+        self.require_data("to_host", x, in_numpy=True)
+        if isinstance(x, self.module.Variable) or self.device_of(x) != "cpu":
+            return x.numpy()  # type: ignore[no-any-return]
+        return np.from_dlpack(x)  # read-only, as the tensor is; x.numpy() would copy
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        require_plain_numbers(a)
+        return self._placed(lambda: self.module.constant(a), device, pinned)
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        self.require_data("to_device", x)
+        return self._placed(lambda: self.module.identity(x), device, pinned)
+
+    def copy(self, x: Any) -> Any:
+        return self.module.raw_ops.DeepCopy(x=x)
+
+    def _placed(self, make: Callable[[], Any], device: str, pinned: bool) -> Any:
+        self.refuse_pinned(pinned)
+        there = self._device(device)
+        # outside of any graph that is being built
+        with self.module.init_scope(), self.module.device(there):
+            return make()
+
+    def _device(self, device: str) -> str:
+        """Return TensorFlow's own name of a device that is there: it would place elsewhere without
+        a word (soft placement).
+        """
+        kind, _, index = device.partition(":")
+        wanted = f"/device:{'CPU' if kind == 'cpu' else 'GPU'}:{index or 0}"
+        there = [one.name for one in self.module.config.list_logical_devices()]
+        if kind not in ("cpu", "cuda") or wanted not in there:
+            command = pip_command("install 'tensorflow[and-cuda]'")
+            raise DeviceError(
+                f"to_device: this TensorFlow has no {device!r} (it has "
+                f"{', '.join(map(self._name, there))}); expected one of these. Pass device='cpu', "
+                f"or install TensorFlow's build for GPUs: {command}."
+            )
+        return wanted
+
+    def has_gpu(self) -> bool:
+        return bool(self.module.config.list_logical_devices("GPU"))
+
+    def best_device(self) -> str:
+        gpus = self.module.config.list_logical_devices("GPU")
+        return self._name(gpus[0].name) if gpus else "cpu"
+
+    def unshared(self, x: Any, library: str) -> Problem | None:
+        if isinstance(x, self.module.Variable):
+            return (
+                "a Variable moves to other memory when it is assigned to",
+                f"gl.share(x.value(), {library!r})",
+            )
+        return None
+
+    def from_dlpack(self, x: Any) -> Any:
+        return self.module.experimental.dlpack.from_dlpack(x.__dlpack__())
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        if not self.has_gpu() or not any(
+            self.owns(leaf) for leaf in self.module.nest.flatten(result)
+        ):
+            return None  # on a CPU its calls return when the work is done
+        sync = self.module.test.experimental.sync_devices
+        return lambda _: sync()
