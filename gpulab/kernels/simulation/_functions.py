@@ -369,7 +369,11 @@ def _new_array(call: Call) -> Expression:
             f"{call.place}: numba-cuda takes no arithmetic in the shape "
             f"`{ast.unparse(shape_node)}`. For a GPU, give its value a name outside the kernel."
         )
-    _check_alignment(call, alignment)
+    for node in alignment:
+        found = translator.literal(node)
+        is_power = type(found) is int and found > 0 and found.bit_count() == 1
+        if translator.static(node) is not None and not is_power:
+            raise call.fail("the alignment of an array must be a power of two, written as a number")
     known = translator.literal(shape_node)
 
     def ask(frame: Any, mask: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
@@ -416,14 +420,6 @@ def _new_array(call: Call) -> Expression:
         return view
 
     return run
-
-
-def _check_alignment(call: Call, nodes: list[ast.expr]) -> None:
-    for node in nodes:
-        found = call.translator.literal(node)
-        is_power = type(found) is int and found > 0 and found.bit_count() == 1
-        if call.translator.static(node) is not None and not is_power:
-            raise call.fail("the alignment of an array must be a power of two, written as a number")
 
 
 def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -58,31 +58,6 @@ class Lanes:
         return full[:, lanes] if self.alike else full[self.rows[which], lanes]
 
 
-def of_one_block(where: Any, mask: Mask) -> Lanes:
-    """Return the lanes of one block that stands for all."""
-    batch, threads = mask.batch, mask.batch.linear_thread[0]
-    if mask.array is not None:
-        threads = np.broadcast_to(mask.array, (1, batch.width))[0].nonzero()[0]
-    words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
-    return Lanes(words, threads.astype(np.int32), mask, True)
-
-
-def of_all_blocks(where: Any, mask: Mask, words: int) -> Lanes:
-    """Return the lanes of all blocks; ``words`` is the size of a shared array, 0 for global
-    memory.
-    """
-    batch, places = mask.batch, mask.selected(where)
-    if words:
-        rows, threads = np.divmod(mask.flat, batch.width)
-        return Lanes(places + rows * words, threads.astype(np.int32), mask, False)
-    return Lanes(
-        places,
-        batch.thread_numbers if mask.array is None else batch.thread_numbers.take(mask.flat),
-        mask,
-        False,
-    )
-
-
 # -------------------------------------------------------------------------------------------------
 # What orders threads beside ``syncthreads``: ``syncwarp`` the lanes of a warp, ``threadfence``
 # with atomics the blocks of a grid.
@@ -158,7 +133,12 @@ class Releases:
         """Return where an access of one agent at an event comes before what another one does now:
         where its first release after that comes before the other's last look.
         """
-        self._sort()
+        if self._new:
+            fences, atomics = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
+            fences = np.append(self._fences, fences)
+            order = np.argsort(fences, kind="stable")
+            self._fences, self._atomics = fences[order], np.append(self._atomics, atomics)[order]
+            self._new = []
         found: Flat = since < self.met
         if len(self._fences):
             place = np.searchsorted(
@@ -176,14 +156,6 @@ class Releases:
                 & ((released < looked) | ((released == looked) & (earlier < later)))
             )
         return found
-
-    def _sort(self) -> None:
-        if self._new:
-            fences, atomics = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
-            fences = np.append(self._fences, fences)
-            order = np.argsort(fences, kind="stable")
-            self._fences, self._atomics = fences[order], np.append(self._atomics, atomics)[order]
-            self._new = []
 
 
 @dataclass(frozen=True)
@@ -344,13 +316,6 @@ class _Witnesses:
             yield None, self.of(which, words)
         if self.forgotten is not None:
             yield self.forgotten.of(words)
-
-
-def _moment_fields(threads: Flat, moment: Moment) -> Flat:
-    fields = np.empty((len(threads), 4), dtype=_FIELDS)
-    fields[:, 0], fields[:, 1] = threads, moment.epoch
-    fields[:, 2], fields[:, 3] = moment.line, moment.event
-    return fields
 
 
 _OTHER_BLOCK = 3  # how far threads of two blocks are apart
@@ -575,7 +540,10 @@ class Tracker:
                 moved = np.flatnonzero(move)
                 witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
                 witnesses.kept = 2
-        packed = _moment_fields(threads, moment).reshape(-1).view(_PACKED)
+        fields = np.empty((len(threads), 4), dtype=_FIELDS)
+        fields[:, 0], fields[:, 1] = threads, moment.epoch
+        fields[:, 2], fields[:, 3] = moment.line, moment.event
+        packed = fields.reshape(-1).view(_PACKED)
         witnesses.packed[0][words] = packed
         winner = witnesses.of(0, words)[:, 0]
         # The last lane is kept as the last witness; here from the end, so that the first lane stays

@@ -543,19 +543,22 @@ class Machine:
         """Return the lanes that access places of a tracked store: of one block, while all do alike
         in their shared memory.
         """
-        tracker, words = store.tracker, 0
-        if store.space == "shared":
-            alike = (where.size == 1 or len(where) == 1) and (
-                mask.array is None or len(mask.array) == 1
-            )
-            if not alike:
-                tracker.split(self.batch.blocks)
-            words = tracker.words if tracker.rows > 1 else -1
-        return (
-            _hazards.of_one_block(where, mask)
-            if words < 0
-            else _hazards.of_all_blocks(where, mask, words)
-        )
+        array, batch, tracker = mask.array, self.batch, store.tracker
+        if store.space == "global":
+            numbers = batch.thread_numbers
+            threads = numbers if array is None else numbers.take(mask.flat)
+            return _hazards.Lanes(mask.selected(where), threads, mask, False)
+        if not (where.size == 1 or len(where) == 1) or (array is not None and len(array) > 1):
+            tracker.split(batch.blocks)
+        if tracker.rows > 1:
+            rows, threads = np.divmod(mask.flat, batch.width)
+            words = mask.selected(where) + rows * tracker.words
+            return _hazards.Lanes(words, threads.astype(np.int32), mask, False)
+        threads = batch.linear_thread[0]
+        if array is not None:
+            threads = np.broadcast_to(array, (1, batch.width))[0].nonzero()[0]
+        words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
+        return _hazards.Lanes(words, threads.astype(np.int32), mask, True)
 
     def release(
         self,

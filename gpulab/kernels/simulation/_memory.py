@@ -752,7 +752,11 @@ def store(
     lanes = _touch(machine, view.store, where, inside, line, "store", value)
     changing(machine, view.store, where, lambda: view.store.write(where, value, inside))
     if any(len(some.words) > 1 for some in lanes):
-        _clash(machine, view.store, where, lanes, line, value)
+        # who wrote another value to one place in this instruction; memory holds the winner's
+        same = functools.partial(_same_as_memory, machine, view.store, where, value)
+        clash = view.store.tracker.clash
+        clashes = [clash(some, functools.partial(same, some), line) for some in lanes]
+        _report_race(machine, view.store, lanes, clashes, line)
 
 
 def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any]) -> Any:
@@ -802,7 +806,18 @@ def _touch(
     found = [machine.lanes_of(store, place, mask) for place in places]
     for lanes in found if kind != "store" else ():
         if len(unwritten := tracker.unwritten(lanes.words)):
-            _report_unwritten(machine, store, lanes, unwritten, line)
+            first = int(unwritten[0])
+            index = store.index_of_word(int(lanes.words[first]))
+            machine.found(
+                "uninitialised",
+                line,
+                store.name,
+                (index,),
+                (_thread_of(machine, store, lanes, int(lanes.threads[first]), first),),
+                len(unwritten) * lanes.times,
+                f"element {index} of {store.name} is read before any thread wrote it: shared "
+                "memory is not initialized",
+            )
             break
     same = functools.partial(_same_as_memory, machine, store, where, value)
     conflicts = [
@@ -816,23 +831,6 @@ def _touch(
     ]
     _report_race(machine, store, found, conflicts, line)
     return found
-
-
-def _report_unwritten(
-    machine: Machine, store: Store, lanes: _hazards.Lanes, which: np.ndarray, line: int
-) -> None:
-    first = int(which[0])
-    index = store.index_of_word(int(lanes.words[first]))
-    machine.found(
-        "uninitialised",
-        line,
-        store.name,
-        (index,),
-        (_thread_of(machine, store, lanes, int(lanes.threads[first]), first),),
-        len(which) * lanes.times,
-        f"element {index} of {store.name} is read before any thread wrote it: shared memory is not "
-        "initialized",
-    )
 
 
 def _report_race(
@@ -882,17 +880,6 @@ def _thread_of(
         return machine.thread(0 if lanes.alike else int(lanes.rows[lane]), number)
     block, lane = divmod(number, machine.batch.width)
     return machine.thread(block - machine.batch.first, lane)
-
-
-def _clash(
-    machine: Machine, store: Store, where: Any, found: list[_hazards.Lanes], line: int, value: Any
-) -> None:
-    """Look for lanes that wrote different values to one place in this instruction; memory holds the
-    winner's.
-    """
-    same = functools.partial(_same_as_memory, machine, store, where, value)
-    clashes = [store.tracker.clash(lanes, functools.partial(same, lanes), line) for lanes in found]
-    _report_race(machine, store, found, clashes, line)
 
 
 def _same_as_memory(

@@ -282,11 +282,7 @@ class StatementTranslator(_expressions.Translator):
 
     def _while(self, node: ast.While) -> Statement:
         loop = self._loop(node, node.test.lineno, self.condition(node.test))
-        self._note_barrier(node)
-        return loop.run
-
-    def _note_barrier(self, node: ast.While) -> None:
-        """Note where some threads come to the barrier in a loop's test early, by ``continue``."""
+        # some threads may come to a barrier in the test early, by ``continue``
         calls = [part.func for part in _types.walk(node.test) if isinstance(part, ast.Call)]
         barriers = [call for call in map(ast.unparse, calls) if "syncthreads" in call]
         early = [part for part in _types.walk(node) if isinstance(part, ast.Continue)]
@@ -297,6 +293,7 @@ class StatementTranslator(_expressions.Translator):
                 "have come to the end of the loop's body. That holds as long as no other barrier "
                 "stands between the two."
             )
+        return loop.run
 
     def _for(self, node: ast.For) -> Statement:
         values = self.expression(node.iter)
@@ -372,7 +369,12 @@ class Watch:
         lanes, changes, vain, variables = before
         self.next = 2 * turn
         if changes == launch.changes and np.array_equal(lanes.flat, mask.flat):
-            settled = is_unchanged(variables, frame.variables)
+            now = frame.variables
+            settled = variables.keys() == now.keys() and all(
+                now[name] is value
+                or (isinstance(value, np.ndarray | np.generic) and np.array_equal(value, now[name]))
+                for name, value in variables.items()
+            )
             if settled or (turn > self._long and launch.vain_atomics > vain):
                 frame.machine.wait(line, mask, settled)
                 self.next = turn + 1
@@ -381,15 +383,6 @@ class Watch:
         """Look no longer."""
         frame.machine.launch.watchers -= self._before is not None
         self._before = None
-
-
-def is_unchanged(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether variables hold what they held before."""
-    return before.keys() == now.keys() and all(
-        now[name] is value
-        or (isinstance(value, (np.ndarray, np.generic)) and np.array_equal(value, now[name]))
-        for name, value in before.items()
-    )
 
 
 @dataclass(frozen=True, eq=False)
