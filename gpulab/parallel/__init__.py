@@ -10,7 +10,7 @@ from typing import Any
 
 _NAMES = {
     "_cluster": ("Ranks", "cluster"),
-    "_observe": ("Observer", "observe", "unobserved"),
+    "_rank": ("Observer", "observe", "unobserved"),
     "_rank_memory": ("largest_batch", "predict_ranks"),
     "_strategies": ("strategies",),
     "_train": ("run_schedule", "train"),

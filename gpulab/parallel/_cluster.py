@@ -272,7 +272,18 @@ class Ranks:
                 "it, or call interrupt()."
             )
         try:
-            engines = self._ready()
+            engines = self._engines
+            if engines is None:
+                raise RankError(
+                    "run: the ranks are not running; expected a started cluster. Use `with "
+                    "cluster(...) as ranks:`, or call start()."
+                )
+            _refuse_dead("run", engines)
+            if self._broken is not None:
+                raise RankError(
+                    f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
+                    "recover()."
+                )
             self._stop_asked.clear()
             return self._call(engines, payload, timeout_seconds)
         finally:
@@ -395,22 +406,6 @@ class Ranks:
             view.activate()
         self._broken = None
         self._progress(1.0, f"{named(range(n))} ready")
-
-    def _ready(self) -> Engines:
-        """Return the engines, if they can serve."""
-        engines = self._engines
-        if engines is None:
-            raise RankError(
-                "run: the ranks are not running; expected a started cluster. Use `with "
-                "cluster(...) as ranks:`, or call start()."
-            )
-        _refuse_dead("run", engines)
-        if self._broken is not None:
-            raise RankError(
-                f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
-                "recover()."
-            )
-        return engines
 
     def export_script(
         self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -683,6 +678,7 @@ class Call:
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
         self.begin = time.monotonic()
+        self.end = self.begin + (math.inf if limit_seconds is None else limit_seconds)
 
     @property
     def open(self) -> list[int]:
@@ -751,7 +747,7 @@ class Call:
         since = math.inf
         while True:
             self._collect()
-            if not self.open or self._late:
+            if not self.open or time.monotonic() > self.end:
                 return
             if stop.is_set():
                 raise StoppedError(
@@ -766,11 +762,6 @@ class Call:
             if time.monotonic() - since > _SETTLE_SECONDS:
                 return
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
-
-    @property
-    def _late(self) -> bool:
-        """Whether the call has taken as long as it may."""
-        return self.limit_seconds is not None and time.monotonic() - self.begin > self.limit_seconds
 
     def _collect(self) -> None:
         """Take in what has arrived."""

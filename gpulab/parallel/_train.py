@@ -19,7 +19,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
 from gpulab.parallel._cluster import Ranks, require_cluster
-from gpulab.parallel._observe import RankNotes, clock_ahead, observe, timeline
+from gpulab.parallel._rank import machine, observe
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import (
     STRATEGIES,
@@ -49,6 +49,8 @@ from gpulab.parallel.rank_results import (
     RANK_CATEGORIES,
     CollectiveCall,
     RankReport,
+    RankSpan,
+    RankTimeline,
     ScheduleRun,
     StrategyResult,
 )
@@ -267,6 +269,175 @@ def _disagreement(result: StrategyResult, single_state: dict[str, Any]) -> Note:
         "SyncBatchNorm (on GPUs) or another norm; else check what is averaged, and over how many "
         "ranks or items.",
     )
+
+
+# -- the lanes of ranks
+
+# A collective begins for each rank when that rank enters it, but no data can move until the ranks
+# that it needs are there. So a rank's time in a collective falls into two parts: until the last
+# rank that it needs had entered (idle, where the rank's own thread stood still; nothing, where it
+# went on computing) and from then on (communication).
+Interval = tuple[float, float]
+# Pieces shorter than a microsecond come from reading the clock twice.
+_SHORTEST_SECONDS = 1e-6
+
+
+@dataclass(frozen=True)
+class RankNotes:
+    """What one rank noted while its steps were observed; times on its own clock.
+
+    Attributes
+    ----------
+    phases : tuple of (name, begin, end)
+        What its thread did, waits included.
+    calls : tuple of CollectiveCall
+    waits : tuple of (number of the call, begin, end)
+        When the thread stood in waits for calls.
+    ends_in_wait : tuple of float
+        As in ``Setting``.
+    steps : tuple of float
+        When each step began.
+    end : float
+        When the last one was over.
+    ahead_seconds : float
+        How far its clock is ahead of rank 0's.
+    """
+
+    phases: tuple[tuple[str, float, float], ...]
+    calls: tuple[CollectiveCall, ...]
+    waits: tuple[tuple[int, float, float], ...]
+    ends_in_wait: tuple[float, ...]
+    steps: tuple[float, ...]
+    end: float
+    ahead_seconds: float = 0.0
+
+
+def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence) -> RankTimeline:
+    """Return the lanes of what ranks noted, one note a rank in rank order."""
+    zero = min(note.steps[0] - note.ahead_seconds for note in notes)
+    arrivals = _arrivals(notes)
+    spans: list[RankSpan] = []
+    for rank, note in enumerate(notes):
+        spans += _lanes(rank, note, arrivals[rank], zero + note.ahead_seconds)
+    spans.sort(key=lambda span: (span.rank, span.begin_seconds, span.end_seconds))
+    steps = tuple(
+        min(note.steps[number] - note.ahead_seconds for note in notes) - zero
+        for number in range(min(len(note.steps) for note in notes))
+    )
+    end = max(note.end - note.ahead_seconds for note in notes) - zero
+    return RankTimeline(label, len(notes), tuple(spans), steps, end, (), evidence)
+
+
+def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -> list[RankSpan]:
+    """Return one rank's spans; ``arrivals`` are, call by call and on its clock, when the last rank
+    needed had entered.
+    """
+    spans: list[RankSpan] = []
+    moving: list[Interval] = []
+    for call, arrival in zip(note.calls, arrivals, strict=True):
+        # A work reports its end on another thread, which may come to it later than the wait for it
+        # returns.
+        waits = [end for number, _, end in note.waits if number == call.number]
+        if call.end_seconds is None:
+            continue
+        end = min(call.end_seconds, *waits) if waits else call.end_seconds
+        # A short message is gone before its receiver asks for it: the system keeps it.
+        sent_ahead = call.name == "send" and arrival > end
+        begin = call.begin_seconds if sent_ahead else min(max(call.begin_seconds, arrival), end)
+        moving.append((begin, end))
+        spans.append(
+            RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes)
+        )
+    names = {call.number: call.name for call in note.calls}
+    stood = [(begin, end, names[number]) for number, begin, end in note.waits if number in names]
+    # the waits that Python did not see: from the last collective of a pass until the pass was over
+    last_before = {
+        moment: call
+        for moment in note.ends_in_wait
+        for call in note.calls
+        if call.begin_seconds <= moment
+    }
+    stood += [(call.begin_seconds, moment, call.name) for moment, call in last_before.items()]
+    taken = list(moving)
+    for begin, end, name in sorted(stood):
+        # what two waits share counts for the first only
+        for piece in _without((begin, end), taken):
+            spans.append(RankSpan(rank, "idle", name, piece[0] - zero, piece[1] - zero))
+            taken.append(piece)
+    for name, begin, end in note.phases:
+        for piece in _without((begin, end), [(begin, end) for begin, end, _ in stood]):
+            spans.append(RankSpan(rank, "compute", name, piece[0] - zero, piece[1] - zero))
+    return [
+        span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS
+    ]
+
+
+def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
+    """Return for each rank and call when the last rank that it needs had entered, on that rank's
+    clock.
+
+    Ranks enter the collectives of one group in the same order, so the k-th of a group is the same
+    for all; messages between two ranks are the k-th each way.
+    """
+    entered: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
+    keys: list[list[tuple[object, ...]]] = []
+    for rank, note in enumerate(notes):
+        counts: dict[tuple[object, ...], int] = defaultdict(int)
+        mine = []
+        for call in note.calls:
+            kind = _channel(rank, call)
+            key = (*kind, counts[kind])
+            counts[kind] += 1
+            entered[key][rank] = call.begin_seconds - note.ahead_seconds
+            mine.append(key)
+        keys.append(mine)
+    return [
+        [
+            # of a broadcast it needs the root; no strategy gathers or reduces to one rank
+            max(
+                moment
+                for each, moment in entered[key].items()
+                if call.name != "broadcast" or each in (rank, call.root)
+            )
+            + note.ahead_seconds
+            for call, key in zip(note.calls, keys[rank], strict=True)
+        ]
+        for rank, note in enumerate(notes)
+    ]
+
+
+def _channel(rank: int, call: CollectiveCall) -> tuple[object, ...]:
+    if call.name == "send":
+        return ("message", rank, call.root)
+    if call.name == "recv":
+        return ("message", call.root, rank)
+    return ("group", call.group, call.name == "send and recv")
+
+
+def _without(interval: Interval, holes: Iterable[Interval]) -> list[Interval]:
+    """Return what is left of an interval outside the holes."""
+    rest = [interval]
+    for low, high in holes:
+        rest = [
+            (begin, end)
+            for left, right in rest
+            for begin, end in ((left, min(right, low)), (max(left, high), right))
+            if begin < end
+        ]
+    return rest
+
+
+def clock_ahead() -> float:
+    """Return how far this rank's clock is ahead of rank 0's, in seconds; called by all ranks at
+    once.
+
+    Ranks on one machine share a clock, and 0 is exact. Elsewhere the clocks are read when the ranks
+    leave a barrier, which they do within the time that a message takes.
+    """
+    clocks = [("", 0.0)] * dist.get_world_size()
+    dist.barrier()
+    dist.all_gather_object(clocks, (machine(), time.perf_counter()))
+    return dict(reversed(clocks))[machine()] - clocks[0][1]
 
 
 # -- what runs in an engine
@@ -531,7 +702,25 @@ def run_schedule(
     RankError
         If a rank failed.
     """
-    plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
+    plan = pipeline_schedule(
+        ranks.n,
+        microbatches,
+        schedule,
+        forward=forward_seconds,
+        backward=backward_seconds,
+        chunks=chunks,
+    )
+    # what cannot be run is refused before a rank has done anything
+    if schedule == "1f1b" and microbatches < ranks.n:  # PyTorch's own condition
+        raise InputError(
+            f"run_schedule: {microbatches} microbatches over {ranks.n} ranks; Schedule1F1B expects "
+            f"at least as many as ranks. Pass microbatches={ranks.n}."
+        )
+    if plan.duration > _LONGEST_STEP_SECONDS:
+        raise InputError(
+            f"run_schedule: a step of these would take {plan.duration:.1f} s; expected at most "
+            f"{_LONGEST_STEP_SECONDS:g} s. Pass fewer microbatches or shorter passes."
+        )
     progress(0.0, "each rank builds its stage")
     held = ranks.run(_set_up_stage, plan)
     taken: list[tuple[StagePass, ...]] = []
@@ -550,33 +739,6 @@ def run_schedule(
         )
     progress(1.0, "done")
     return _schedule_run(ranks, plan, taken, tuple(int(nbytes) for nbytes in held), steps)
-
-
-def _plan(
-    stages: int,
-    schedule: str,
-    microbatches: int,
-    forward: float,
-    backward: float,
-    chunks: int | None,
-) -> StageSchedule:
-    """Return the timetable of what was asked for; what cannot be run is refused here, before a rank
-    hears of it.
-    """
-    plan = pipeline_schedule(
-        stages, microbatches, schedule, forward=forward, backward=backward, chunks=chunks
-    )
-    if schedule == "1f1b" and microbatches < stages:  # PyTorch's own condition
-        raise InputError(
-            f"run_schedule: {microbatches} microbatches over {stages} ranks; Schedule1F1B expects "
-            f"at least as many as ranks. Pass microbatches={stages}."
-        )
-    if plan.duration > _LONGEST_STEP_SECONDS:
-        raise InputError(
-            f"run_schedule: a step of these would take {plan.duration:.1f} s; expected at most "
-            f"{_LONGEST_STEP_SECONDS:g} s. Pass fewer microbatches or shorter passes."
-        )
-    return plan
 
 
 def _from_the_first(stages: list[list[StagePass]]) -> tuple[StagePass, ...]:

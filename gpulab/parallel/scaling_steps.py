@@ -28,7 +28,7 @@ from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
 from gpulab.parallel._cluster import Ranks, cluster, require_cluster
-from gpulab.parallel._observe import machine, unobserved
+from gpulab.parallel._rank import machine, unobserved
 from gpulab.parallel.rank_results import (
     COMPUTED,
     WAITED,
@@ -866,7 +866,12 @@ def sweep(
     timed, so ``ranks.log`` lacks them.
     """
     end = time.monotonic() + deadline
-    several = _elements(sizes, ranks.n)
+    wanted = _validate.items(
+        "sweep", "sizes", DEFAULT_SIZES if sizes is None else sizes, "[2**16, 2**20]"
+    )
+    step = _ELEMENT_BYTES * ranks.n  # numbers of elements that the ranks divide, ascending
+    nearest = (_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in wanted)
+    several = sorted({-(-size // step) * ranks.n for size in nearest})
     told = ranks.run(facts)
     one_clock, where = len({each["clock"] for each in told}) == 1, told[0]["environment"]
     among = f"among {ranks.n} ranks ({told[0]['backend']})"
@@ -896,12 +901,3 @@ def sweep(
     return Sweep(
         where.device, "torch.distributed", tuple(points), None, tuple(notes), evidence, where
     )
-
-
-def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
-    """Return ascending numbers of elements that the ranks divide."""
-    wanted = DEFAULT_SIZES if sizes is None else sizes
-    given = _validate.items("sweep", "sizes", wanted, "[2**16, 2**20]")
-    step = _ELEMENT_BYTES * n
-    several = {_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in given}
-    return tuple(sorted({-(-size // step) * n for size in several}))
