@@ -95,12 +95,6 @@ class Agent:
         """
         self.call, self._free_at = call, None
 
-    def keep_sockets(self) -> None:
-        """Note the connections that are not the process group's: those that exist before it is
-        made.
-        """
-        self.keep = frozenset((c.laddr, c.raddr) for c in _connections())
-
     def free(self) -> None:
         """End every collective in progress: NCCL's communicators, which sockets do not end, are
         aborted (written for GPUs; no machine of ours with several has run it), sockets shut down.
@@ -250,7 +244,8 @@ def open_group(
 
     rank, size = place["RANK"], place["WORLD_SIZE"]
     close_group()  # of an engine that was a rank before
-    AGENT.keep_sockets()
+    # those that exist before the process group are not its own
+    AGENT.keep = frozenset((c.laddr, c.raddr) for c in _connections())
     variables = {**place, "MASTER_ADDR": address, "MASTER_PORT": port}
     own = address_towards(address) if rank else address
     interface = next(

@@ -327,7 +327,11 @@ class SplitLayers(SingleProcess):
 
     def __init__(self, setting: Setting) -> None:
         mesh = init_device_mesh(setting.device.type, (setting.size,))
-        for block in _blocks(setting.model):
+        # the layers that are split by columns and, each behind one of these, by rows
+        first, second = ([f"layers.{i}" for i in places] for places in _pairs(setting.model))
+        for number, block in enumerate(_blocks(setting.model)):
+            first += [f"blocks.{number}.{name}" for name in ("qkv", "feed.0")]
+            second += [f"blocks.{number}.{name}" for name in ("projection", "feed.2")]
             # The layer holds all queries, then all keys, then all values; cut in two as it is, rank
             # 0 would get the queries and half of the keys. So that a contiguous share holds whole
             # heads, the queries, keys and values of some of them come first.
@@ -335,7 +339,10 @@ class SplitLayers(SingleProcess):
                 for parameter in block.qkv.parameters():
                     parameter.copy_(_in_groups(parameter, 3, setting.size))
             block.heads //= setting.size
-        parallelize_module(setting.model, mesh, _plan(setting.model))
+        plan: dict[str, Any] = dict.fromkeys(first, ColwiseParallel()) | dict.fromkeys(
+            second, RowwiseParallel()
+        )
+        parallelize_module(setting.model, mesh, plan)
         super().__init__(setting)
 
     def state(self) -> dict[str, Any]:
@@ -346,19 +353,6 @@ class SplitLayers(SingleProcess):
             else value
             for name, value in super().state().items()
         }
-
-
-def _plan(model: Any) -> dict[str, Any]:
-    """Return how each layer is split, by the layer's name: the course's transformer, or its
-    multi-layer perceptron.
-    """
-    if _blocks(model):
-        blocks = [f"blocks.{i}" for i in range(len(model.blocks))]
-        first = [f"{block}.{name}" for block in blocks for name in ("qkv", "feed.0")]
-        second = [f"{block}.{name}" for block in blocks for name in ("projection", "feed.2")]
-    else:
-        first, second = ([f"layers.{i}" for i in places] for places in _pairs(model))
-    return dict.fromkeys(first, ColwiseParallel()) | dict.fromkeys(second, RowwiseParallel())
 
 
 def _in_groups(rows: Any, outer: int, inner: int) -> Any:

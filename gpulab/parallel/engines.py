@@ -109,7 +109,12 @@ class LocalEngines(_Engines):
         supervisor.order("load")
 
         file = folder / "security" / "ipcontroller-client.json"
-        self._wait(lambda: _is_written(file), "the controller has not started", "controller.log")
+        self._wait(
+            # to its end
+            lambda: file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}"),
+            "the controller has not started",
+            "controller.log",
+        )
         progress(0.1, "loading torch and the engines")
         self._wait(
             lambda: LIBRARIES in supervisor.started,
@@ -316,11 +321,6 @@ class ProfileEngines(_Engines):
 
 
 Engines = LocalEngines | ProfileEngines
-
-
-def _is_written(file: Path) -> bool:
-    """Return whether a connection file is there, to its end."""
-    return file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}")
 
 
 def _connect(file: Path, seconds: float, fix: str) -> Any:
