@@ -216,15 +216,13 @@ class RecurrentInSmall(TorchFunctionMode):
             once = [
                 size if stride else 1 for size, stride in zip(shape, tensor.stride(), strict=True)
             ]
+            small = isinstance(tensor, FakeTensor)  # what takes its place
             with _disable_current_modes():
                 new = torch.empty_permuted(
-                    once,
-                    order,
-                    dtype=tensor.dtype,
-                    device="cpu" if isinstance(tensor, FakeTensor) else "meta",
+                    once, order, dtype=tensor.dtype, device="cpu" if small else "meta"
                 )
-                new = FakeTensor(mode, new, device) if new.is_meta else new.zero_().expand(shape)
-                return self.tracker.share(new, tensor, None if new.is_meta else scale)
+                new = new.zero_().expand(shape) if small else FakeTensor(mode, new, device)
+                return self.tracker.share(new, tensor, scale if small else None)
 
         group = 2 + 2 * bias + (projected != hidden)
         shapes: list[Any] = [

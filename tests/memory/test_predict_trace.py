@@ -118,7 +118,10 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
         ROWS + 1, torch.optim.Adam, "float32",
     ),
     "recurrent": (
-        lambda: own(lambda y, x: y[0], nn.GRU(32, 24, 2, bidirectional=True)),
+        # 7 and 11 are among the primes that stand for a recurrent layer's sizes
+        lambda: own(
+            lambda y, x: y[0] @ torch.ones(48, 7 * 11), nn.GRU(32, 24, 2, bidirectional=True)
+        ),
         torch.randn(9, 5, 32), torch.optim.Adam, "float32",
     ),
     "projected": (
