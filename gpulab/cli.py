@@ -37,15 +37,12 @@ _COMMANDS = {
     ),
     "html": ("gpulab._html", "write the course as HTML pages that open from the disk"),
     "claims": ("gpulab.claims.verdicts", "compare published claims with recorded machines"),
-    "recordings": (
-        "gpulab.recordings._recordings_command",
-        "list, show, compare and merge recordings",
-    ),
+    "recordings": ("gpulab.recordings._files", "list, show, compare and merge recordings"),
     "simulate": (
         "gpulab.kernels.scripts",
         "run a program that uses numba.cuda without a GPU, and report what its kernels do",
     ),
-    "record": ("gpulab.recorder._record_command", "measure this machine and write a recording"),
+    "record": ("gpulab.recorder._session", "measure this machine and write a recording"),
 }
 # What the extra ``lab`` brings, by the names of its modules.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")

@@ -5,8 +5,15 @@ recording: it holds, holds partly, fails, cannot be decided, or is not recorded 
 timed here, and no verdict is written by hand.
 """
 
-from gpulab.claims._judge import ledger
-from gpulab.claims.verdicts import Claim, Comparison, Finding, Ledger, Source, Verdict
+from gpulab.claims.verdicts import (
+    Claim,
+    Comparison,
+    Finding,
+    Ledger,
+    Source,
+    Verdict,
+    ledger,
+)
 
 __all__ = [
     "Claim",
