@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -309,6 +309,7 @@ def grade(
     seconds: float | None = None,
     student_seconds: float = STUDENT_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
@@ -335,6 +336,8 @@ def grade(
         The limit for all answers of one student; those that remain give no points.
     memory_bytes : int
         The limit for one answer and all its processes, in addition to the libraries (Linux).
+    progress : callable, optional
+        Called with (answers checked, different answers in all).
 
     Returns
     -------
@@ -372,7 +375,7 @@ def grade(
                 jobs.setdefault(key, {**job, "students": []})["students"].append(number)
                 keys[number][check.id] = key
     left = dict.fromkeys(range(len(room.students)), float(student_seconds))
-    outcomes = _outcomes(jobs, run_code, left)
+    outcomes = _outcomes(jobs, run_code, left, progress)
     students = tuple(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for id, key in own.items()})
         for student, own in zip(room.students, keys, strict=True)
@@ -403,14 +406,17 @@ def _job(
 
 
 def _outcomes(
-    jobs: Mapping[str, Mapping[str, Any]], run_code: bool, left: dict[int, float]
+    jobs: Mapping[str, Mapping[str, Any]],
+    run_code: bool,
+    left: dict[int, float],
+    progress: Callable[[int, int], None] | None,
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer; ``left`` has the seconds of each student."""
     import psutil
 
     found: dict[str, Outcome] = {}
     with grading() as ask:
-        for key, job in jobs.items():
+        for count, (key, job) in enumerate(jobs.items(), 1):
             # of equal answers, who has most time left
             begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)
             why_not = _NOT_RUN if job["code"] and not run_code else ""
@@ -421,6 +427,8 @@ def _outcomes(
             if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):
                 found[key] = ask(job)  # once more: a busy machine is not the student's doing
             left[payer] -= time.monotonic() - begin
+            if progress is not None:
+                progress(count, len(jobs))
     return found
 
 

@@ -79,7 +79,9 @@ RUBRICS = {
 def test_the_grades_of_a_class(name: str, tmp_path: Path, approved: Any) -> None:
     """Points, outcomes, reasons, differences; what cannot be checked is left out or shared."""
     class_of_five(tmp_path / "class")
-    grades = graded(tmp_path / "class", RUBRICS[name])
+    seen: list[tuple[int, int]] = []
+    grades = graded(tmp_path / "class", RUBRICS[name], progress=lambda *both: seen.append(both))
+    assert seen == [(k, grades.checked) for k in range(1, grades.checked + 1)]
     file = grades.write_csv(tmp_path / "sub" / "grades.csv")
     assert file.read_text(encoding="utf-8-sig") == grades.csv()
     assert type(grades).from_dict(json.loads(json.dumps(grades.to_dict()))) == grades
