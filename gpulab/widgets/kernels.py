@@ -455,8 +455,9 @@ class RooflineExplorer(Instrument):
             f"deadline={values['deadline']})",
             "    points.append(roof.place_workload(work, m))",
             *([] if is_alone else others),
-            "gl.figures.roofline(roof.with_points(points)"
-            f"{'' if is_alone else ', [far.with_points(others)]'})",
+            "gl.figures.roofline(roof.with_points(points), "
+            f"{'' if is_alone else '[far.with_points(others)], '}"
+            f'arithmetic="{values["dtype"]}")',
         )
 
 
