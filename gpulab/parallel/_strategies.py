@@ -327,9 +327,12 @@ class SplitLayers(SingleProcess):
 
     def __init__(self, setting: Setting) -> None:
         mesh = init_device_mesh(setting.device.type, (setting.size,))
-        # the layers that are split by columns and, each behind one of these, by rows
-        first, second = ([f"layers.{i}" for i in places] for places in _pairs(setting.model))
-        for number, block in enumerate(_blocks(setting.model)):
+        # the layers that are split by columns and, each behind one of these, by rows; a model with
+        # transformer layers may have anything else in ``layers``, such as their number
+        blocks = _blocks(setting.model)
+        places = ([], []) if blocks else _pairs(setting.model)
+        first, second = ([f"layers.{i}" for i in of_kind] for of_kind in places)
+        for number, block in enumerate(blocks):
             first += [f"blocks.{number}.{name}" for name in ("qkv", "feed.0")]
             second += [f"blocks.{number}.{name}" for name in ("projection", "feed.2")]
             # The layer holds all queries, then all keys, then all values; cut in two as it is, rank
