@@ -687,9 +687,8 @@ class SimtMicroscope(FollowingInstrument):
             "the microscope as the last line shows."
         )
         blocks = _count(self.launch.grid) - 1
-        threads = min(
-            _count(self.launch.block), 1024
-        )  # a larger block is refused by the simulation
+        # a larger block is refused by the simulation
+        threads = min(_count(self.launch.block), 1024)
         return [
             Choice(
                 name="kernel",
