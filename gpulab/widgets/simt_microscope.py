@@ -1,4 +1,5 @@
-"""A kernel in the SIMT microscope: counts by line, and the steps of one warp by lane.
+"""A kernel and its launch in the SIMT microscope: counts by line, steps of one warp by lane, and
+the kernels that the microscope offers.
 
 Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words
 and their boxes.
