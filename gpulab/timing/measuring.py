@@ -2,7 +2,8 @@
 
 ``measure`` has one function, ``compare`` has several that take turns; both go through ``in_turns``,
 which reads from the turn on the device to the notes. ``sampling`` takes the samples, ``statistics``
-computes the interval, ``notes`` says what is wrong with a figure.
+computes the interval, ``notes`` says what is wrong with a figure. ``Series`` is for several
+measurements with one deadline, such as a sweep over sizes.
 
 Measurements of one device take turns, across all processes of the machine: an advisory lock on a
 small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
