@@ -350,17 +350,7 @@ class Roofline(Result):
             attainable_seconds=max(computing, moving),
             bound_by="memory" if moving > computing else "arithmetic",
             seconds=seconds,
-            evidence=Evidence.modelled(
-                "arithmetic and traffic overlap fully, each byte moves once, nothing else takes "
-                "time",
-                f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})",
-                f"with measured roofs instead of stated ones {KNOWN_ERROR}"
-                if Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
-                else KNOWN_ERROR,
-                device=top.evidence.device,
-            )
-            if evidence is None
-            else evidence,
+            evidence=evidence if evidence is not None else _predicted(top, level),
         )
 
     def place_workload(
@@ -481,6 +471,14 @@ def _named(roofs: Sequence[R], name: Any, what: str) -> R:
             "of these."
         )
     return found
+
+
+def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
+    assumed = "arithmetic and traffic overlap fully, each byte moves once, nothing else takes time"
+    source = f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})"
+    stated = Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
+    error = f"with measured roofs instead of stated ones {KNOWN_ERROR}" if stated else KNOWN_ERROR
+    return Evidence.modelled(assumed, source, error, device=top.evidence.device)
 
 
 @arguments(ceilings=partial(word, known=CEILINGS), refresh=flag, stop=callback)
