@@ -239,7 +239,8 @@ class Grades(Result):
         """Return the grades as CSV: one row per student, one column per exercise; no text in it is
         read as a formula.
         """
-        out, ids = io.StringIO(), dict.fromkeys(g.id for s in self.students for g in s.grades)
+        out = io.StringIO()
+        ids = dict.fromkeys(g.id for s in self.students for g in s.grades)
         writer = csv.writer(out, lineterminator="\n")
         head = [
             "student",

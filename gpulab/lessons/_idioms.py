@@ -373,7 +373,8 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
     if not isinstance(expected, np.ndarray):
         same = result == expected
         return None, "" if same else f"it gave {shown(result)}, and {shown(expected)} is right"
-    difference, kind = relative_difference(flat(result), flat(expected)), devices.default().kind
+    difference = relative_difference(flat(result), flat(expected))
+    kind = devices.default().kind
     # JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in
     # convolutions
     tf32 = (

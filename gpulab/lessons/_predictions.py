@@ -570,7 +570,8 @@ def reveal(
             f"reveal: id {shown(id)}, warning {shown(warning)}; expected text. Pass the id that "
             "predict was given, such as '02.1'."
         )
-    known, asked = content.question(id), _recalled(id) or Prediction(id, "", "", ())
+    known = content.question(id)
+    asked = _recalled(id) or Prediction(id, "", "", ())
     sides, source = _evidence(measured, evidence)
     value, text = _answer(asked, measured, reason)
     if isinstance(value, float):
