@@ -174,6 +174,16 @@ def test_a_linear_layer_by_hand() -> None:
     assert (traced.evidence.badge, found.evidence.badge) == ("MEASURED", "MODELLED")
 
 
+def test_a_factor_of_another_dtype_is_converted_first() -> None:
+    """By hand: the weights, a row in and out, the factor in 2 bytes and in 4, and the product."""
+    factor = torch.ones(1000, 1000, dtype=torch.bfloat16)
+    model = own(lambda y, x: y * factor, nn.Linear(1000, 1000, bias=False))
+    options = {"loss": torch.sum, "optimizer": "sgd", "device": "cpu"}
+    found = memory.predict(model, torch.zeros(1, 1000), **options)
+    by_hand = 4e6 + 2 * 4000 + 2e6 + 4e6 + 4e6
+    assert found.peak_bytes + found.scratch_bytes == pytest.approx(by_hand, abs=100)
+
+
 def test_the_largest_batch_by_hand() -> None:
     """A million weights, and an input and an output of 4,000 bytes a sample, fill what is left."""
     layer, options = nn.Linear(1000, 1000, bias=False), {"optimizer": "sgd", "loss": torch.sum}
