@@ -168,7 +168,7 @@ class OldSession:
         return [found[node] for node in nodes] if several else found[nodes[0]]
 
     def _feed(self, feed_dict: Mapping[Any, Any] | None) -> np.ndarray | None:
-        if not feed_dict:
+        if feed_dict is None or len(feed_dict) == 0:
             return None
         if not isinstance(feed_dict, Mapping) or len(feed_dict) != 1:
             raise InputError(f"run: feed_dict={shown(feed_dict)}; expected one placeholder and its value. Pass feed_dict={{model.x: x}}.")
