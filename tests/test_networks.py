@@ -62,6 +62,13 @@ def test_shape_and_parameters(make: Any, inputs: Any, shape: Any, parameters: in
     torch.testing.assert_close(again.eval()(inputs), model.eval()(inputs))
 
 
+def test_dropout_drops_in_training_only() -> None:
+    """Two answers to one input differ while the model trains, and are the same afterwards."""
+    model, x = networks.mlp(64, 32, 10, dropout=0.5), torch.randn(5, 64)
+    assert not torch.equal(model(x), model(x))
+    assert torch.equal(model.eval()(x), model(x))
+
+
 def test_the_transformer_is_causal_and_returns_its_loss() -> None:
     """A later token changes no earlier score; with targets the mean cross entropy comes back."""
     model = networks.transformer(20, 16, 2, 2, context=8).eval()

@@ -171,6 +171,7 @@ def test_a_linear_layer_by_hand() -> None:
     assert (parts["inputs"], found.parameter_count, found.peak_phase) == (4000, 1e6, "optimizer")
     assert found.kept_bytes == 16_000_000 + 4 + 4 + 4000
     assert line.bytes_by_category["optimizer"][[0, line.steps[1]]].tolist() == [0, 8e6 + 4]
+    assert min(curve.min() for curve in line.bytes_by_category.values()) == 0
     assert (traced.evidence.badge, found.evidence.badge) == ("MEASURED", "MODELLED")
 
 
