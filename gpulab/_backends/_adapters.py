@@ -90,10 +90,10 @@ class Backend(abc.ABC):
         """Return whether ``x`` is an array of this library."""
 
     def has_data(self, x: Any) -> bool:
-        """Return whether ``x`` holds numbers now, and is not a symbolic value of a graph or a
-        traced function.
+        """Return whether ``x`` holds numbers now, and is neither a symbolic value of a graph or a
+        traced function nor a tensor on "meta".
         """
-        return not self.immutable or self.no_data(x) is None
+        return self.no_data(x) is None if self.immutable else str(x.device) != "meta"
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no plain block of numbers; None where it is one."""

@@ -12,6 +12,7 @@ from typing import Any
 import gpulab as gl
 import numpy as np
 import pytest
+import torch
 from gpulab.devices.conditions import GpuReadings, Readings
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.timing import Measurement, device_of
@@ -287,10 +288,13 @@ X = np.ones(3)
         (functools.wraps(lambda: X)(lambda: None), (), "cpu"),
         (lambda: None, (), None),
         (len, ("text", 3), None),
+        (len, (torch.ones(3, device="meta"),), None),
     ],
 )
 def test_the_device_is_that_of_the_arrays(fn: Any, args: Any, device: str | None) -> None:
-    """They are found in arguments, closures, globals, defaults, partials and bound methods."""
+    """They are found in arguments, closures, globals, defaults, partials and bound methods; one on
+    "meta" is on no device.
+    """
     found = device_of(fn, args)
     assert (found and str(found)) == device
 
