@@ -267,7 +267,8 @@ def largest_batch(
         targets. Called with a fixed batch and a length, it finds the longest sequence.
     memory : None, str, Device or int
         As for ``Prediction.fits``: a device of this machine, of which the memory that is free now
-        counts (None takes the best one available), or a capacity in bytes.
+        counts (None takes the best one available), the name of another GPU, or a capacity: bytes,
+        or text such as "24 GB".
     most : int
         The largest batch to consider.
 

@@ -29,9 +29,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab import _validate, devices
 from gpulab.devices import memory_sizes
+from gpulab.errors import DeviceError
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, parse_bytes
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
@@ -44,7 +45,6 @@ CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "
 # workspace.
 _HOST_MARGIN = 0.25, 256 * 2**20
 _ACCELERATOR_MARGIN = 0.15, 768 * 2**20
-_MOST_BYTES = 2**60  # of a device's memory; more is a slip
 
 
 def with_margin(nbytes: int, device_kind: str) -> int:
@@ -55,15 +55,19 @@ def with_margin(nbytes: int, device_kind: str) -> int:
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     """Return (free bytes, device kind) of a device, of a GPU of the data sheets, or of a bare
-    capacity in bytes, then of the kind given.
+    capacity, in bytes or such as "24 GB", then of the kind given.
     """
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
-    if isinstance(device, numbers.Real) and not isinstance(device, bool):
-        advice = "Pass for example parse_bytes('24 GiB')."
-        name = "the capacity in bytes"
-        return int(_validate.within("fits", name, device, 0, _MOST_BYTES, advice)), kind
-    where = devices.find(device)
+    if isinstance(device, numbers.Real) or (isinstance(device, str) and device[:1].isdigit()):
+        return parse_bytes(str(device)), kind
+    try:
+        where = devices.find(device)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{error} For a GPU that is not here, pass its name, such as "
+            f"{memory_sizes.gpus()[0]!r}, or its memory, such as '24 GiB'."
+        ) from error
     return where.free_bytes, where.kind
 
 
@@ -284,15 +288,16 @@ class Prediction(_Peak, Result):
         Parameters
         ----------
         device : None, str, Device or int
-            A device of this machine (None takes the best one available), or a capacity in bytes,
-            all of it free: for example ``parse_bytes("80 GiB")`` for a machine that is not here.
+            A device of this machine (None takes the best one available), or for a machine that is
+            not here the name of its GPU, or a capacity, all of it free: bytes, or text such as
+            "80 GiB".
 
         Raises
         ------
         DeviceError
             If this machine has no such device.
         InputError
-            If a capacity is negative.
+            If a capacity is no size, such as a negative one.
         """
         free, kind = free_bytes_of(device, self.device_type)
         return self.needed_bytes(kind) <= free

@@ -245,8 +245,9 @@ def largest_batch(
         Called with a number of samples; returns the inputs, or a tuple of inputs and targets, of
         one rank's step. For a pipeline it returns so many samples for each microbatch.
     memory : int, str or Device, optional
-        Of each rank: bytes, a GPU of the data sheets such as "H100 SXM", or a device of this
-        machine (None: the best one available), of which the memory that is free now counts.
+        Of each rank: bytes, or text such as "24 GB"; a GPU of the data sheets such as "H100 SXM";
+        or a device of this machine (None: the best one available), of which the memory that is
+        free now counts.
     most : int
         The largest number to consider.
 

@@ -223,9 +223,9 @@ def test_what_is_needed_is_more_than_the_peak() -> None:
     both = found.peak_bytes + found.scratch_bytes
     needed = [found.needed_bytes(), found.needed_bytes("cuda")]
     assert needed == pytest.approx([1.25 * both + 2**28, 1.15 * both + 3 * 2**28], abs=1)
-    assert [found.fits(nbytes) for nbytes in (both, needed[0] - 1, needed[0], "cpu")] == [
-        False, False, True, True,
-    ]  # fmt: skip
+    sizes = (both, f"{needed[0] - 1} B", needed[0], "24 GB", "T4", "cpu")
+    assert [found.fits(size) for size in sizes] == [False, False, True, True, True, True]
+    refused(DeviceError, found.fits, "gpu:9").match("such as '24 GiB'")
 
 
 PREDICTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
