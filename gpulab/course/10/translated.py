@@ -131,6 +131,8 @@ def _same(found: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _unknown(found: np.ndarray, right: np.ndarray) -> str:
+    if odd := np.count_nonzero(~np.isfinite(found)):
+        return f"{odd} of your {plural(found.size, 'number')} {'is' if odd == 1 else 'are'} NaN or infinite. Print Y and C: what do you divide by?"
     if found.shape != right.shape:
         return f"Your result has {plural(found.size, 'number')}, the script's {right.size}. Check the value of i, and what 1:i contains."
     return (
@@ -146,6 +148,19 @@ def translated(x):
     """The script, for a NumPy array x of float32; returns r."""
     X = torch.tensor(x)
     Y = (X - X.mean()) / X.std(dim=0)
+    C = Y.T @ Y / (X.shape[0] - 1)
+    i = int(C[1:, 0].argmax()) + 1
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
+    return s[:i].numpy()
+
+# %% wrong: NaN or infinite
+import torch
+
+
+def translated(x):
+    """The script, for a NumPy array x of float32; returns r."""
+    X = torch.tensor(x)
+    Y = (X - X.mean(dim=0)) / torch.sqrt(X.mean(dim=0) ** 2 - (X**2).mean(dim=0))
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
     s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
