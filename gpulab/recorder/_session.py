@@ -320,8 +320,11 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise RecordingError(
-            f"record: {target} cannot be written ({error.strerror or error}); expected a file in a "
-            "writable folder with free space. What was saved before is kept; pass --out with "
+            f"record: {target} is a folder; expected a file. Pass --out with one, such as "
+            f"{target / 'my-machine.json'}."
+            if target.is_dir()
+            else f"record: {target} cannot be written ({error.strerror or error}); expected a file "
+            "in a writable folder with free space. What was saved before is kept; pass --out with "
             "another file, or free some space and run it again."
         ) from error
 

@@ -252,9 +252,10 @@ def test_bad_input_is_refused_before_anything_runs(
     ):  # fmt: skip
         refused(InputError, bench.run, path, a, **wrong)
     places = {5: InputError, "a\0b": InputError, "~nobody-of-that-name/r.json": InputError,
-              path.parent: RecordingError, path / "no" / "r.json": RecordingError}  # fmt: skip
+              path / "no" / "r.json": RecordingError}  # fmt: skip
     for out, error in places.items():
         refused(error, bench.run, out, a)
+    refused(RecordingError, bench.run, path.parent, a).match("is a folder")
     for only in ("no-such", 5, Experiment("empty", "", lambda device: [])):
         refused(InputError, bench.run, path, only)
     assert (bench.ran(), list(path.parent.glob("*.json"))) == ([], [])
