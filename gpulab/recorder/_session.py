@@ -430,15 +430,16 @@ def run(arguments: argparse.Namespace) -> int:
     asked_to_stop, line_is_open = False, False
 
     def show(fraction: float, text: str) -> None:
-        nonlocal line_is_open
+        nonlocal asked_to_stop, line_is_open
         line, end = f"{100 * fraction:3.0f} %  {text}", "\n"
         if sys.stdout.isatty():
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
             line_is_open = fraction < 1
             line, end = f"\r{line[:width]:{width}}", "" if line_is_open else "\n"
-        # the terminal is closed, or nobody reads on (``gpulab record | head``)
-        with contextlib.suppress(OSError):
+        try:
             print(line, end=end, flush=True)
+        except OSError as error:  # the terminal is closed, or nobody reads on (``| head``)
+            asked_to_stop = asked_to_stop or isinstance(error, BrokenPipeError)
 
     def ask(number: int, frame: Any) -> None:
         nonlocal asked_to_stop
@@ -488,14 +489,14 @@ def _asking() -> list[int]:
 
     One that is ignored stays so: under ``nohup`` a recording goes on when its terminal is closed.
     """
-    there = [
-        number
-        for name in ("SIGTERM", "SIGHUP")
-        if (number := getattr(signal, name, None)) is not None
-    ]
     return [
         signal.SIGINT,
-        *(number for number in there if signal.getsignal(number) not in (signal.SIG_IGN, None)),
+        *(
+            number
+            for name in ("SIGTERM", "SIGHUP")
+            if (number := getattr(signal, name, None)) is not None
+            and signal.getsignal(number) not in (signal.SIG_IGN, None)
+        ),
     ]
 
 

@@ -262,8 +262,8 @@ def test_bad_input_is_refused_before_anything_runs(
     monkeypatch.setenv("HOME", str(path.parent))
     bench.run("~/r.json", a, minutes=24 * 60, name="x" * 64, visits=10)
     assert recordings.read(path).name == "x" * 64
-    default = bench.run(path.with_name("s.json"), a, name=None).name
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", default)
+    named = bench.run(path.with_name("s.json"), a, name=None)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", named.name)
 
 
 def test_two_recorders_do_not_share_a_file(bench: Bench, path: Path) -> None:
@@ -310,13 +310,16 @@ sys.exit(cli.main(["record", "--only", "a long climb", "--device", "cpu", *sys.a
 """
 
 
-def in_a_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(
+    folder: Path, *words: str, stdout: Any = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     """Run `gpulab record` with an experiment whose cases raise a signal so many times."""
     tests = Path(__file__).parents[1]
     places = [str(tests / "recorder"), str(tests / "recordings"), str(tests), str(tests.parent)]
     return subprocess.run(
-        [sys.executable, "-c", REGISTER, *words], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, timeout=120, check=False,
+        [sys.executable, "-c", REGISTER, *words], cwd=folder, stdout=stdout, text=True,
+        stderr=subprocess.PIPE, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
     )  # fmt: skip
 
 
@@ -330,13 +333,23 @@ def test_signals_end_a_recording_after_the_case(tmp_path: Path, name: str, press
     if presses == 2:
         return
     recording = recordings.read(tmp_path / "r.json")
-    command = "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'a long climb'"
-    assert recording.environment.command == command
+    assert recording.environment.command == (
+        "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'a long climb'"
+    )
     assert done.stdout.splitlines()[-2:] == [
         f"1 of 3 cases recorded on {recording.environment.device} in r.json",
         f"  not recorded: 2 x {REACH}",
     ]
     assert done.stderr.count("Ctrl-C") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="pipes of Windows end otherwise")
+def test_a_recording_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
+    """As any command does, after the case in flight, whose time is kept (``| head``)."""
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
+        done = in_a_process(tmp_path, "SIGINT", "0", "--out", "r.json", stdout=reader.stdin)
+    assert (done.returncode, len(recordings.read(tmp_path / "r.json").missing())) == (141, 2)
 
 
 def test_the_command_in_this_process(
