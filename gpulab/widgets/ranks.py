@@ -600,10 +600,8 @@ class ScalingLab(OnRanks):
         made = [laws[law](share, ranks, seconds=step[0]) for law in v["laws"] if law in laws]
         if "ring" in v["laws"]:
             options = {"mode": v["mode"], "overlap": v["overlap"], "serial_share": share}
-            curve = models.scaling(*step, ranks, **options)
-            if curve.best_ranks is not None and curve.best_ranks <= top:
-                curve = models.scaling(*step, sorted({*ranks, curve.best_ranks}), **options)
-            made.append(curve)
+            best = models.scaling(*step, ranks, **options).best_ranks or 1
+            made.append(models.scaling(*step, sorted({*ranks, min(best, top)}), **options))
         return made
 
     @property
@@ -642,13 +640,14 @@ class ScalingLab(OnRanks):
         """Return the models' calls, the measurement and the picture."""
         step, share = [Code(f"{v:.10g}") for v in self._ring], Code(f"{values['serial_share']:g}")
         ranks = Code("ranks")
+        best = {p.ranks for c in self.curves for p in c.points}.difference(_powers(values["top"]))
         calls = {
             "amdahl": call("models.amdahl", share, ranks, seconds=step[0]),
             "gustafson": call("models.gustafson", share, ranks, seconds=step[0]),
             "ring": call(
                 "models.scaling",
                 *step,
-                ranks,
+                Code(f"sorted([*ranks, {best.pop()}])") if best else ranks,
                 mode=values["mode"],
                 overlap=Code(f"{values['overlap']:g}"),
                 serial_share=share,
