@@ -155,8 +155,7 @@ def test_a_prediction_is_the_peak_of_a_real_step(name: str) -> None:
     assert peaks == pytest.approx((first, later), rel=0.01)
     assert sum(parts.values()) == found.peak_bytes == max(found.timeline.total_bytes)
     assert memory.trace(model, x, checkpoint=recompute, **options).peak_by_category == parts
-    plain = memory.predict(model, x, **options)
-    assert (found.peak_bytes < 0.8 * plain.peak_bytes) == recompute
+    assert recompute == (found.peak_bytes < 0.8 * memory.predict(model, x, **options).peak_bytes)
     both = [ask(model, x, checkpoint=True, **options) for ask in (memory.predict, memory.trace)]
     assert both[0].peak_by_category == both[1].peak_by_category
 
@@ -333,8 +332,9 @@ REFUSED = [
 
 def test_refusals_and_defaults(approved: Any) -> None:
     """What is wrong with a model, an argument or a size, and what a call without options means."""
-    options = {**SUM, "optimizer": "lr_scheduler"}
-    refused(InputError, memory.predict, LAYER, X, **options).match("sgd-momentum")
+    refused(InputError, memory.predict, LAYER, X, **SUM | {"optimizer": "lr_scheduler"}).match(
+        "sgd-momentum"
+    )
     refused(DeviceError, memory.snapshot, "cpu:5")
     assert refusals(REFUSED) + defaults(memory) == approved
 

@@ -175,8 +175,9 @@ def test_each_case_gets_a_bounded_share_of_the_budget(bench: Bench, path: Path) 
     cases = (bench("c", [0] * 3, seconds=0.5), bench("d", [1], seconds=2.5, shares=5))
     bench.run(path, *cases, minutes=4 / 60)
     bench.run(path, *cases, restart=True)
-    deadlines = [deadline for _, _, deadline in bench.log]
-    assert deadlines == pytest.approx([0.15] * 4 + [1.0] + [0.5] * 3 + [2.5] + [1.0] * 3 + [5.0])
+    assert [deadline for _, _, deadline in bench.log] == pytest.approx(
+        [0.15] * 4 + [1.0] + [0.5] * 3 + [2.5] + [1.0] * 3 + [5.0]
+    )
 
 
 def test_visits_lie_apart(bench: Bench, path: Path) -> None:
@@ -185,8 +186,9 @@ def test_visits_lie_apart(bench: Bench, path: Path) -> None:
     assert [number for _, number in bench.ran()] == [*[*range(30)] * 3, 30, 30, 30]
     assert {len(entry.timing.visits_seconds) for entry in recording.entries} == {3}
     many = bench.run(path, bench("b", [0] * 60, seconds=1.0), visits=3, minutes=100 / 60)
-    visits = [len(entry.timing.visits_seconds or (1,)) for entry in many.select("b")]
-    assert visits == [3] * 33 + [1]
+    assert [len(entry.timing.visits_seconds or (1,)) for entry in many.select("b")] == [
+        *([3] * 33), 1,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])
