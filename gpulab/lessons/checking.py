@@ -230,7 +230,8 @@ def number(answer: Any, what: str) -> float:
     """
     if is_stub(answer):
         raise NotAttempted
-    if isinstance(answer, (bool, str, bytes)):
+    # a tensor with a graph would keep all its activations alive
+    if isinstance(answer, (bool, str, bytes)) or getattr(answer, "requires_grad", False):
         raise Refused(
             f"Your answer is {describe(answer)}; the check expects {what}, a plain number."
         )
