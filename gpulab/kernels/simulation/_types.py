@@ -318,10 +318,14 @@ class Joins:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return a part of the tree and all that is in it; several times as fast as ``ast.walk``."""
+    """Return a part of the tree and all that is in it; faster than ``ast.walk``.
+
+    Fields alone: IPython's tracebacks hang a ``parent`` on every node, and all trees of Python
+    share those such as ``ast.Load``, so that attributes lead to the trees of other code.
+    """
     found = [node]
     for part in found:  # which grows
-        for value in vars(part).values():
+        for value in [getattr(part, name, None) for name in part._fields]:
             if type(value) is list:
                 found += [one for one in value if isinstance(one, ast.AST)]
             elif isinstance(value, ast.AST):
