@@ -195,7 +195,7 @@ def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any]
         }
         n = max(sizes, key=lambda size: (len(by_size[size]), size))
         if by_size[n]:
-            return n, by_size[n], recording.evidence(experiment="ladders")
+            return n, by_size[n], recording.evidence(experiment=EXPERIMENT, family=family)
     return sizes[0], {}, None
 
 

@@ -343,14 +343,16 @@ class Recording(Result):
         """Return the entries that were planned and not recorded, with their reasons."""
         return tuple(entry for entry in self.entries if not entry.recorded)
 
-    def evidence(self, entry: Entry | None = None, *, experiment: str | None = None) -> Evidence:
+    def evidence(
+        self, entry: Entry | None = None, *, experiment: str | None = None, **params: Parameter
+    ) -> Evidence:
         """Return the badge of one entry's figures, of an experiment's (dated by the last of its
-        entries), or of the recording as a whole.
+        entries with these parameters), or of the recording as a whole.
         """
         timing = entry.timing if entry is not None else None
         date = entry.date if entry is not None else None
         if experiment is not None:
-            date = max((e.date for e in self.select(experiment) if e.date), default=None)
+            date = max((e.date for e in self.select(experiment, **params) if e.date), default=None)
         environment = self.environment if date is None else replace(self.environment, date=date)
         return Evidence.recorded(
             environment, timing.sample_count if timing else None, self._tf32(entry, timing)
