@@ -234,6 +234,11 @@ def _stage_bars(
     passes = {
         kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
     }
+    # All numbers have one size, down to 0.7 of the usual one, in which the longest of them fits a
+    # forward; where it does not, there are none.
+    room = _NUMBERED * (1 + 0.4 * max(0, max(len(one.name) for one in half.passes) - 2))
+    forwards = [one.duration / whole for one in passes["forward"]]
+    size = min(1.0, max(0.7, 0.99 * sum(forwards) / len(forwards) / room))
     drawn = [
         {
             **_bar(kind, badge, 0.84, min(one.duration for one in bars) / whole),
@@ -241,8 +246,12 @@ def _stage_bars(
             "base": [one.begin for one in bars],
             "x": [one.duration for one in bars],
             "text": [
-                _text(kind, badge, f"{kind} {one.name[1:]}", one.duration / whole) for one in bars
+                _text(kind, badge, f"{kind} {one.name[1:]}", one.duration / whole / size)
+                if one.duration / whole >= size * room
+                else ""
+                for one in bars
             ],
+            "textfont": {"size": 11 * size},
             **on_mouse(map(_pass_in_words, bars)),
         }
         for kind, bars in passes.items()
