@@ -324,6 +324,7 @@ class Contest(Result):
         )
 
 
+@_validate.arguments(again=_validate.flag)
 def contest(again: bool = False) -> Contest:
     """Measure matrix products in float32 on this CPU over sizes, and compare with an accelerator.
 
@@ -334,6 +335,11 @@ def contest(again: bool = False) -> Contest:
     ----------
     again : bool
         Measure again.
+
+    Raises
+    ------
+    InputError
+        If ``again`` is neither True nor False.
     """
     return _kept("contest matmul", _contest, again)
 
@@ -520,6 +526,7 @@ def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...
     )
 
 
+@_validate.arguments(again=_validate.flag)
 def memory_curve(again: bool = False) -> Latency:
     """Return the latency of your CPU's memory by working set; measured once per kernel, so that the
     check uses the values that you saw.
@@ -528,6 +535,11 @@ def memory_curve(again: bool = False) -> Latency:
     ----------
     again : bool
         Measure again, for example because other programs were running.
+
+    Raises
+    ------
+    InputError
+        If ``again`` is neither True nor False.
     """
     return _kept("latency curve", lambda: hierarchy.latency(deadline=5.0), again)
 
@@ -537,6 +549,7 @@ def five_works() -> dict[str, workloads.Workload]:
     return {key: workloads.get(name)(n=n, **params) for key, (name, n, params) in _FIVE.items()}
 
 
+@_validate.arguments(again=_validate.flag)
 def roof(again: bool = False) -> Roofline:
     """Return the measured roofs of this machine's best device; they stay the same until the kernel
     ends.
@@ -548,6 +561,11 @@ def roof(again: bool = False) -> Roofline:
     ----------
     again : bool
         Measure again.
+
+    Raises
+    ------
+    InputError
+        If ``again`` is neither True nor False.
 
     Examples
     --------
