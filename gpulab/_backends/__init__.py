@@ -114,8 +114,10 @@ def backend_of(x: object) -> Backend | None:
     modules = sys.modules
     for name in _CLASSES:
         # A half-imported or broken library (its name in sys.modules, None as value) owns no array.
-        if modules.get(name) is not None and (_made.get(name) or backend(name)).owns(x):
-            return _made[name]
+        if modules.get(name) is not None:
+            adapter = _made.get(name) or backend(name)
+            if isinstance(x, adapter.types):
+                return adapter
     return None
 
 

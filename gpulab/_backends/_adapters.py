@@ -61,6 +61,8 @@ class Backend(abc.ABC):
     """
 
     name = ""
+    # The names of its classes of arrays.
+    classes: tuple[str, ...] = ()
     # What to do where the library is not installed.
     how_to_get = "Run `gpulab doctor`."
     # What ``to_host`` and ``device_of`` expect, and the call that gives numbers that numpy has.
@@ -84,10 +86,7 @@ class Backend(abc.ABC):
     def __init__(self) -> None:
         self.prepare()
         self.module: Any = importlib.import_module(self.name)
-
-    @abc.abstractmethod
-    def owns(self, x: object) -> bool:
-        """Return whether ``x`` is an array of this library."""
+        self.types = tuple(getattr(self.module, name) for name in self.classes)
 
     def has_data(self, x: Any) -> bool:
         """Return whether ``x`` holds numbers now, and is neither a symbolic value of a graph or a
@@ -216,10 +215,7 @@ class Backend(abc.ABC):
 class NumpyBackend(Backend):
     """Host memory."""
 
-    name = "numpy"
-
-    def owns(self, x: object) -> bool:
-        return isinstance(x, np.ndarray)
+    name, classes = "numpy", ("ndarray",)
 
     def device_of(self, x: Any) -> str:
         return "cpu"
@@ -305,7 +301,7 @@ def require_plain_numbers(a: np.ndarray) -> None:
 class TorchBackend(Backend):
     """CPU, CUDA, ROCm, XPU and MPS tensors."""
 
-    name = "torch"
+    name, classes = "torch", ("Tensor",)
     expected, as_float32 = "a dense tensor", "x.float()"
 
     def __init__(self) -> None:
@@ -316,9 +312,6 @@ class TorchBackend(Backend):
         self._not_in_numpy = {
             getattr(torch, name) for name in _TORCH_NOT_IN_NUMPY if hasattr(torch, name)
         }
-
-    def owns(self, x: object) -> bool:
-        return isinstance(x, self.module.Tensor)
 
     def device_of(self, x: Any) -> str:
         device = x.device
@@ -409,10 +402,7 @@ class TorchBackend(Backend):
 class CupyBackend(Backend):
     """CUDA and ROCm arrays."""
 
-    name = "cupy"
-
-    def owns(self, x: object) -> bool:
-        return isinstance(x, self.module.ndarray)
+    name, classes = "cupy", ("ndarray",)
 
     def device_of(self, x: Any) -> str:
         return f"cuda:{x.device.id}"
@@ -501,14 +491,11 @@ class _UnchangingBackend(Backend):
 class JaxBackend(_UnchangingBackend):
     """CPU, CUDA, ROCm and TPU arrays."""
 
-    name, title = "jax", "JAX"
+    name, title, classes = "jax", "JAX", ("Array",)
     expected, as_float32 = "an array with data", 'x.astype("float32")'
     # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the
     # same kernel. Source: JAX, "GPU memory allocation".
     settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
-
-    def owns(self, x: object) -> bool:
-        return isinstance(x, self.module.Array)
 
     def device_of(self, x: Any) -> str:
         self.require_data("device_of", x)
@@ -624,8 +611,9 @@ class JaxBackend(_UnchangingBackend):
         return self.module.numpy.from_dlpack(x, copy=None if 0 in x.shape else False)
 
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
-        arrays = (leaf for leaf in self.module.tree_util.tree_leaves(result) if self.owns(leaf))
-        return self.module.block_until_ready if next(arrays, None) is not None else None
+        leaves = self.module.tree_util.tree_leaves(result)
+        has_arrays = any(isinstance(leaf, self.types) for leaf in leaves)
+        return self.module.block_until_ready if has_arrays else None
 
 
 @contextlib.contextmanager
@@ -646,7 +634,7 @@ def _without_error_output() -> Iterator[None]:
 class TensorFlowBackend(_UnchangingBackend):
     """CPU and GPU tensors, and Variables, whose value is used."""
 
-    name, title = "tensorflow", "TensorFlow"
+    name, title, classes = "tensorflow", "TensorFlow", ("Tensor", "Variable")
     expected, as_float32 = "a tensor with numbers in it", "tf.cast(x, 'float32')"
     settings = MappingProxyType(
         {
@@ -663,9 +651,6 @@ class TensorFlowBackend(_UnchangingBackend):
         with _without_error_output():
             super().__init__()
         self._eager: Any = self.module.__internal__.EagerTensor
-
-    def owns(self, x: object) -> bool:
-        return isinstance(x, (self.module.Tensor, self.module.Variable))
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
@@ -767,7 +752,7 @@ class TensorFlowBackend(_UnchangingBackend):
 
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
         if not self.has_gpu() or not any(
-            self.owns(leaf) for leaf in self.module.nest.flatten(result)
+            isinstance(leaf, self.types) for leaf in self.module.nest.flatten(result)
         ):
             return None  # on a CPU its calls return when the work is done
         sync = self.module.test.experimental.sync_devices
