@@ -179,6 +179,7 @@ _CLOCK_DROP = 0.04
 _ADVICE = (
     "Close other programs, or measure again later; the smallest samples are the least disturbed."
 )
+_COOL = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
 
 
 class Window(NamedTuple):
@@ -268,57 +269,53 @@ def _contended(window: Window, advice: str) -> Iterable[Note]:
             lost = delay
         elif spread >= SHARE and others >= max(2 * SHARE, window.others_step):
             lost = spread
-    busy, them = (
-        ("the core was busy", "it")
-        if window.cores == 1
-        else (f"all {window.cores} cores were busy", "them")
-    )
-    share = percent(min(others / window.cores, 1.0))
     crowded = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
-    shared = advice or "Measure again later, or on a machine that you do not share."
-    causes = (
-        (
-            stolen >= max(SHARE, window.others_step),
+    if stolen >= max(SHARE, window.others_step):
+        sentence = (
             f"the hypervisor gave {percent(min(stolen, 1.0))} of the time on these cores to other "
-            f"machines (steal time). {shared}",
-        ),
+            "machines (steal time). "
+            f"{advice or 'Measure again later, or on a machine that you do not share.'}"
+        )
+    elif lost:
         # waits are booked when they end: one that began before the window can make more than the
         # whole of it
-        (
-            lost,
+        sentence = (
             f"other processes kept this one off its core for {percent(min(lost, 1.0))} of "
-            f"the time. {advice or _ADVICE}",
-        ),
-        # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
-        (
-            window.delay is None and others >= crowded,
-            f"{busy}, {share} of {them} with other processes. {advice or _ADVICE}",
-        ),
-    )
-    return [Note("contended", sentence) for holds, sentence in causes if holds][:1]
+            f"the time. {advice or _ADVICE}"
+        )
+    # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
+    elif window.delay is None and others >= crowded:
+        busy, them = (
+            ("the core was busy", "it")
+            if window.cores == 1
+            else (f"all {window.cores} cores were busy", "them")
+        )
+        sentence = (
+            f"{busy}, {percent(min(others / window.cores, 1.0))} of {them} with other processes. "
+            f"{advice or _ADVICE}"
+        )
+    else:
+        return []
+    return [Note("contended", sentence)]
 
 
 def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[Note]:
-    least, held = max(SHARE, _LEAST_DELAY_SECONDS / window.seconds), window.throttled or 0.0
-    hot = (after.thermal_events or 0) - (before.thermal_events or 0)
-    fell = _drop(before.frequency_hertz, after.frequency_hertz)
-    clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
-    slower = (
-        (
-            hot > 0,
-            f"the cores slowed down because of heat {plural(hot, 'time')}",
-        ),
-        (fell, f"the cores' clock fell by {percent(fell)} to {clock} while measuring"),
-    )
-    cure = "Let it cool down, plug it in, or pick a fixed clock, and measure again."
-    sentences = [f"{what}. {cure}" for holds, what in slower if holds][:1]
-    if held >= least:
-        quota = (
+    held, sentences = window.throttled or 0.0, []
+    if held >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds):
+        sentences.append(
             "the container's CPU quota held this process back for "
             f"{percent(min(held, 1.0))} of the time (cpu.stat). Ask for more cores, or measure "
             "with fewer threads."
         )
-        sentences.insert(0, quota)
+    hot = (after.thermal_events or 0) - (before.thermal_events or 0)
+    fell = _drop(before.frequency_hertz, after.frequency_hertz)
+    if hot > 0:
+        sentences.append(f"the cores slowed down because of heat {plural(hot, 'time')}. {_COOL}")
+    elif fell:
+        clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
+        sentences.append(
+            f"the cores' clock fell by {percent(fell)} to {clock} while measuring. {_COOL}"
+        )
     return [Note("throttled", sentence) for sentence in sentences]
 
 
