@@ -756,7 +756,7 @@ def take_turns(
     StoppedError
         If it was stopped while waiting.
     """
-    for name, device in sorted({_name(job.device): str(job.device) for job in jobs}.items()):
+    for name, device in sorted({_name(job.device): job.device for job in jobs}.items()):
         holder = (threading.get_ident(), name)
         if holder in _held:
             continue
