@@ -32,8 +32,8 @@ _QUICK_SHARE = 0.2
 LARGEST_NUMBER = 1e30
 
 
-# the default of an argument that ``hook`` replaces by a function that does nothing; declared as a
-# function or Any, so that callers may pass None and the body need not ask for it
+# the default of an argument whose rule is ``hook``; declared as a function or Any, so that callers
+# may pass None and the body need not ask for it
 LEFT_OUT: Any = None
 
 
@@ -49,7 +49,8 @@ def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
     **rules : callable
         For an argument, one of the functions below, with ``functools.partial`` where it has limits.
         It gets the function's name, the argument's and the value; the body gets what it returns.
-        An argument that was left out is not checked where its default is None, but by ``hook``.
+        An argument that was left out is not checked where its default is None; where its rule is
+        ``hook``, the body gets ``nothing``.
 
     Examples
     --------
@@ -77,8 +78,10 @@ def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
             bound.apply_defaults()
             for name, rule in rules.items():
                 value, default = bound.arguments[name], signature.parameters[name].default
-                if value is not None or default is not None or rule is hook:
+                if value is not None or default is not None:
                     bound.arguments[name] = rule(function.__name__, name, value)
+                elif rule is hook:
+                    bound.arguments[name] = nothing
             return function(*bound.args, **bound.kwargs)
 
         return cast("F", checked)
@@ -240,16 +243,14 @@ def items(function: str, name: str, values: Any, example: str = "") -> list[Any]
     return found
 
 
-def callback(function: str, name: str, given: Callable[..., T] | None) -> Callable[..., T] | None:
-    """Return the callable, wrapped so that its errors are reported as its own; None for None.
+def callback(function: str, name: str, given: Callable[..., T]) -> Callable[..., T]:
+    """Return the callable, wrapped so that its errors are reported as its own.
 
     Raises
     ------
     InputError
         If it is not callable, and whenever it raises.
     """
-    if given is None:
-        return None
     if not callable(given):
         raise InputError(
             f"{function}: {name}={shown(given)}; expected a function. Pass one, or leave it out."
@@ -269,22 +270,20 @@ def callback(function: str, name: str, given: Callable[..., T] | None) -> Callab
     return called
 
 
-def hook(function: str, name: str, given: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return a callable as ``callback`` does, and ``nothing`` for None."""
-    return callback(function, name, given) or nothing
+def hook(function: str, name: str, given: Callable[..., T]) -> Callable[..., T]:
+    """Return a callable as ``callback`` does; of one left out ``arguments`` makes ``nothing``."""
+    return callback(function, name, given)
 
 
-def clock(function: str, given: Callable[[], float] | None) -> Callable[[], float] | None:
-    """Return the clock with each reading checked; None for None.
+def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], float]:
+    """Return the clock with each reading checked.
 
     Raises
     ------
     InputError
         If it is not callable, or if it does not return a finite number, goes back, or stands still.
     """
-    read = callback(function, "clock", given)
-    if read is None:
-        return None
+    read = callback(function, name, given)
     last, equal = -math.inf, 0
 
     def reading() -> float:
@@ -293,13 +292,13 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
         is_number = type(now) is float or is_finite(now)
         if not is_number or not last <= now < math.inf:
             raise InputError(
-                f"{function}: clock gave {shown(now)} after {last!r}; expected seconds that never "
+                f"{function}: {name} gave {shown(now)} after {last!r}; expected seconds that never "
                 "decrease. Pass time.perf_counter or one like it."
             )
         equal = equal + 1 if now == last else 0
         if equal >= MOST_EQUAL_READINGS:
             raise InputError(
-                f"{function}: clock stood still at {now!r} over {equal:,} readings; expected "
+                f"{function}: {name} stood still at {now!r} over {equal:,} readings; expected "
                 "seconds that grow while the work runs. Pass time.perf_counter or one like it."
             )
         last = now

@@ -242,7 +242,7 @@ def _at_the_peak(tracker: Any, start: int = 0) -> dict[str, Any]:
     }
 
 
-@_validate.arguments(make_batch=_validate.hook)
+@_validate.arguments(make_batch=_validate.callback)
 def largest_batch(
     model: Any,
     make_batch: Callable[[int], Any],

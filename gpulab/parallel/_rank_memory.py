@@ -272,12 +272,12 @@ def largest_batch(
     ... )
     64
     """
-    make = _validate.callback("largest_batch", "make_batch", make_batch)
-    if make is None:
+    if make_batch is None:
         raise InputError(
             "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
             "torch.zeros(n, 64, dtype=torch.int64)."
         )
+    make = _validate.callback("largest_batch", "make_batch", make_batch)
     free, kind = free_bytes_of(memory, "cuda")
 
     def needed_bytes(size: int) -> int:

@@ -172,7 +172,7 @@ def compare_within(
 ) -> Comparison:
     """Compare within limits that were checked."""
     limits.say(0.0, "making inputs")
-    read = _validate.clock("compare", clock) or time.perf_counter
+    read = clock or time.perf_counter
     parameters = {"dtype": dtype, **(params or {})}
     label, jobs_by_name, workload = _gather(work, args, devices, read, parameters)
     jobs, notes, agreement_notes = list(jobs_by_name.values()), list[Note](), list[Note]()

@@ -95,6 +95,7 @@ SAMPLING_RULES: dict[str, Callable[[str, str, Any], Any]] = {
     "progress": _validate.hook,
     "stop": _validate.hook,
     "transfer": _validate.flag,
+    "clock": _validate.clock,
     "conditions": _validate.callback,
 }
 
@@ -200,7 +201,7 @@ def measure(
         device=where or Device("cpu"),
         is_named=device is not None,
         label=str(label or work_arrays.label_of(fn)),
-        clock=_validate.clock("measure", clock) or time.perf_counter,
+        clock=clock or time.perf_counter,
         flops=flops,
         nbytes=nbytes,
     )
@@ -637,9 +638,13 @@ class Series:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.function, self.total, self.done = function, total, 0
-        self._progress = _validate.callback(function, "progress", progress) or (lambda *_: None)
-        self.stop: Stop | None = _validate.callback(function, "stop", stop)
-        self.clock: Callable[[], float] | None = _validate.clock(function, clock)
+        self._progress: Progress = (
+            _validate.nothing
+            if progress is None
+            else _validate.callback(function, "progress", progress)
+        )
+        self.stop = None if stop is None else _validate.callback(function, "stop", stop)
+        self.clock = None if clock is None else _validate.clock(function, "clock", clock)
         self._now: Callable[[], float] = self.clock or time.perf_counter
         self._end = self._now() + _validate.deadline(function, "deadline", deadline)
         self.stopped = False

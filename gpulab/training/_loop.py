@@ -193,7 +193,7 @@ class Run:
         **options: Any,
     ) -> None:
         self.task = find_task(task)
-        read_clock = _validate.clock("fit", clock) or time.perf_counter
+        read_clock = time.perf_counter if clock is None else _validate.clock("fit", "clock", clock)
         if model is not None and not isinstance(model, torch.nn.Module):
             raise InputError(
                 f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "

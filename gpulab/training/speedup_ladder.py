@@ -276,6 +276,7 @@ _scripts: dict[Any, Answers] = {}
     seeds=partial(_validate.whole, low=0, high=1000),
     turns=partial(_validate.whole, low=1, high=_MOST_TURNS),
     deadline=_validate.deadline,
+    clock=_validate.clock,
 )
 def ladder(
     task: str | Task = "digits-cnn",
@@ -362,7 +363,7 @@ def ladder(
         )
     base = dict(START if start is None else start)
     length = job.epochs * len(job.train) if samples is None else samples
-    climb = _Climb(job, where, base, _validate.clock("ladder", clock))
+    climb = _Climb(job, where, base, clock)
     try:
         with backend_switches.threads(1, where):
             return climb.result(wanted, length, seeds, turns, deadline)
