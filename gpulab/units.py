@@ -50,10 +50,8 @@ def _digits(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _not_finite(value: float) -> str | None:
-    """The words for nan and the infinities; None for a number that can be scaled."""
-    if math.isfinite(value):
-        return None
+def _not_finite(value: float) -> str:
+    """The words for nan and the infinities, which cannot be scaled."""
     return "not a number" if math.isnan(value) else ("infinite" if value > 0 else "-infinite")
 
 
@@ -77,8 +75,8 @@ def format_joules(joules: float) -> str:
 
 def _scaled(value: float, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
     """Return a quantity with the first prefix that it reaches, or the last one."""
-    if (words := _not_finite(value)) is not None:
-        return words
+    if not math.isfinite(value):
+        return _not_finite(value)
     if value == 0:
         return f"0 {unit}"
     reached = (pair for pair in prefixes if abs(value) >= 0.9995 * pair[1])
@@ -92,8 +90,8 @@ def format_bytes(nbytes: float) -> str:
     >>> format_bytes(1536), format_bytes(5), format_bytes(3 * 2**30)
     ('1.50 KiB', '5 B', '3.00 GiB')
     """
-    if (words := _not_finite(nbytes)) is not None:
-        return words
+    if not math.isfinite(nbytes):
+        return _not_finite(nbytes)
     for unit, scale in _BINARY:
         if abs(nbytes) >= scale:
             return f"{_digits(nbytes / scale)} {unit}"
@@ -133,8 +131,7 @@ def format_ratio(ratio: float) -> str:
     >>> format_ratio(3.14159), format_ratio(0.5), format_ratio(1234)
     ('3.14x', '0.50x', '1234x')
     """
-    words = _not_finite(ratio)
-    return f"{_digits(ratio)}x" if words is None else words
+    return f"{_digits(ratio)}x" if math.isfinite(ratio) else _not_finite(ratio)
 
 
 def format_speedup(ratio: float, interval: tuple[float, float] | None) -> str:
