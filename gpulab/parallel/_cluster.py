@@ -155,15 +155,21 @@ class Ranks:
         self._threads, self._backend, self._port = threads, backend, port
         self._engines: Engines | None = None
         self._broken: str | None = None
+        self._px: Any = None  # the view through which ``%%px`` reaches the engines
         self._busy = threading.Lock()
         self._stop_asked = threading.Event()
 
     @property
     def ready(self) -> bool:
-        """Whether the ranks run and are in step, as far as is known, so that ``run`` can be
-        called.
+        """Whether the ranks run, are in step, as far as is known, and have no cell of ``%%px`` in
+        progress, so that ``run`` can be called.
         """
-        return self._engines is not None and self._broken is None and not self._engines.deaths()
+        return (
+            self._engines is not None
+            and self._broken is None
+            and not self._engines.deaths()
+            and (self._px is None or not self._px.outstanding & self._px.client.outstanding)
+        )
 
     def __repr__(self) -> str:
         ended = "stopped" if self.hosts else "not started"
@@ -279,10 +285,15 @@ class Ranks:
                     "cluster(...) as ranks:`, or call start()."
                 )
             _refuse_dead("run", engines)
-            if self._broken is not None:
+            if self._px is not None:  # an interrupted cell takes a moment to end
+                self._px.client.wait(list(self._px.outstanding), _IDLE_SECONDS)
+            if not self.ready:
                 raise RankError(
                     f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
                     "recover()."
+                    if self._broken is not None
+                    else "run: a cell of %%px has not ended on every rank; expected idle ranks. "
+                    "Wait until it has, or call recover(), which ends ranks that hang."
                 )
             self._stop_asked.clear()
             return self._call(engines, payload, timeout_seconds)
@@ -401,9 +412,8 @@ class Ranks:
         _gather(engines, calls, "open the process group")
         self.hosts = tuple(hosts)
         if self.px and _in_notebook():  # ``%%px`` reaches exactly these engines
-            view = engines.client[list(engines.ids)]
-            view.block = True
-            view.activate()
+            self._px = engines.client.direct_view(list(engines.ids), block=True)
+            self._px.activate()
         self._broken = None
         self._progress(1.0, f"{named(range(n))} ready")
 

@@ -473,10 +473,9 @@ def run(arguments: argparse.Namespace) -> int:
         if line_is_open:
             print(flush=True)
     missing = recording.missing()
-    planned = len(recording.entries)
     print(
-        f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} "
-        f"in {arguments.out}"
+        f"{len(recording.entries) - len(missing)} of {len(recording.entries)} cases recorded on "
+        f"{recording.environment.device} in {arguments.out}"
     )
     for reason, count in Counter(entry.reason for entry in missing).most_common():
         print(f"  not recorded: {count} x {reason}")

@@ -152,12 +152,16 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
 
 
 def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
-    """``%%px`` sends the signal by its name, and waits until the ranks have answered."""
+    """``%%px`` sends the signal by its name; as long as a cell has not ended, no call is sent after
+    it.
+    """
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
         four_ranks.recover()
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-        shell.run_cell_magic("px", "", "import time\ntime.sleep(300)")
+        shell.run_cell_magic("px", "--noblock", "import time\ntime.sleep(4)")
+        refused(RankError, four_ranks.run, total).match("a cell of %%px")
+        threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        shell.run_cell_magic("px", "", "time.sleep(300)")
     finally:
         InteractiveShell.clear_instance()
     assert four_ranks.run(total) == [4.0] * 4
