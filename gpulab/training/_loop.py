@@ -571,7 +571,8 @@ def fit(
     -------
     FitResult
         Evidence MEASURED. A loss that is not finite, an interrupt or a stop ends the run; ``ended``
-        says which of them did.
+        says which of them did. An interrupt ends this run alone: a loop over several goes on,
+        unless it breaks where ``ended`` is "interrupted".
 
     Raises
     ------
