@@ -59,7 +59,9 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     """
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
-    if isinstance(device, numbers.Real) or (isinstance(device, str) and device[:1].isdigit()):
+    # a number without a unit in a text is no capacity, but for instance the name of a GPU
+    has_unit = isinstance(device, str) and device[:1].isdigit() and not device.strip().isdigit()
+    if has_unit or isinstance(device, numbers.Real):
         return parse_bytes(str(device)), kind
     try:
         where = devices.find(device)
