@@ -39,7 +39,6 @@ _LIBRARIES = {
     "psutil",
     "pynvml",
     "scipy",
-    "sklearn",
     "sympy",
     "tensorflow",
     "torch",

@@ -72,7 +72,6 @@ _NEEDED: Mapping[str, str] = {
     "plotly": "5.24",
     "psutil": "5.9.5",
     "nvidia-ml-py": "12.560",
-    "scikit-learn": "1.5",
     "pillow": "11",
     "torchao": "0.10",
     "ipyparallel": "8.8",

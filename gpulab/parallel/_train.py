@@ -489,9 +489,6 @@ def train_single_process(job: TrainingJob, model: Any) -> tuple[list[float], dic
     """Train as one process does, on rank 0, and return the losses and the parameters; the others
     have nothing to do.
     """
-    # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a
-    # timeout
-    _ = training.task(job.task).train
     if dist.get_rank() != 0:
         return None
     with _reproducible(job) as device:

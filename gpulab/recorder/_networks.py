@@ -2,8 +2,7 @@
 precision and with each technique (05, 06), the speed-up ladder (09), attention and a decoder (11),
 and tips from tuning guides.
 
-The data needs no scikit-learn, and times do not depend on its content: what a network learns is not
-recorded.
+Times do not depend on the content of the data: what a network learns is not recorded.
 """
 
 from __future__ import annotations

@@ -236,7 +236,6 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
 @pytest.mark.slow
 def test_recipes_are_cooked_and_weighed() -> None:
     """Channels, zeros, few bits; each seed an accuracy; a stop has nothing to weigh."""
-    pytest.importorskip("sklearn")
     small = Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1)
     recipes = [small, Recipe(), Recipe(bits=8, fine_tune=0)]
     options = {"seeds": (0, 1), "deadline": 0.02, "device": "cpu"}

@@ -269,7 +269,7 @@ def test_the_loss_falls_and_the_network_reads() -> None:
 
 
 def run(**options: Any) -> training.FitResult:
-    """A short run, of the task that needs no scikit-learn."""
+    """A short run."""
     options = {"steps": 60, "batch_size": 16, "device": "cuda", **options}
     return training.fit("prose-transformer", **options)
 

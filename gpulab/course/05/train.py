@@ -6,7 +6,7 @@ title = "save the run with a scaler"
 answer_name = "train"
 live = True
 limit_seconds = 60.0
-loads = ["torch", "torch.optim", "torch._dynamo", "sklearn.datasets"]
+loads = ["torch", "torch.optim", "torch._dynamo"]
 
 # %% stub
 def train(model, batches):

@@ -5,7 +5,7 @@ id = "07.13"
 title = "a budget on your machine"
 answer_name = "light"
 limit_seconds = 120.0
-loads = ["torch", "torch.optim", "torch._dynamo", "sklearn.datasets"]
+loads = ["torch", "torch.optim", "torch._dynamo"]
 machine = "the time of a call on your processor"
 unkept = "a trained model is larger than what is kept"
 

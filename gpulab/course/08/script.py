@@ -6,7 +6,7 @@ title = "the same losses under torchrun"
 answer_name = "script"
 live = True
 limit_seconds = 270.0
-loads = ["torch", "torch._dynamo", "sklearn.datasets", "ipyparallel"]
+loads = ["torch", "torch._dynamo", "ipyparallel"]
 answer_is_file = True
 
 # %% stub
