@@ -25,7 +25,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
 _WORDS = ("faster", "slower", "no difference shown")
-_SHORT = {"not shown": "no difference shown", "no difference": "no difference shown", "no interval": "no difference shown"}
+_SHORT = {"not shown": "no difference shown", "no interval": "no difference shown"}  # "no difference" claims more than is shown
 # Letter -> the justified verdict, and why the others are not.
 _GAINS = {
     "A": ("faster", "All of A's interval lies above 1.02."),
@@ -65,4 +65,4 @@ verdicts = {"A": "faster", "B": "not shown", "C": "slower", "D": "not shown", "E
 verdicts = {"A": "faster", "B": "not shown", "C": "slower", "D": "faster", "E": "faster"}
 
 # %% wrong: expects one of
-verdicts = {"A": 1, "B": 0, "C": -1, "D": 1, "E": 0}
+verdicts = {"A": "faster", "B": "no difference", "C": "slower", "D": "faster", "E": "no difference"}
