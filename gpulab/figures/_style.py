@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -132,7 +131,6 @@ def picture(
     evidence: Evidence | Iterable[Evidence],
     description: str,
     traces: Sequence[dict[str, Any]],
-    shared: Mapping[str, Any] = MappingProxyType({}),
     *,
     height: int = HEIGHT,
     above: int = 0,
@@ -151,14 +149,13 @@ def picture(
     description : str
         A description of the figure; kept in ``figure.layout.meta["description"]``.
     traces : sequence of dict
-    shared : mapping
-        Attributes of all traces that do not have their own.
     height, above : int
         Pixels: of the whole, and of the room that is added between the title and the plot.
     guides : sequence of (shape, annotation)
         From ``guide``.
     **layout
-        Axes, legend and margin are given by what differs from the course's look.
+        Axes, legend and margin are given by what differs from the course's look; an axis' title is
+        text.
     """
     several = [evidence] if isinstance(evidence, Evidence) else evidence
     badges = textwrap.wrap(
@@ -188,12 +185,13 @@ def picture(
         kind = name.rstrip("0123456789")
         look[name] = {**look[kind], **value} if kind in ("legend", "margin") else value
         if kind in ("xaxis", "yaxis"):
-            title_part = {**_AXIS["title"], **value.get("title", {})}
-            look[name] = {**_AXIS, **value, "title": title_part}
+            words = value.get("title", {})
+            own = {"text": ink(words)} if isinstance(words, str) else words
+            look[name] = {**_AXIS, **value, "title": {**_AXIS["title"], **own}}
     if guides:
         for number, name in enumerate(("shapes", "annotations")):
             look[name] = [*look.get(name, ()), *(parts[number] for parts in guides)]
-    return LabFigure(data=[{**shared, **trace} for trace in traces], layout=look)
+    return LabFigure(data=traces, layout=look)
 
 
 def describe(*results: Any) -> str:
@@ -224,9 +222,12 @@ def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
     return {"type": "category", **order, "showgrid": False, **ticks(names, names), **more}
 
 
-def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
-    """Return a text in the picture; ``x`` and ``y`` count along the axes."""
-    return {"x": x, "y": y, "text": ink(text), "showarrow": False, **more}
+def note(text: str, x: float, y: float, place: str = "", **more: Any) -> dict[str, Any]:
+    """Return a text in the picture. ``place`` is what x and y count along, then the sides of the
+    text that stand there: "x paper left bottom".
+    """
+    places = zip(("xref", "yref", "xanchor", "yanchor"), place.split(), strict=False)
+    return {"x": x, "y": y, "text": ink(text), "showarrow": False, **dict(places), **more}
 
 
 def upright(x: float, **stroke: Any) -> dict[str, Any]:
@@ -255,9 +256,29 @@ def interval_bars(
     }
 
 
-def on_mouse(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the part of a trace that shows a text for each of its marks at the mouse."""
-    return {"customdata": list(texts), "hovertemplate": "%{customdata}<extra></extra>"}
+def on_mouse(texts: str | Iterable[str]) -> dict[str, Any]:
+    """Return the part of a trace that shows a text for each of its marks at the mouse, or one
+    template for all.
+    """
+    if isinstance(texts, str):
+        return {"hovertemplate": f"{texts}<extra></extra>"}
+    return {**on_mouse("%{customdata}"), "customdata": list(texts)}
+
+
+def trace(
+    mode: str,
+    x: Any,
+    y: Any,
+    name: str = "",
+    mouse: str | Iterable[str] | None = None,
+    **look: Any,
+) -> dict[str, Any]:
+    """Return lines, markers or texts: in the legend if they have a name, and at the mouse with what
+    ``on_mouse`` takes.
+    """
+    legend = {"name": ink(name)} if name else {"showlegend": False}
+    hover = {"hoverinfo": "skip"} if mouse is None else on_mouse(mouse)
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **legend, **hover, **look}
 
 
 def faded(color: str, opacity: float | str) -> str:
@@ -361,7 +382,7 @@ def log_axis(
     low, high = low - margin, high + margin
     at = _log_ticks(10**low, 10**high) if at is None else at
     labels = ticks(at, [text(t) for t in at])
-    return {"type": "log", **labels, "range": [low, high], "title": {"text": ink(title)}}
+    return {"type": "log", **labels, "range": [low, high], "title": title}
 
 
 def guide(
@@ -381,11 +402,11 @@ def guide(
     position = math.log10(value)  # annotations on log axes take the exponent
     if axis == "x":
         side = {"xanchor": "right" if before else "left", "xshift": -5 if before else 5}
-        place = {"xref": "x", "yref": "paper", **side, "yanchor": "bottom" if bottom else "top"}
-        return upright(value), note(text, position, 0 if bottom else 1, **{**place, **more})
+        look = {**side, "yanchor": "bottom" if bottom else "top", **more}
+        return upright(value), note(text, position, 0 if bottom else 1, "x paper", **look)
     ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": "y"}
-    place = {"xref": "paper", "yref": "y", "xanchor": "right", "yanchor": "bottom"}
-    return {**upright(value), **ends}, {**note(text, 1, position, **place), **more}
+    label = note(text, 1, position, "paper y right bottom")
+    return {**upright(value), **ends}, {**label, **more}
 
 
 def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
@@ -414,7 +435,7 @@ def linear_axis(
         "type": "linear",
         **ticks(at, [text(t) for t in at]),
         "range": [low, high + 0.06 * span],
-        "title": {"text": ink(title)},
+        "title": title,
     }
 
 
@@ -427,8 +448,7 @@ def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, 
 
 def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
-    high = max(high, 1.0)
-    return linear_axis(high, title, lambda v: _short(format_bytes(v)), binary=True)
+    return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
 
 
 def round_step(wanted: float, binary: bool = False) -> float:

@@ -20,6 +20,7 @@ from gpulab.figures._style import (
     on_mouse,
     picture,
     ticks,
+    trace,
 )
 from gpulab.models import AccessPattern, Occupancy, OccupancyTable, occupancy_sweep
 from gpulab.units import format_bytes, plural
@@ -64,7 +65,6 @@ def access(pattern: AccessPattern) -> LabFigure:
         f"One warp: {sectors} (ideal {pattern.ideal_sectors}), {waves} (ideal "
         f"{pattern.ideal_wavefronts})"
     )
-    place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     device = (
         "Device memory: each moved 32-byte sector has its address above it; bytes that lanes use "
         "are filled"
@@ -109,8 +109,8 @@ def access(pattern: AccessPattern) -> LabFigure:
             "title": {"text": ink("words"), "standoff": 4},
         },
         annotations=[
-            note(device, 0, 0.995, align="left", **place),
-            note(shared, 0, 0.355, align="left", **place),
+            note(device, 0, 0.995, "paper paper left bottom", align="left"),
+            note(shared, 0, 0.355, "paper paper left bottom", align="left"),
         ],
         showlegend=True,
         barmode="overlay",
@@ -128,15 +128,9 @@ def _boxes(
     boxes: Sequence[tuple[float, float, float]], height: float, name: str, **look: Any
 ) -> dict[str, Any]:
     """Return boxes from (left, bottom, width) as one line, which None interrupts."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [x for left, _, w in boxes for x in (left, left + w, left + w, left, left, None)],
-        "y": [y for _, low, _ in boxes for y in (low, low, low + height, low + height, low, None)],
-        "hoverinfo": "skip",
-        **({"name": ink(name)} if name else {"showlegend": False}),
-        **look,
-    }
+    x = [x for left, _, w in boxes for x in (left, left + w, left + w, left, left, None)]
+    y = [y for _, low, _ in boxes for y in (low, low, low + height, low + height, low, None)]
+    return trace("lines", x, y, name, **look)
 
 
 def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
@@ -155,7 +149,7 @@ def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
             whose = f"{_lanes(who)}: {plural(size, 'byte')} from byte {start:,}"
             used.append((left + start % _SECTOR, bottom, label, whose))
     empty = [(left, bottom, _SECTOR) for left, bottom in places]
-    text = {"type": "scatter", "mode": "text", "textfont": {"size": 10}, "showlegend": False}
+    small = {"size": 10}
     return [
         _boxes(empty[len(sectors) :], _HIGH, "", line={"color": GRID, "width": 1}),
         _boxes(
@@ -172,21 +166,22 @@ def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
             fill="toself",
             fillcolor=_WORDS["first word of a bank"][0],
         ),
-        {
-            **text,
-            "x": [left + size / 2 for left, *_ in used],
-            "y": [bottom + _HIGH / 2 for _, bottom, *_ in used],
-            "text": [ink(label) for _, _, label, _ in used],
-            **on_mouse(whose for *_, whose in used),
-        },
-        {
-            **text,
-            "x": [left for left, _ in places[: len(sectors)]],
-            "y": [bottom + _HIGH + 0.24 for _, bottom in places[: len(sectors)]],
-            "text": [ink(f"byte {sector * _SECTOR:,}") for sector in sectors],
-            "textposition": "middle right",
-            "hoverinfo": "skip",
-        },
+        trace(
+            "text",
+            [left + size / 2 for left, *_ in used],
+            [bottom + _HIGH / 2 for _, bottom, *_ in used],
+            mouse=(whose for *_, whose in used),
+            text=[ink(label) for _, _, label, _ in used],
+            textfont=small,
+        ),
+        trace(
+            "text",
+            [left for left, _ in places[: len(sectors)]],
+            [bottom + _HIGH + 0.24 for _, bottom in places[: len(sectors)]],
+            text=[ink(f"byte {sector * _SECTOR:,}") for sector in sectors],
+            textposition="middle right",
+            textfont=small,
+        ),
     ]
 
 
@@ -234,16 +229,14 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
         }
         for name, (fill, edge, hatch) in _WORDS.items()
     ]
-    one_word = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [-0.7, (passes - 1) * (_BANKS + _GAP) + _BANKS],
-        "y": [1, 1],
-        "line": {"color": MID_GREY, "width": 1.5, "dash": "dash"},
-        "name": ink("one word a bank: no conflict"),
-        "hoverinfo": "skip",
-    }
-    return [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in (*traces, one_word)]
+    one_word = trace(
+        "lines",
+        [-0.7, (passes - 1) * (_BANKS + _GAP) + _BANKS],
+        [1, 1],
+        "one word a bank: no conflict",
+        line={"color": MID_GREY, "width": 1.5, "dash": "dash"},
+    )
+    return [{**each, "xaxis": "x2", "yaxis": "y2"} for each in (*traces, one_word)]
 
 
 # Occupancy.
@@ -320,15 +313,15 @@ def occupancy(launch: Occupancy) -> LabFigure:
         }
         axes[f"yaxis{end}"] = {
             **ticks(shares, [f"{share:.0%}" for share in shares]),
-            **({"title": {"text": ink("occupancy")}} if number == 0 else {"ticktext": [""] * 5}),
+            **({"title": "occupancy"} if number == 0 else {"ticktext": [""] * 5}),
             "range": [-0.04, 1.14],
             "anchor": f"x{end}",
             "domain": [0, 1],
         }
         here = {**_here(launch, axis, values), "showlegend": number == 0}
         traces += [
-            {**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"}
-            for trace in (*_curve(axis, values, table, shape, legend), here)
+            {**each, "xaxis": f"x{end}", "yaxis": f"y{end}"}
+            for each in (*_curve(axis, values, table, shape, legend), here)
         ]
     return picture(title, launch.evidence, describe(launch), traces, height=400, **axes)
 
@@ -343,43 +336,29 @@ def _curve(
     if axis != "threads_per_block":
         steps = np.flatnonzero(np.diff(table.blocks_per_sm, prepend=-1))
     ends = np.unique([*steps, len(values) - 1])
-    dashed = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": values[ends].tolist(),
-        "y": table.ratio[ends].tolist(),
-        "line": {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": shape},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    traces = [dashed]
+    line = {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": shape}
+    traces = [trace("lines", values[ends].tolist(), table.ratio[ends].tolist(), line=line)]
     for limiter, (name, symbol, color) in _LIMITERS.items():
         marked = steps[table.limiter[steps] == limiter]
         if not marked.size:
             continue
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": values[marked].tolist(),
-                "y": table.ratio[marked].tolist(),
-                "marker": {
-                    "symbol": symbol,
-                    "size": 8,
-                    "color": color,
-                    "line": {"width": 2, "color": color},
-                },
-                "cliponaxis": False,
-                "name": ink(f"limited by {name}"),
-                "legendgroup": limiter,
-                "showlegend": limiter not in legend,
-                "customdata": [
+            trace(
+                "markers",
+                values[marked].tolist(),
+                table.ratio[marked].tolist(),
+                f"limited by {name}",
+                f"%{{customdata}}, limited by {name}",
+                customdata=[
                     f"{_value(axis, values[k])}: {plural(int(table.blocks_per_sm[k]), 'block')}, "
                     f"{table.ratio[k]:.1%}"
                     for k in marked
                 ],
-                "hovertemplate": f"%{{customdata}}, limited by {name}<extra></extra>",
-            }
+                marker=palette.edged(symbol, 8, color),
+                cliponaxis=False,
+                legendgroup=limiter,
+                showlegend=limiter not in legend,
+            )
         )
         legend.add(limiter)
     return traces
@@ -387,27 +366,21 @@ def _curve(
 
 def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:
     """Return the ring around the launch, with its share beside it."""
-    value, edge = getattr(launch, axis), {"width": 3, "color": palette.VERMILLION}
+    value = getattr(launch, axis)
     beside = "right" if value < 0.1 * values[-1] else "center"
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": [value],
-        "y": [launch.ratio],
-        "marker": {
-            "symbol": "circle-open",
-            "size": 17,
-            "color": palette.VERMILLION,
-            "line": edge,
-        },
-        "text": [ink(f"{launch.ratio:.1%}")],
-        "textposition": f"top {beside}",
-        "cliponaxis": False,
-        "name": ink("this launch"),
-        "legendgroup": "launch",
-        "legendrank": 1,
-        "hovertemplate": f"this launch: {_value(axis, value)}, {launch.ratio:.1%}<extra></extra>",
-    }
+    return trace(
+        "markers+text",
+        [value],
+        [launch.ratio],
+        "this launch",
+        f"this launch: {_value(axis, value)}, {launch.ratio:.1%}",
+        marker=palette.edged("circle-open", 17, palette.VERMILLION, 3),
+        text=[ink(f"{launch.ratio:.1%}")],
+        textposition=f"top {beside}",
+        cliponaxis=False,
+        legendgroup="launch",
+        legendrank=1,
+    )
 
 
 def _value(axis: str, value: int) -> str:

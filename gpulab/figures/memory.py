@@ -27,6 +27,7 @@ from gpulab.figures._style import (
     on_mouse,
     picture,
     row_axis,
+    trace,
     upright,
 )
 from gpulab.units import format_bytes
@@ -84,18 +85,20 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     colors = {category: palette.memory_color(category) for category in drawn}
     opacity, shape = (0.35, "/") if modelled else (0.75, "")
     traces = [
-        {
-            "x": keep,
-            "y": kept,
-            "line": {"width": 1, "color": colors[category], "shape": "hv"},
-            "name": ink(category),
-            "fillcolor": faded(colors[category], opacity),
-            "fillpattern": {"shape": shape, "fgcolor": colors[category], "size": 7},
-            **on_mouse(
+        trace(
+            "lines",
+            keep,
+            kept,
+            category,
+            (
                 f"{category} {format_bytes(n)} after {name}"
                 for n, name in zip(kept, names, strict=True)
             ),
-        }
+            stackgroup="bytes",
+            line={"width": 1, "color": colors[category], "shape": "hv"},
+            fillcolor=faded(colors[category], opacity),
+            fillpattern={"shape": shape, "fgcolor": colors[category], "size": 7},
+        )
         for category, kept in drawn.items()
     ]
     high, marks = float(total.max()) if total.size else 1.0, []
@@ -103,19 +106,18 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     if total.size:
         peak = int(total.argmax())
         arrow = {"showarrow": True, "arrowhead": 0, "arrowcolor": MID_GREY, "ax": 0, "ay": -22}
-        anchor = {"xref": "x", "yref": "y", "xanchor": "left" if peak < total.size / 2 else "right"}
-        marks = [{**note(f"peak {format_bytes(high)}", peak, high), **arrow, **anchor}]
+        side = "left" if peak < total.size / 2 else "right"
+        marks = [{**note(f"peak {format_bytes(high)}", peak, high, f"x y {side}"), **arrow}]
         phases = _phase_names(runs, len(line))
     return picture(
         f"Memory of {what}",
         t.evidence,
         describe(t),
         traces,
-        {"type": "scatter", "stackgroup": "bytes", "mode": "lines"},
         height=400,
         above=_HIGHER if any(name["yshift"] for name in phases) else 0,
         xaxis={
-            "title": {"text": ink("operator (in order of execution)")},
+            "title": "operator (in order of execution)",
             "range": [0, max(total.size - 1, 1)],
             "showgrid": False,
         },
@@ -164,12 +166,21 @@ def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[dict
     """Return the name of each phase; one wider than its phase goes one line higher, and of many
     short phases only as many have a name as fit beside each other.
     """
-    names, last, place = [], -math.inf, {"xref": "x", "yref": "paper", "yanchor": "bottom"}
+    names, last = [], -math.inf
     for begin, after, name in runs:
         # the axis ends at the last operator
         middle, narrow = (begin + min(after, length - 1)) / 2, after - begin <= _NAME * length
         if not narrow or middle - last > _NAME * length:
-            names.append(note(name, middle, 1, yshift=_HIGHER if narrow else 0, **place))
+            names.append(
+                note(
+                    name,
+                    middle,
+                    1,
+                    "x paper",
+                    yanchor="bottom",
+                    yshift=_HIGHER if narrow else 0,
+                )
+            )
             last = middle if narrow else last
     return names
 
@@ -201,7 +212,7 @@ def _bars(
             },
             "width": width,
             "customdata": [format_bytes(value) for value in values],
-            "hovertemplate": f"{part}: %{{customdata}}<extra></extra>",
+            **on_mouse(f"{part}: %{{customdata}}"),
         }
         for part, values in parts.items()
         if any(values)
@@ -210,10 +221,9 @@ def _bars(
 
 def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> dict[str, Any]:
     """Return the labeled line of a capacity as parts of a layout; without a width no line."""
-    place = {"xref": "x", "yref": "paper", "yanchor": "bottom", "xanchor": anchor}
     return {
         "shapes": [upright(nbytes, width=width)] if width else [],
-        "annotations": [note(text, nbytes, 1, **place)],
+        "annotations": [note(text, nbytes, 1, f"x paper {anchor} bottom")],
     }
 
 
@@ -358,30 +368,23 @@ def machine(m: Machine) -> LabFigure:
     low, high = axis["range"]
     traces: list[dict[str, Any]] = []
     for name, label, (_, size, _, device) in zip(names, labels, levels, strict=True):
-        line = {
-            "mode": "lines",
-            "x": [10**low, size],
-            "y": [name, name],
-            "line": {"color": AXIS, "width": 1},
-            "hoverinfo": "skip",
-        }
-        mark = {
-            "mode": "markers+text",
-            "x": [size],
-            "y": [name],
-            "marker": palette.marker(m.evidence.badge, palette.device_color(device)),
-            "cliponaxis": False,
-            "text": [ink(label)],
-            "textposition": "middle right",
-            "hovertemplate": f"{name}<extra></extra>",
-        }
+        line = trace("lines", [10**low, size], [name, name], line={"color": AXIS, "width": 1})
+        mark = trace(
+            "markers+text",
+            [size],
+            [name],
+            mouse=name,
+            marker=palette.marker(m.evidence.badge, palette.device_color(device)),
+            cliponaxis=False,
+            text=[ink(label)],
+            textposition="middle right",
+        )
         traces += [line, mark]
     return picture(
         "Capacity of each memory",
         m.evidence,
         f"{describe(m)} {sizes}.",
         traces,
-        {"type": "scatter", "showlegend": False},
         height=150 + 30 * len(levels),
         xaxis={**axis, "range": [low, high + 0.25 * (high - low)]},
         yaxis=row_axis(names, showgrid=True),

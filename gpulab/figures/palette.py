@@ -65,17 +65,21 @@ def memory_color(category: str) -> str:
     return MEMORY.get(category.lower(), GREY)
 
 
+def edged(symbol: str, size: int, color: str, width: int = 2) -> dict[str, object]:
+    """Return a marker with an edge, which is seen where others lie on it."""
+    return {
+        "symbol": symbol,
+        "size": size,
+        "color": color,
+        "line": {"width": width, "color": color},
+    }
+
+
 def marker(badge: Badge, color: str, symbol: str = "circle", size: int = 11) -> dict[str, object]:
     """Return a marker that shows its evidence: measured is solid, recorded and modelled are
     hollow.
     """
-    hollow = badge is not Badge.MEASURED
-    return {
-        "symbol": f"{symbol}-open" if hollow else symbol,
-        "size": size,
-        "color": color,
-        "line": {"width": 2, "color": color},
-    }
+    return edged(symbol if badge is Badge.MEASURED else f"{symbol}-open", size, color)
 
 
 def line(badge: Badge, color: str, width: float = 2) -> dict[str, object]:

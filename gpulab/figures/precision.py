@@ -17,6 +17,7 @@ from gpulab.figures._style import (
     note,
     picture,
     ticks,
+    trace,
     upright,
 )
 
@@ -69,18 +70,18 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     places = _ROWS[len(many)]
     named: set[str] = set()  # the fields that are in the legend
     bits = [
-        trace for place, one in zip(places, many, strict=True) for trace in _bits(one, place, named)
+        each for place, one in zip(places, many, strict=True) for each in _bits(one, place, named)
     ]
     lines = [
-        {**trace, "xaxis": "x2", "yaxis": "y2"}
+        {**each, "xaxis": "x2", "yaxis": "y2"}
         for place, one, symbol in zip(places, many, ("circle", "diamond"), strict=False)
-        for trace in _neighbors(one, place, symbol, low, high, one is many[0], many[0])
+        for each in _neighbors(one, place, symbol, low, high, one is many[0], many[0])
     ]
     widest = max(16, *(n.format.bits for n in many))
     bare = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": ""}
-    asked, there = many[0].given, {"xref": "x2", "yref": "y2"}
-    words = note(f"requested {asked:.10g}", asked, 1, yanchor="bottom", **there)
-    guides = [({**upright(asked), **there}, words)]
+    asked = many[0].given
+    words = note(f"requested {asked:.10g}", asked, 1, "x2 y2", yanchor="bottom")
+    guides = [({**upright(asked), "xref": "x2", "yref": "y2"}, words)]
     return picture(
         title,
         many[0].evidence,
@@ -98,7 +99,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
             "tickformat": f".{_digits(low, high)}~g",
             "nticks": _TICKS,
             "range": [low, high],
-            "title": {"text": ink("the number line around it")},
+            "title": "the number line around it",
             "anchor": "y2",
         },
         yaxis2={**bare, "range": [0, 1], "domain": [0, 0.44], "anchor": "x2"},
@@ -135,38 +136,27 @@ def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
     """
     bits = one.format.bits
     size, letters = (20, 13) if bits <= 19 else (15, 11) if bits <= 32 else (10, 8)
-    x = 0
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "text",
-            "x": [-0.8],
-            "y": [place],
-            "text": [ink(one.format.name)],
-            "textposition": "middle left",
-            "hoverinfo": "skip",
-            "cliponaxis": False,
-            "showlegend": False,
-        }
+    x, name = 0, [ink(one.format.name)]
+    traces = [
+        trace("text", [-0.8], [place], text=name, textposition="middle left", cliponaxis=False)
     ]
     for (field, color), digits in zip(_FIELDS, one.fields, strict=True):
         if digits:
             traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers+text",
-                    "x": list(range(x, x + len(digits))),
-                    "y": [place] * len(digits),
-                    "marker": _marker("square-open", size, color),
-                    "text": [ink(d) for d in digits],
-                    "textposition": "middle center",
-                    "name": ink(field),
-                    "legendgroup": field,
-                    "showlegend": field not in named,
-                    "hovertemplate": f"{field} {digits}<extra></extra>",
-                    "cliponaxis": False,
-                    "textfont": {"size": letters},
-                }
+                trace(
+                    "markers+text",
+                    list(range(x, x + len(digits))),
+                    [place] * len(digits),
+                    field,
+                    f"{field} {digits}",
+                    marker=palette.edged("square-open", size, color),
+                    text=[ink(d) for d in digits],
+                    textposition="middle center",
+                    legendgroup=field,
+                    showlegend=field not in named,
+                    cliponaxis=False,
+                    textfont={"size": letters},
+                )
             )
             x += len(digits)
             named.add(field)
@@ -182,63 +172,49 @@ def _neighbors(
     name = one.format.name
     there, count = precision.nearby(low, high, one.format, most=_MOST)
     crowd = f"{count:,} numbers of {name}, too close to draw"
-    band = {
-        "mode": "lines",
-        "x": [low, high],
-        "y": [place] * 2,
-        "line": {"color": MID_GREY, "width": 8},
-        "hoverinfo": "skip",
-    }
-    label = {
-        "mode": "text",
-        "x": [low + 0.01 * (high - low)],
-        "y": [place + 0.15],
-        "text": [ink(crowd)],
-        "textposition": "middle right",
-        "hoverinfo": "skip",
-    }
-    each = {
-        "mode": "markers",
-        "x": there.tolist(),
-        "y": [place] * len(there),
-        "name": ink(f"numbers of {name}"),
-        "showlegend": is_first or one.format != first.format,
-        "marker": _marker(f"{symbol}-open", 8, MID_GREY),
-        "hovertemplate": f"{name}: %{{x:.17g}}<extra></extra>",
-    }
-    held = {
-        "mode": "markers+text",
-        "x": [one.held],
-        "y": [place],
-        "marker": _marker(symbol, 14, palette.VERMILLION),
-        "text": [ink(f"{name} {one.held:.10g}")],
-        "textposition": "bottom right",
-        "name": ink("the number held"),
-        "legendgroup": "held",
-        "showlegend": is_first,
-        "cliponaxis": False,
-        "hovertemplate": f"held: {one.held:.17g}<extra></extra>",
-    }
+    band = trace("lines", [low, high], [place] * 2, line={"color": MID_GREY, "width": 8})
+    label = trace(
+        "text",
+        [low + 0.01 * (high - low)],
+        [place + 0.15],
+        text=[ink(crowd)],
+        textposition="middle right",
+    )
+    each = trace(
+        "markers",
+        there.tolist(),
+        [place] * len(there),
+        f"numbers of {name}",
+        f"{name}: %{{x:.17g}}",
+        showlegend=is_first or one.format != first.format,
+        marker=palette.edged(f"{symbol}-open", 8, MID_GREY),
+    )
+    held = trace(
+        "markers+text",
+        [one.held],
+        [place],
+        "the number held",
+        f"held: {one.held:.17g}",
+        marker=palette.edged(symbol, 14, palette.VERMILLION),
+        text=[ink(f"{name} {one.held:.10g}")],
+        textposition="bottom right",
+        legendgroup="held",
+        showlegend=is_first,
+        cliponaxis=False,
+    )
     end = math.copysign(one.format.largest, one.given)
-    beyond = {
-        "mode": "markers+text",
-        "x": [end],
-        "y": [place],
-        "textposition": "bottom center",
-        "text": [ink(f"{name} ends at {end:.8g}")],
-        "hoverinfo": "skip",
-        "marker": {"size": 14, "opacity": 0},  # keeps the text clear of the numbers
-    }
+    beyond = trace(
+        "markers+text",
+        [end],
+        [place],
+        textposition="bottom center",
+        text=[ink(f"{name} ends at {end:.8g}")],
+        marker={"size": 14, "opacity": 0},  # keeps the text clear of the numbers
+    )
     numbers = [band, label] if count > len(there) else [each] if count else []
     # what was asked for may lie beyond the end of the format
     marks = [held] if math.isfinite(one.held) else [beyond] if low <= end <= high else []
-    scatter = {"type": "scatter", "showlegend": False}
-    return [{**scatter, **trace} for trace in (*numbers, *marks)]
-
-
-def _marker(symbol: str, size: int, color: str) -> dict[str, Any]:
-    """Return a marker with an edge that is seen where others lie on it."""
-    return {"symbol": symbol, "size": size, "color": color, "line": {"width": 2, "color": color}}
+    return [*numbers, *marks]
 
 
 # Gradients.
@@ -304,9 +280,9 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     marks = range(math.ceil(left / every) * every, math.floor(right) + 1, every)
     edges = [(tiny - 1, "zero below"), (normal, "full precision above"), (top, "overflow above")]
     inside = [(x, text, 1 - 0.075 * k) for k, (x, text) in enumerate(edges) if left < x < right]
-    place = {"xref": "x", "yref": "paper", "yanchor": "top"}
-    beside = ({"xanchor": "left", "xshift": 4}, {"xanchor": "right", "xshift": -4})
+    beside = (("left", 4), ("right", -4))
     late = left + 0.7 * (right - left)
+    sides = [(beside[x > late], x, text, y) for x, text, y in inside]
     return picture(
         title,
         window.evidence,
@@ -316,17 +292,20 @@ def gradient_window(window: GradientWindow) -> LabFigure:
         xaxis={
             **ticks(marks, [f"2^{t}" for t in marks]),
             "range": [left, right],
-            "title": {"text": ink("magnitude of a gradient times the scale")},
+            "title": "magnitude of a gradient times the scale",
         },
         yaxis={
             "range": [0, 1.28 * highest],
             "tickformat": ".0%" if highest > 0.04 else ".1%",
-            "title": {"text": ink("share of gradients")},
+            "title": "share of gradients",
             "nticks": 6,
         },
         bargap=0.08,
         shapes=[upright(x) for x, *_ in inside],
-        annotations=[note(text, x, y, **place, **beside[x > late]) for x, text, y in inside],
+        annotations=[
+            note(text, x, y, f"x paper {side} top", xshift=shift)
+            for (side, shift), x, text, y in sides
+        ],
         barmode="overlay",
         showlegend=True,
     )

@@ -24,6 +24,7 @@ from gpulab.figures._style import (
     on_mouse,
     picture,
     ticks,
+    trace,
     upright,
 )
 from gpulab.units import format_bytes, format_ratio, format_seconds, plural
@@ -95,7 +96,6 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     at = [*heights, *(y + _BESIDE for y in heights)] if messages else heights
     drawn = min(max(1, len(t.steps)), steps)
     later = [moment - begin for moment in t.steps[1:] if begin < moment < end]
-    beside = {"xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 3}
     return picture(
         f"{t.label}: work and waiting, {f'{drawn} steps' if drawn > 1 else 'one step'}",
         t.evidence,
@@ -109,7 +109,10 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
         xaxis=linear_seconds_axis(end - begin, "time"),
         yaxis=_rows_axis(at, [*names, *["messages"] * t.ranks][: len(at)], heights[-1] + low),
         shapes=[upright(x, color=AXIS) for x in later],
-        annotations=[note(f"step {k}", x, 1, **beside) for k, x in enumerate(later, start=2)],
+        annotations=[
+            note(f"step {k}", x, 1, "x paper left bottom", xshift=3)
+            for k, x in enumerate(later, start=2)
+        ],
         **_LAYOUT,
     )
 
@@ -197,7 +200,7 @@ def pipeline_schedule(
     for end, half in zip(("", "2"), halves, strict=False):
         low = top - half.stages / count * (1 - gap)
         bars = _stage_bars(half, half.evidence.badge, whole)
-        traces += [{**trace, "yaxis": f"y{end}"} for trace in bars]
+        traces += [{**each, "yaxis": f"y{end}"} for each in bars]
         names = [f"stage {stage}, holds {held:g}" for stage, held in enumerate(half.held)]
         axes[f"yaxis{end}"] = {
             **_rows_axis([float(stage) for stage in range(half.stages)], names, half.stages - 0.4),
@@ -374,16 +377,15 @@ def scaling(
     everything: list[Any] = [*results, *curves]
     counts = [p.ranks for one in everything for p in one.points] or [1, 8]
     ends = [1, max(2, *counts)]
-    ideal: dict[str, Any] = {
-        "mode": "lines",
-        "x": ends,
-        "y": [float(p) for p in ends] if quantity == "speedup" else [100.0, 100.0],
-        "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
-        "name": ink("ideal speed-up"),
-        "hoverinfo": "skip",
-    }
+    ideal = trace(
+        "lines",
+        ends,
+        [float(p) for p in ends] if quantity == "speedup" else [100.0, 100.0],
+        "ideal speed-up",
+        line={"color": palette.GREY, "width": 1.5, "dash": "dot"},
+    )
     traces = [] if quantity == "seconds" else [ideal]
-    traces += [trace for curve in curves for trace in _curve(curve, quantity)]
+    traces += [each for curve in curves for each in _curve(curve, quantity)]
     several = len(results) > 1
     for number, result in enumerate(results):
         traces += _predicted(result, quantity, several)
@@ -395,7 +397,7 @@ def scaling(
     values = [value for value in extent(traces) if value is not None]
     if quantity == "efficiency":
         top = max([105.0, *values]) * 1.02
-        upward: dict[str, Any] = {"range": [0, top], "title": {"text": ink(axis)}}
+        upward: dict[str, Any] = {"range": [0, top], "title": axis}
     else:
         upward = log_axis("seconds" if quantity == "seconds" else "count", values, axis)
     # ticks are powers of two, eight at most
@@ -406,7 +408,6 @@ def scaling(
         [*(r.evidence for r in results), *modelled[-1:]],
         f"{title}. {describe(*everything)}",
         traces,
-        {"type": "scatter"},
         height=_HEIGHT + _ENTRY * max(0, len(traces) - 4),
         xaxis=log_axis("count", [float(c) for c in counts], "ranks (log scale)", powers),
         yaxis=upward,
@@ -425,22 +426,20 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
     """Return the curve, and the point above which more ranks do not help."""
     color = _LAWS.get(curve.law, palette.GREY)
     best = [p for p in curve.points if p.ranks == curve.best_ranks][:1]
-    line = {
-        "mode": "lines",
-        "line": palette.line(Badge.MODELLED, color),
-        "name": ink(f"{curve.label} (modelled)"),
-    }
-    star = {"mode": "markers", "marker": palette.marker(Badge.MODELLED, color, "star", 13)}
-    if best:
-        star["name"] = ink(f"more do not help: {plural(best[0].ranks, 'rank')}")
+    line = {"line": palette.line(Badge.MODELLED, color)}
+    star = {"marker": palette.marker(Badge.MODELLED, color, "star", 13)}
+    parts = [("lines", f"{curve.label} (modelled)", line, curve.points)]
+    parts += [("markers", f"more do not help: {plural(p.ranks, 'rank')}", star, (p,)) for p in best]
     return [
-        {
+        trace(
+            mode,
+            [p.ranks for p in points],
+            [_value(p, quantity) for p in points],
+            name,
+            (_curve_words(curve, p) for p in points),
             **look,
-            "x": [p.ranks for p in points],
-            "y": [_value(p, quantity) for p in points],
-            **on_mouse(_curve_words(curve, p) for p in points),
-        }
-        for look, points in ((line, curve.points), (star, best))
+        )
+        for mode, name, look, points in parts
         if points
     ]
 
@@ -465,17 +464,17 @@ def _points(
     whose = f"{cut(result.label, _LABEL)}, {result.mode}" if several else f"{result.mode} scaling"
     waited = f", compute {result.stage}" if result.stage != "computed" else ""
     symbol = ("circle", "square", "diamond", "triangle-up")[number % 4]
-    return {
-        "mode": "lines+markers",
-        "x": [p.ranks for p in points],
-        "y": values,
-        "error_y": interval_bars(values, ends, color, width=4),
-        "cliponaxis": False,
-        "marker": palette.marker(badge, color, symbol, 10),
-        "line": palette.line(badge, color, 1.5),
-        "name": ink(f"{whose}{waited} ({badge.value.lower()})"),
-        **on_mouse(_point_words(p, badge) for p in points),
-    }
+    return trace(
+        "lines+markers",
+        [p.ranks for p in points],
+        values,
+        f"{whose}{waited} ({badge.value.lower()})",
+        (_point_words(p, badge) for p in points),
+        error_y=interval_bars(values, ends, color, width=4),
+        cliponaxis=False,
+        marker=palette.marker(badge, color, symbol, 10),
+        line=palette.line(badge, color, 1.5),
+    )
 
 
 def _ends(p: ScalingMeasurement, quantity: Quantity, value: float) -> tuple[float, float]:
@@ -509,14 +508,13 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
         fill = {"fill": "tonexty", "fillcolor": "rgba(127,127,127,0.18)"}
         lines.append((above, "maximal overlap", "longdashdot", fill))
     return [
-        {
-            "mode": "lines",
-            "x": [p.ranks for p in result.prediction.points],
-            "y": y,
-            "name": ink(f"predicted{whose}, {name} (modelled)"),
-            "hoverinfo": "skip",
-            "line": {**palette.line(Badge.MODELLED, color, 1.5), "dash": dash},
+        trace(
+            "lines",
+            [p.ranks for p in result.prediction.points],
+            y,
+            f"predicted{whose}, {name} (modelled)",
+            line={**palette.line(Badge.MODELLED, color, 1.5), "dash": dash},
             **fill,
-        }
+        )
         for y, name, dash, fill in lines
     ]

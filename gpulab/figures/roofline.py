@@ -26,9 +26,9 @@ from gpulab.figures._style import (
     interval_bars,
     log_axis,
     note,
-    on_mouse,
     picture,
     ticks,
+    trace,
     upright,
 )
 from gpulab.models import InferencePlan, Roofline, RooflinePoint
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _HEIGHT = 500
 _WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels
 _LETTER, _LINE = 6.4, 14  # pixels of a letter and of a line of text
+_SMALL = {"size": 11}
 _ROOM = 2.0  # how far the lines go beyond the outermost point or ridge
 _NAMES = 0.27  # of the lines' width, on either side: room for the names of the roofs
 _WHAT = {
@@ -158,7 +159,6 @@ def roofline(
             [describe(r, *beside), *(p.explanation for one, _ in machines for p in one.points)]
         ),
         traces,
-        {"type": "scatter"},
         height=_HEIGHT,
         xaxis=places.xaxis,
         yaxis=places.yaxis,
@@ -206,16 +206,16 @@ def _roofs(
         words = f"{name} {format_flops_per_second(rate)}"
         roofs.append(((max(low, rate / fastest), high), (rate, rate), peak.evidence, words, 1))
     lines = [
-        {
-            "mode": "lines",
-            "x": list(x),
-            "y": list(y),
-            "line": palette.line(evidence.badge, _color(one)),
-            "name": ink(f"roofs of {one.device} ({evidence.badge.value.lower()})"),
-            "showlegend": number == 0,
-            "hovertemplate": f"{words}<extra></extra>",
-            "legendgroup": f"roofs of {one.device} {one.evidence.badge}",
-        }
+        trace(
+            "lines",
+            list(x),
+            list(y),
+            f"roofs of {one.device} ({evidence.badge.value.lower()})",
+            words,
+            line=palette.line(evidence.badge, _color(one)),
+            showlegend=number == 0,
+            legendgroup=f"roofs of {one.device} {one.evidence.badge}",
+        )
         for number, (x, y, evidence, words, _) in enumerate(roofs)
     ]
     return lines, [(x[end], y[end], words, ("right", "left")[end]) for x, y, _, words, end in roofs]
@@ -231,9 +231,19 @@ def _roof_notes(
     for x, y, words, anchor in sorted(labels, key=lambda label: label[1]):
         (end, middle), wide = places.of(x, y), _LETTER * len(words)
         shift, left = (5, end + 5) if anchor == "left" else (-5, end - 5 - wide)
-        look = {"xanchor": anchor, "yanchor": "middle", "xshift": shift, "font": {"size": 11}}
         up = places.push_up(left, middle - _LINE / 2, wide, 1.0)
-        notes.append(note(words, math.log10(x), math.log10(y), yshift=up, **look))
+        notes.append(
+            note(
+                words,
+                math.log10(x),
+                math.log10(y),
+                xanchor=anchor,
+                yanchor="middle",
+                xshift=shift,
+                yshift=up,
+                font=_SMALL,
+            )
+        )
     return notes
 
 
@@ -252,10 +262,10 @@ def _ridge_marks(
         words = f"ridge {format_number(x)} FLOP per byte"
         left, wide = places.of(x, 10**floor)[0], _LETTER * len(words)
         right = left + 4 + wide > _WIDE
-        look = {"xanchor": "right", "xshift": -4} if right else {"xanchor": "left", "xshift": 4}
+        side = {"xanchor": "right", "xshift": -4} if right else {"xanchor": "left", "xshift": 4}
         up = places.push_up(left - 4 - wide if right else left + 4, 2.0, wide, 2.0)
-        look |= {"yanchor": "bottom", "yshift": up, "font": {"size": 11}}
-        notes.append(note(words, math.log10(x), floor, **look))
+        foot = note(words, math.log10(x), floor, yanchor="bottom", yshift=up, font=_SMALL)
+        notes.append({**foot, **side})
     return shapes
 
 
@@ -284,21 +294,21 @@ def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
         width = 4 if badge is Badge.MEASURED else 0
         symbol = "diamond" if badge is Badge.MODELLED else "circle"
         traces.append(
-            {
-                "mode": "markers+text",
-                "x": [p.intensity_flops_per_byte for p in points],
-                "y": rates,
-                "error_y": interval_bars(rates, [_ends(p) for p in points], color, width=width),
-                "marker": palette.marker(badge, color, symbol, 9),
-                "text": [ink(words) for words, _ in labels],
-                "textposition": [side for _, side in labels],
-                "textfont": {"size": 11},
-                "name": ink(f"{one.device} ({_WHAT[badge]})"),
-                **on_mouse(p.explanation for p in points),
-                "cliponaxis": False,
-            }
+            trace(
+                "markers+text",
+                [p.intensity_flops_per_byte for p in points],
+                rates,
+                f"{one.device} ({_WHAT[badge]})",
+                (p.explanation for p in points),
+                error_y=interval_bars(rates, [_ends(p) for p in points], color, width=width),
+                marker=palette.marker(badge, color, symbol, 9),
+                text=[ink(words) for words, _ in labels],
+                textposition=[side for _, side in labels],
+                textfont=_SMALL,
+                cliponaxis=False,
+            )
         )
-    return [trace for trace in traces if trace["x"]]
+    return [each for each in traces if each["x"]]
 
 
 def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
@@ -363,9 +373,9 @@ def class_roofline(room: Classroom) -> LabFigure:
     ridges = [ridge for *_, ridge in drawn]
     low, high = min(ridges) / _BEYOND, max(ridges) * _BEYOND
     traces = [
-        trace
+        each
         for color, kind in ((palette.BLUE, "CPU"), (palette.VERMILLION, "GPU"))
-        for trace in _machines(
+        for each in _machines(
             [each for each in drawn if _color(each[1]) == color], low, high, color, kind
         )
     ]
@@ -381,13 +391,12 @@ def class_roofline(room: Classroom) -> LabFigure:
         f"Ridges from {min(ridges):.3g} to {max(ridges):.3g} FLOP/byte, median "
         f"{statistics.median(ridges):.3g}. {'; '.join(named)}{more}."
     )
-    rates = [y for trace in traces for y in trace["y"] if y is not None]
+    rates = [y for each in traces for y in each["y"] if y is not None]
     return picture(
         f"The machines of the class ({len(drawn)})",
         dataclasses.replace(latest, device=whose),
         words,
         traces,
-        {"type": "scatter"},
         height=460,
         showlegend=True,
         xaxis=log_axis("count", [low, high], _INTENSITY),
@@ -404,29 +413,28 @@ def _machines(
     tops = [roof.arithmetic_roof(_ARITHMETIC).flops_per_second for _, roof, _ in some]
     slopes = [roof.memory[-1].bytes_per_second for _, roof, _ in some]
     every = list(zip(some, tops, slopes, strict=True))
-    lines = {
-        "mode": "lines",
-        "x": [x for *_, ridge in some for x in (low, ridge, high, None)],
-        "y": [y for _, top, slope in every for y in (low * slope, top, top, None)],
-        "line": palette.line(Badge.RECORDED, color, 1.2),
-        "hoverinfo": "skip",
-        "name": ink(f"roofs of {plural(len(some), kind)} (recorded)"),
-    }
+    lines = trace(
+        "lines",
+        [x for *_, ridge in some for x in (low, ridge, high, None)],
+        [y for _, top, slope in every for y in (low * slope, top, top, None)],
+        f"roofs of {plural(len(some), kind)} (recorded)",
+        line=palette.line(Badge.RECORDED, color, 1.2),
+    )
     words = (
         f"{student.name}: {cut(roof.device, _DEVICE)}, {format_flops_per_second(top)}, "
         f"{format_bytes_per_second(slope)}, ridge {ridge:.3g} FLOP per byte{_doubts(roof)}"
         for (student, roof, ridge), top, slope in every
     )
-    marks = {
-        "mode": "markers",
-        "x": [ridge for *_, ridge in some],
-        "y": tops,
-        "name": ink(f"their ridges ({kind})"),
-        "marker": palette.marker(Badge.RECORDED, color, size=9),
+    marks = trace(
+        "markers",
+        [ridge for *_, ridge in some],
+        tops,
+        f"their ridges ({kind})",
         # plotly knows no &quot; and would show it as it is
-        **on_mouse(html.escape(text, quote=False) for text in words),
-        "cliponaxis": False,
-    }
+        (html.escape(text, quote=False) for text in words),
+        marker=palette.marker(Badge.RECORDED, color, size=9),
+        cliponaxis=False,
+    )
     return [lines, marks] if some else []
 
 
@@ -460,18 +468,16 @@ def class_predictions(room: Classroom) -> LabFigure:
     places = range(len(rows), 0, -1)  # the first question on top
     shown = [(x, place) for row, place in zip(rows, places, strict=True) for x in row.ratios]
     xs = [min(max(x, _LOWEST), _HIGHEST) for x, _ in shown]
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": xs,
+    marks = trace(
+        "markers",
+        xs,
         # a little up or down, the same at every draw, so that equal answers do not hide each other
-        "y": [place + ((k * 7) % 11 - 5) * 0.05 for k, (_, place) in enumerate(shown)],
-        "marker": palette.marker(Badge.RECORDED, palette.ORANGE, size=7),
-        "opacity": 0.8,
-        "showlegend": False,
-        "cliponaxis": False,
-        **on_mouse(f"{x:.3g} times the measured value" for x, _ in shown),
-    }
+        [place + ((k * 7) % 11 - 5) * 0.05 for k, (_, place) in enumerate(shown)],
+        mouse=(f"{x:.3g} times the measured value" for x, _ in shown),
+        marker=palette.marker(Badge.RECORDED, palette.ORANGE, size=7),
+        opacity=0.8,
+        cliponaxis=False,
+    )
     bands = [
         {
             "type": "rect",
@@ -486,7 +492,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         for row, place in zip(rows, places, strict=True)
         if not row.choices
     ]
-    beside = {"xref": "paper", "xanchor": "left", "xshift": 8, "font": {"size": 11}}
+    beside: dict[str, Any] = {"xref": "paper", "xanchor": "left", "xshift": 8, "font": _SMALL}
     notes = [
         note(f"{row.right} of {row.judged}", 1, place, **beside)
         for row, place in zip(rows, places, strict=True)
@@ -527,7 +533,6 @@ def class_predictions(room: Classroom) -> LabFigure:
 
 def _nothing(title: str, sentence: str) -> LabFigure:
     """Return a frame that says why it is empty."""
-    place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
     return picture(
         title,
         [],
@@ -536,7 +541,7 @@ def _nothing(title: str, sentence: str) -> LabFigure:
         height=140,
         xaxis={"visible": False},
         yaxis={"visible": False},
-        annotations=[note(sentence, 0, 1, **place)],
+        annotations=[note(sentence, 0, 1, "paper paper left top")],
     )
 
 
@@ -566,33 +571,35 @@ def inference(
     plans = sorted(plans, key=lambda plan: plan.batch)
     first, last = plans[0], plans[-1]
     badge, most = first.evidence.badge, first.largest_batch
-    line = {"mode": "lines", "line": palette.line(badge, palette.BLUE)}
-    ring = {"mode": "markers", "marker": palette.marker(badge, palette.BLUE, "circle", 12)}
-    traces: list[dict[str, Any]] = [
-        {
-            "x": [plan.batch for plan in those],
-            "y": [plan.tokens_per_second for plan in those],
-            "name": ink(name),
-            **on_mouse(map(_words, those)),
+    line = {"line": palette.line(badge, palette.BLUE)}
+    ring = {"marker": palette.marker(badge, palette.BLUE, "circle", 12)}
+    chosen = [plan for plan in plans if plan.batch == batch]
+    traces = [
+        trace(
+            mode,
+            [plan.batch for plan in those],
+            [plan.tokens_per_second for plan in those],
+            name,
+            map(_words, those),
             **look,
-        }
-        for those, name, look in (
-            (plans, "at most (modelled)", line),
-            ([plan for plan in plans if plan.batch == batch], f"a batch of {batch}", ring),
+        )
+        for mode, those, name, look in (
+            ("lines", plans, "at most (modelled)", line),
+            ("markers", chosen, f"a batch of {batch}", ring),
         )
         if those
     ]
     for kind in dict.fromkeys(source.badge for *_, source in measured):
         points = [(size, rate) for size, rate, source in measured if source.badge is kind]
         traces.append(
-            {
-                "mode": "markers",
-                "x": [size for size, _ in points],
-                "y": [rate for _, rate in points],
-                "name": ink(f"{_POINTS[kind]} ({kind.value.lower()})"),
-                "marker": palette.marker(kind, palette.VERMILLION, "diamond", 12),
-                **on_mouse(f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate in points),
-            }
+            trace(
+                "markers",
+                [size for size, _ in points],
+                [rate for _, rate in points],
+                f"{_POINTS[kind]} ({kind.value.lower()})",
+                (f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate in points),
+                marker=palette.marker(kind, palette.VERMILLION, "diamond", 12),
+            )
         )
     words = (
         f"{first.model.name} on {first.device}, {first.weights} weights, {first.context:,} "
@@ -608,7 +615,6 @@ def inference(
         evidence,
         words,
         traces,
-        {"type": "scatter"},
         xaxis=log_axis(
             "count", [plan.batch for plan in plans], "sequences in the batch (log scale)"
         ),

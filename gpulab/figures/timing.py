@@ -21,7 +21,6 @@ from gpulab.figures._style import (
     describe,
     extent,
     guide,
-    ink,
     interval_bars,
     linear_seconds_axis,
     log_axis,
@@ -30,6 +29,7 @@ from gpulab.figures._style import (
     picture,
     row_axis,
     ticks,
+    trace,
     upright,
 )
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
@@ -67,13 +67,13 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     rows = [*c.rows, *recorded]
     # the shapes once in the legend, in gray: color is the device's
     legend = [
-        {
-            "x": [None],
-            "y": [None],
-            "mode": "markers",
-            "name": ink(what + (" (median, 95 % interval)" if symbol == "circle" else "")),
-            "marker": palette.marker(Badge.MEASURED, palette.GREY, symbol),
-        }
+        trace(
+            "markers",
+            [None],
+            [None],
+            what + (" (median, 95 % interval)" if symbol == "circle" else ""),
+            marker=palette.marker(Badge.MEASURED, palette.GREY, symbol),
+        )
         for what, _, symbol, _ in _TIMES
     ]
     measured = [row.measurement for row in rows]
@@ -85,7 +85,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
             *(m.interval_seconds or ()),
         )
     ]
-    beside = {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
+    beside: dict[str, Any] = {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
     head = note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside)
     ratios = [
         (place, format_speedup(row.speedup, row.speedup_interval))
@@ -102,8 +102,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
         c.label,
         [m.evidence for m in measured],
         f"{describe(c)} {medians}.",
-        [*legend, *(trace for place, m in enumerate(measured) for trace in _row(place, m))],
-        {"type": "scatter"},
+        [*legend, *(each for place, m in enumerate(measured) for each in _row(place, m))],
         height=190 + 54 * len(rows),
         xaxis=log_axis("seconds", times, "time per call (log scale)"),
         yaxis={
@@ -124,27 +123,23 @@ def _row(place: int, m: Measurement) -> list[dict[str, Any]]:
         for what, field, symbol, offset in _TIMES
         if (seconds := getattr(m, field)) is not None and seconds > 0
     ]
-    line: dict[str, Any] = {
-        "x": [seconds for _, seconds, *_ in there],
-        "y": [place] * len(there),
-        "mode": "lines",
-        "line": {"color": AXIS, "width": 1},
-        "hoverinfo": "skip",
-    }
-    marks = [
-        {
-            "x": [seconds],
-            "y": [place + offset],
-            "mode": "markers",
-            "marker": palette.marker(m.evidence.badge, color, symbol, 14 if offset < 0 else 11),
-            "error_x": interval_bars([seconds], [m.interval_seconds], color, 2, 7)
-            if symbol == "circle" and m.interval_seconds is not None
-            else None,
-            "hovertemplate": f"{what}: {format_seconds(seconds)}<extra></extra>",
-        }
-        for what, seconds, symbol, offset in there
+    places, thin = [place] * len(there), {"color": AXIS, "width": 1}
+    return [
+        trace("lines", [seconds for _, seconds, *_ in there], places, line=thin),
+        *(
+            trace(
+                "markers",
+                [seconds],
+                [place + offset],
+                mouse=f"{what}: {format_seconds(seconds)}",
+                marker=palette.marker(m.evidence.badge, color, symbol, 14 if offset < 0 else 11),
+                error_x=interval_bars([seconds], [m.interval_seconds], color, 2, 7)
+                if symbol == "circle" and m.interval_seconds is not None
+                else None,
+            )
+            for what, seconds, symbol, offset in there
+        ),
     ]
-    return [{**trace, "showlegend": False} for trace in (line, *marks)]
 
 
 def _row_name(row: ComparisonRow) -> str:
@@ -174,30 +169,27 @@ def measurement(m: Measurement) -> LabFigure:
         band = {"fillcolor": color, "opacity": 0.18, "line": {"width": 0}}
         shapes.insert(0, {"type": "rect", **across, "y0": low, "y1": high, **band})
     words = f"median {format_seconds(m.median_seconds)}, {interval}"
-    marks = {
-        "type": "scatter",
-        "x": np.arange(1, samples.size + 1),
-        "y": samples,
-        "mode": "markers",
-        "marker": palette.marker(badge, color, size=6),
-        "showlegend": False,
+    marks = trace(
+        "markers",
+        np.arange(1, samples.size + 1),
+        samples,
         # without a format the axis' ink would come with it
-        "hovertemplate": "sample %{x:d}: %{y:.3s}s<extra></extra>",
-    }
+        mouse="sample %{x:d}: %{y:.3s}s",
+        marker=palette.marker(badge, color, size=6),
+    )
     spread = samples[np.isfinite(samples) & (samples > 0)]
     wide = bool(spread.size) and spread.max() > _LOG_FROM * np.median(spread)
-    place = {"xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
     return picture(
         f"{m.label}: each sample",
         m.evidence,
         describe(m),
         [marks],
-        xaxis={"title": {"text": ink("sample")}},
+        xaxis={"title": "sample"},
         yaxis=log_axis("seconds", spread.tolist(), "time per call (log scale)")
         if wide
         else _linear_seconds(samples[np.isfinite(samples)]),
         shapes=shapes,
-        annotations=[note(words, 1, 1, **place)],
+        annotations=[note(words, 1, 1, "paper paper right bottom")],
     )
 
 
@@ -276,7 +268,6 @@ def sweep(
         [one.evidence for one in sweeps] + [link.evidence for link in links],
         " ".join([describe(*sweeps, *([fit] if fit else [])), *modelled]),
         [*lines, *drawn],
-        {"type": "scatter"},
         height=440,
         guides=guides,
         xaxis=log_axis("bytes", [*sizes, at_bytes if fit else None], "size (log scale)"),
@@ -289,17 +280,17 @@ def sweep(
 
 def _link_line(link: Link, rate: bool, x: np.ndarray) -> dict[str, Any]:
     seconds, badge = [link.seconds(n) for n in x], link.evidence.badge
-    return {
-        "x": x,
-        "y": list(x / seconds) if rate else seconds,
-        "mode": "lines",
-        "line": palette.line(badge, palette.COPIES["to_device"]),
-        "name": ink(f"{link.name} ({badge.value.lower()})"),
-        "customdata": [
+    return trace(
+        "lines",
+        x,
+        list(x / seconds) if rate else seconds,
+        f"{link.name} ({badge.value.lower()})",
+        f"{link.name}, %{{customdata}}",
+        customdata=[
             f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)
         ],
-        "hovertemplate": f"{link.name}, %{{customdata}}<extra></extra>",
-    }
+        line=palette.line(badge, palette.COPIES["to_device"]),
+    )
 
 
 def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
@@ -309,15 +300,15 @@ def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
         f"to {format_seconds(high)}"
     )
     low, middle, high = _as_drawn(rate, nbytes, low, middle, high)
-    return {
-        "x": [nbytes],
-        "y": [middle],
-        "mode": "markers",
-        "marker": palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
-        "error_y": interval_bars([middle], [(low, high)], palette.VERMILLION, 2, 6),
-        "name": ink(words),
-        "hovertemplate": f"{words}<extra></extra>",
-    }
+    return trace(
+        "markers",
+        [nbytes],
+        [middle],
+        words,
+        words,
+        marker=palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
+        error_y=interval_bars([middle], [(low, high)], palette.VERMILLION, 2, 6),
+    )
 
 
 def _as_drawn(rate: bool, nbytes: Any, *seconds: Any) -> tuple[Any, ...]:
@@ -335,17 +326,15 @@ def _series_points(
     spans = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
     ends = [_as_drawn(rate, p.nbytes, *span) for p, span in zip(points, spans, strict=True)]
     symbol = _SYMBOLS.get(first.memory, ("square", "star"))[badge is Badge.MODELLED]
-    return {
-        "x": [p.nbytes for p in points],
-        "y": values,
-        "mode": "markers",
-        "error_y": interval_bars(values, ends, color),
-        "name": ink(
-            f"{_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})"
-        ),
-        "marker": palette.marker(badge, color, symbol, 8),
-        **on_mouse(map(_point_words, points)),
-    }
+    return trace(
+        "markers",
+        [p.nbytes for p in points],
+        values,
+        f"{_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})",
+        map(_point_words, points),
+        error_y=interval_bars(values, ends, color),
+        marker=palette.marker(badge, color, symbol, 8),
+    )
 
 
 def _point_words(p: SweepPoint) -> str:
@@ -358,22 +347,18 @@ def _point_words(p: SweepPoint) -> str:
 def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[dict[str, Any]]:
     low, middle, high = _as_drawn(rate, x, *fit.predict(x))
     bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
-    band = {
-        "x": [*x, *x[::-1]],
-        "y": [*high, *low[::-1]],
-        "fill": "toself",
-        "fillcolor": "rgba(127,127,127,0.2)",
-        "line": {"width": 0},
-        "name": ink("95 % prediction interval"),
-        "showlegend": True,
-    }
-    line = {
-        "x": x,
-        "y": middle,
-        "line": palette.line(Badge.MODELLED, MID_GREY),
-        "name": ink(f"fit: {format_seconds(fit.latency_seconds)} + size / {bandwidth}"),
-    }
-    return [{"mode": "lines", "hoverinfo": "skip", **trace} for trace in (band, line)]
+    band = trace(
+        "lines",
+        [*x, *x[::-1]],
+        [*high, *low[::-1]],
+        "95 % prediction interval",
+        fill="toself",
+        fillcolor="rgba(127,127,127,0.2)",
+        line={"width": 0},
+        showlegend=True,
+    )
+    name = f"fit: {format_seconds(fit.latency_seconds)} + size / {bandwidth}"
+    return [band, trace("lines", x, middle, name, line=palette.line(Badge.MODELLED, MID_GREY))]
 
 
 def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any]:
@@ -425,22 +410,22 @@ def break_even(b: BreakEven) -> LabFigure:
         guides = [guide(b.size, f"break-even: n = {b.size}", before=late)]
     else:
         text = f"no break-even up to n = {sizes[-1]}" if sizes else b.reason
-        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
-        notes = [note(text, 0.01, 0.99, **place)]
+        notes = [note(text, 0.01, 0.99, "paper paper left top")]
     return picture(
         f"Break-even of {b.label}, copies counted",
         [e for e in (b.host_evidence, b.evidence) if e is not None],
         describe(b),
         [
-            {
-                "x": sizes,
-                "y": seconds,
-                "line": palette.line(badge, color),
-                "marker": palette.marker(badge, color, size=8),
-                "name": ink(f"{name} ({badge.value.lower()})"),
-                "customdata": [format_seconds(v) for v in seconds],
-                "hovertemplate": f"{name}, n = %{{x:d}}: %{{customdata}}<extra></extra>",
-            }
+            trace(
+                "lines+markers",
+                sizes,
+                seconds,
+                f"{name} ({badge.value.lower()})",
+                f"{name}, n = %{{x:d}}: %{{customdata}}",
+                customdata=[format_seconds(v) for v in seconds],
+                line=palette.line(badge, color),
+                marker=palette.marker(badge, color, size=8),
+            )
             for name, seconds, color, badge in (
                 ("CPU", host, palette.device_color("cpu"), Badge.MEASURED),
                 (
@@ -451,7 +436,6 @@ def break_even(b: BreakEven) -> LabFigure:
                 ),
             )
         ],
-        {"type": "scatter", "mode": "lines+markers"},
         height=380,
         xaxis=xaxis,
         yaxis=log_axis("seconds", [*host, *device], "time per call (log scale)"),
@@ -472,6 +456,7 @@ def overlap(o: Overlap) -> LabFigure:
     }
     traces = [
         {
+            **{"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
             "y": [lane] * len(spans),
             "x": [span.seconds for span in spans],
             "base": [span.start_seconds for span in spans],
@@ -488,19 +473,19 @@ def overlap(o: Overlap) -> LabFigure:
         (o.ideal_seconds, f"ideal {ideal}", 1.0),
         (o.serial_seconds, f"one after the other {serial}", 1.09),
     )
-    place = {"xref": "x", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
     return picture(
         f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}",
         o.evidence,
         describe(o),
         traces,
-        {"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
         height=300,
         above=32,
         xaxis=linear_seconds_axis(end, "time since the start"),
         yaxis=row_axis(list(by_lane)),
         shapes=[{**upright(seconds), "y1": height} for seconds, _, height in marks],
-        annotations=[note(text, seconds, height, **place) for seconds, text, height in marks],
+        annotations=[
+            note(text, seconds, height, "x paper right bottom") for seconds, text, height in marks
+        ],
         barmode="overlay",
     )
 
@@ -525,10 +510,10 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     for k, level in enumerate(curve.levels().levels):
         ends = level.between_bytes or (max(sizes),)
         right = max(math.log10(ends[0]), left)
-        side = {"yanchor": "top", "yshift": -8} if k else {"yanchor": "bottom", "yshift": 8}
+        side, shift = ("top", -8) if k else ("bottom", 8)
         text = f"{level.name}<br>{level.speed_text}"
         height = math.log10(level.latency_seconds or 0.0)
-        names.append(note(text, (left + right) / 2, height, **side))
+        names.append(note(text, (left + right) / 2, height, yanchor=side, yshift=shift))
         left = math.log10(level.between_bytes[1]) if level.between_bytes else right
     return _working_sets(
         [curve, *beside],
@@ -588,7 +573,6 @@ def _working_sets(
         [one.evidence for one in curves],
         description,
         traces,
-        {"type": "scatter"},
         height=440,
         above=2 * _ROW,
         guides=_cache_guides(curves[0].reported, min(sizes), max(sizes)),
@@ -618,21 +602,15 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
         for p in both.points
     ]
     counts = [p.chains for p in both.points]
-    ideal = {
-        "x": counts,
-        "y": [both.points[0].least_seconds / n for n in counts],
-        "mode": "lines",
-        "line": palette.line(Badge.MODELLED, MID_GREY),
-        "hoverinfo": "skip",
-        "name": ink("latency / chains"),
-    }
+    hidden = [both.points[0].least_seconds / n for n in counts]
+    line = palette.line(Badge.MODELLED, MID_GREY)
+    ideal = trace("lines", counts, hidden, "latency / chains", line=line)
     traces = [*_medians(points, both.evidence.badge, palette.BLUE, both.device), ideal]
     return picture(
         f"Independent loads in parallel, {format_bytes(both.nbytes)}",
         both.evidence,
         describe(both),
         traces,
-        {"type": "scatter"},
         height=380,
         xaxis=log_axis("count", counts, "parallel chains (log scale)", counts),
         yaxis=log_axis("seconds", extent(traces), "time per hop (log scale)"),
@@ -652,24 +630,17 @@ def _medians(
         (min(span[0], value), max(span[1], value)) if span else (value, value)
         for span, value in zip(spans, middle, strict=True)
     ]
-    fastest = {
-        "x": x,
-        "y": best,
-        "mode": "lines",
-        "line": palette.line(badge, color, 1.5),
-        "name": ink(f"fastest sample, {device}"),
-        "hoverinfo": "skip",
-    }
-    medians = {
-        "x": x,
-        "y": middle,
-        "mode": "markers",
-        "error_y": interval_bars(middle, ends, color),
-        "name": ink(f"median and 95 % interval, {device} ({badge.value.lower()})"),
-        "marker": palette.marker(badge, color, "circle", 8),
-        **on_mouse(words),
-    }
-    return [fastest, medians]
+    line = palette.line(badge, color, 1.5)
+    medians = trace(
+        "markers",
+        x,
+        middle,
+        f"median and 95 % interval, {device} ({badge.value.lower()})",
+        words,
+        error_y=interval_bars(middle, ends, color),
+        marker=palette.marker(badge, color, "circle", 8),
+    )
+    return [trace("lines", x, best, f"fastest sample, {device}", line=line), medians]
 
 
 def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> list[Any]:

@@ -23,6 +23,7 @@ from gpulab.figures._style import (
     picture,
     row_axis,
     ticks,
+    trace,
     upright,
 )
 from gpulab.units import format_bytes, format_ratio, format_seconds
@@ -37,7 +38,7 @@ _NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
 _MARGIN = 150
 _LANES = {"data": "load and decode", "copy": "copy", "compute": "compute"}
 _MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
-_BAR: dict[str, Any] = {"type": "bar", "orientation": "h"}
+_BAR: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.62}
 _INSIDE: dict[str, Any] = {
     "textposition": "inside",
     "insidetextanchor": "middle",
@@ -70,6 +71,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         if gap[0] < begins[drawn - 1].end_seconds
     ]
     waits = {
+        **_BAR,
         "name": ink("the accelerator waits"),
         "y": ["compute"] * len(gaps),
         "x": [b - a for a, b in gaps],
@@ -94,7 +96,6 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         [p.evidence, p.accelerator_evidence],
         describe(p),
         [waits, *lanes],
-        {**_BAR, "width": 0.62},
         height=_MARGIN + _LANE * len(rows),
         xaxis=linear_seconds_axis(end, "time since the start"),
         yaxis=row_axis(rows),
@@ -110,6 +111,7 @@ def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dic
     color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
     loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
     return {
+        **_BAR,
         "name": ink(f"{_LANES[lane]} ({badge.value.lower()})"),
         "y": loads if lane == "data" else [lane] * len(spans),
         "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
@@ -153,7 +155,6 @@ def profile(p: Profile) -> LabFigure:
         p.evidence,
         describe(p),
         [_profile_lane(name, spans, begin, end - begin) for name, spans in found.items()],
-        _BAR,
         height=_MARGIN + _LANE * len(found),
         xaxis=linear_seconds_axis(end - begin, "time since the step began"),
         yaxis=row_axis(list(found)),
@@ -190,6 +191,7 @@ def _profile_lane(
     ]
     lengths = [span.seconds for span in spans]
     return {
+        **_BAR,
         "y": [name] * len(spans),
         "x": lengths,
         "width": 0.7,
@@ -260,13 +262,12 @@ def waterfall(result: LadderResult) -> LabFigure:
             _whisker(row, over, palette.marker(Badge.MEASURED, color, size=8)),
         ]
         before = over.ratio
-    row = len(overs)
-    line = {"mode": "lines", "x": [1.0, product.ratio], "y": [row + 1] * 2, "hoverinfo": "skip"}
+    row, line = len(overs), palette.line(Badge.MODELLED, device, 3)
     traces += [
         _step(row, 1.0, together.ratio, device, f"all together: {together}"),
         _beside(row, max(1.0, *_ends(together)), f"{together}, MEASURED"),
         _whisker(row, together, palette.marker(Badge.MEASURED, device, size=8)),
-        {**line, "line": palette.line(Badge.MODELLED, device, 3)},
+        trace("lines", [1.0, product.ratio], [row + 1] * 2, line=line),
         _beside(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"),
         _whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9)),
     ]
@@ -296,16 +297,11 @@ def ladder_gains(result: LadderResult) -> LabFigure:
         gains = [getattr(rung, field) for rung in result.rungs]
         ends += [end for gain in gains for end in _ends(gain)]
         rows = [row + 0.22 * (number - 1) for row in range(len(gains))]
-        marks = {
-            **_marks(gains, rows, palette.marker(Badge.MEASURED, color, symbol, 9)),
-            "name": ink(title),
-            "showlegend": True,
-            **on_mouse(
-                f"{rung.title}, {title}: {gain}"
-                for rung, gain in zip(result.rungs, gains, strict=True)
-            ),
-        }
-        traces.append(marks)
+        words = (
+            f"{rung.title}, {title}: {gain}" for rung, gain in zip(result.rungs, gains, strict=True)
+        )
+        marker = palette.marker(Badge.MEASURED, color, symbol, 9)
+        traces.append({**_marks(gains, rows, marker, words, title), "showlegend": True})
     title = "The gain of a technique depends on the techniques before it"
     return _ladder(result, title, traces, (), ends, 1.0, ("speed-up", "no gain"))
 
@@ -333,7 +329,6 @@ def _ladder(
         evidence,
         f"{describe(result)} {gains}",
         traces,
-        {"type": "scatter", "showlegend": False},
         height=_AROUND + _RUNG * len(rows),
         xaxis=log_axis("ratio", [1.0, *ends, room * max(1.0, *ends)], names[0]),
         yaxis={**ticks(range(len(rows)), rows), "range": [len(rows), -0.6], "showgrid": False},
@@ -344,41 +339,41 @@ def _ladder(
 
 def _step(row: int, begin: float, end: float, color: str, hover: str) -> dict[str, Any]:
     """Return a bar on the logarithmic axis."""
-    return {
-        "mode": "lines",
-        "x": [begin, end],
-        "y": [row, row],
-        "line": {"color": color, "width": 14},
-        "opacity": 0.55,
-        "hovertext": [hover] * 2,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+    return trace(
+        "lines",
+        [begin, end],
+        [row, row],
+        mouse="%{hovertext}",
+        hovertext=[hover] * 2,
+        line={"color": color, "width": 14},
+        opacity=0.55,
+    )
 
 
 def _beside(row: int, place: float, words: str) -> dict[str, Any]:
-    return {
-        "mode": "text",
-        "x": [1.06 * place],
-        "y": [row],
-        "text": [ink(words)],
-        "textposition": "middle right",
-        "textfont": {"size": 12, "color": MID_GREY},
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
+    return trace(
+        "text",
+        [1.06 * place],
+        [row],
+        text=[ink(words)],
+        textposition="middle right",
+        textfont={"size": 12, "color": MID_GREY},
+        cliponaxis=False,
+    )
 
 
-def _marks(gains: Sequence[Gain], rows: Sequence[float], marker: dict[str, Any]) -> dict[str, Any]:
+def _marks(
+    gains: Sequence[Gain], rows: list[float], marker: Any, mouse: Any, name: str = ""
+) -> dict[str, Any]:
     """Return gains with their intervals."""
     values = [gain.ratio for gain in gains]
     ends = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
     error = interval_bars(values, ends, marker["color"], width=5)
-    return {"mode": "markers", "x": values, "y": list(rows), "marker": marker, "error_x": error}
+    return trace("markers", values, rows, name, mouse, marker=marker, error_x=error)
 
 
-def _whisker(row: int, gain: Gain, marker: dict[str, Any]) -> dict[str, Any]:
-    on_it = {"hovertemplate": f"relative to the script: {gain}<extra></extra>"}
-    return {**_marks([gain], [row], marker), **on_it}
+def _whisker(row: int, gain: Gain, marker: Any) -> dict[str, Any]:
+    return _marks([gain], [row], marker, f"relative to the script: {gain}")
 
 
 def _ends(gain: Gain) -> list[float]:
@@ -414,14 +409,13 @@ def diet(w: Weighing) -> LabFigure:
     ):
         line = sorted((m for _, m in points if m.label in front), key=place)
         here = {"xaxis": axis, "yaxis": axis.replace("x", "y"), "showlegend": axis == "x"}
-        joined = {
-            "mode": "lines",
-            "x": [place(m) for m in line],
-            "y": [100 * (m.accuracy or 0.0) for m in line],
-            "line": {"color": palette.GREY, "width": 1.5, "dash": "dot"},
-            "name": ink("Pareto front"),
-            "hoverinfo": "skip",
-        }
+        joined = trace(
+            "lines",
+            [place(m) for m in line],
+            [100 * (m.accuracy or 0.0) for m in line],
+            "Pareto front",
+            line={"color": palette.GREY, "width": 1.5, "dash": "dot"},
+        )
         traces += [{**joined, **here}, {**_models(points, color, place), **here}]
     times = [end for _, m in points for end in _time_ends(m)]
     low = min([end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)] + [0.9])
@@ -433,7 +427,6 @@ def diet(w: Weighing) -> LabFigure:
         w.evidence,
         " ".join([describe(w), *w.sentences]),
         traces,
-        {"type": "scatter"},
         height=420,
         xaxis={
             **log_axis("bytes", [_size(m) for _, m in points], "file size (log scale)"),
@@ -444,7 +437,7 @@ def diet(w: Weighing) -> LabFigure:
             "domain": (0.56, 1.0),
             "anchor": "y2",
         },
-        yaxis={**upward, "title": {"text": ink("accuracy on the test set (%)")}},
+        yaxis={**upward, "title": "accuracy on the test set (%)"},
         yaxis2={**upward, **right},
         shapes=[{**upright(1), "xref": "x2", "yref": "y2 domain"}],
     )
@@ -482,24 +475,21 @@ def _models(
             and abs(upward[index] - upward[k]) < 100 * _NEAR_Y
         )
         numbers[next(near, index)].append(number)
-    trace = {
-        "mode": "markers+text",
-        "x": across,
-        "y": upward,
-        "error_y": interval_bars(
-            upward, [(100 * low, 100 * high) for low, high in spans], color, 1
-        ),
-        "marker": palette.marker(Badge.MEASURED, color, size=9),
-        "text": [ink(", ".join(map(str, each))) for each in numbers],
-        "textposition": "top right",
-        "textfont": {"size": 12},
-        "cliponaxis": False,
-        "name": ink("a model, numbered as in the table"),
-        **on_mouse(_model_words(m) for _, m in points),
-    }
-    if place is _time:
-        trace["error_x"] = interval_bars(across, [_time_ends(m) for _, m in points], color, 1)
-    return trace
+    ends = [_time_ends(m) for _, m in points]
+    return trace(
+        "markers+text",
+        across,
+        upward,
+        "a model, numbered as in the table",
+        (_model_words(m) for _, m in points),
+        error_y=interval_bars(upward, [(100 * low, 100 * high) for low, high in spans], color, 1),
+        **({"error_x": interval_bars(across, ends, color, 1)} if place is _time else {}),
+        marker=palette.marker(Badge.MEASURED, color, size=9),
+        text=[ink(", ".join(map(str, each))) for each in numbers],
+        textposition="top right",
+        textfont={"size": 12},
+        cliponaxis=False,
+    )
 
 
 def _model_words(m: WeighedModel) -> str:
