@@ -618,8 +618,7 @@ def _run_program(script: Path, arguments: list[str]) -> int:
             frame = frame.tb_next
         # of a refusal the cause is in gpulab, and its sentence says all of it
         chain = not isinstance(error, GpulabError)
-        start = frame or error.__traceback__
-        traceback.print_exception(type(error), error, start, chain=chain)
+        traceback.print_exception(type(error), error, frame, chain=chain)
         return 1
     finally:
         sys.argv, sys.path[:] = before
