@@ -151,7 +151,7 @@ class Grades(Result):
         "student": lambda s: s.name,
         "points": lambda s: f"{s.points:g}",
         "of": lambda s: f"{s.most:g}",
-        "": lambda s: f"{s.percent:.0f} %",
+        "": lambda s: f"{s.percent:.0f} %" if s.most else "not graded",
         "passed": lambda s: len(s.ids(PASSED)),
         "wrong": lambda s: ", ".join(s.ids(WRONG)),
         "cannot be checked here": lambda s: ", ".join(s.ids(OPEN)),
@@ -262,7 +262,7 @@ class Grades(Result):
                 ", ".join(s.files),
                 f"{s.points:g}",
                 f"{s.most:g}",
-                f"{s.percent:.1f}",
+                f"{s.percent:.1f}" if s.most else "not graded",
                 s.predictions,
                 len(s.ids(PASSED)),
                 *(" ".join(each) for each in (s.ids(WRONG), s.ids(OPEN), s.differing)),
@@ -470,13 +470,13 @@ def _student(
             found, message, by = outcome["state"], outcome["message"], outcome["by"]
         elif isinstance(check.kept, dict) and not exercise.unkept:
             message = str(check.kept.get("reason", message))
-        points = most = rules.of(id)
+        points = most = 0.0 if student.undecided else rules.of(id)
         if found != PASSED:
             points = 0.0
         # By what was found here: a report that gives one of these reasons itself would take the
         # exercise out of its points.
         reason = exercise.unkept or (message if outcome is not None else "")
-        if found == OPEN and not student.undecided and reason:
+        if found == OPEN and reason:
             if rules.open_share is not None and reason in (exercise.unkept, _NOT_RUN):
                 points = rules.open_share * most if claimed == PASSED else 0.0
             elif reason in (exercise.unkept, *_NOT_THE_STUDENTS):
@@ -489,7 +489,7 @@ def _student(
         student.files,
         tuple(grades),
         0 if student.undecided else len(given & ids),
-        len(ids),
+        0 if student.undecided else len(ids),
         float(rules.prediction_points),
     )
 
