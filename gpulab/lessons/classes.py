@@ -17,6 +17,7 @@ import math
 import os
 import stat
 import statistics
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -731,7 +732,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--rubric",
         metavar="FILE",
-        help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see the docs)',
+        help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see '
+        "docs/classroom.md)",
     )
     code = parser.add_mutually_exclusive_group()
     code.add_argument(
@@ -783,7 +785,18 @@ def run(arguments: argparse.Namespace) -> int:
         print(text_table(*room.problems.table()))
     if graded:
         run_code, trust_code = not arguments.no_code, arguments.trust_code
-        grades = grade(room, rubric, run_code=run_code, trust_code=trust_code)
+        grades = grade(
+            room,
+            rubric,
+            run_code=run_code,
+            trust_code=trust_code,
+            progress=lambda done, of: print(
+                f"\r{done} of {plural(of, 'answer')} checked",
+                end="" if done < of else "\n",
+                file=sys.stderr,
+                flush=True,
+            ),
+        )
         try:
             file = grades.write_csv(out)
         except InputError:  # such as a disk that is full by now: what took an hour is not lost
