@@ -21,6 +21,7 @@ from gpulab.figures._style import (
     LabFigure,
     cut,
     describe,
+    extent,
     guide,
     ink,
     interval_bars,
@@ -555,7 +556,7 @@ _POINTS = {Badge.MEASURED: "products of all layers", Badge.RECORDED: "a step of 
 def inference(
     plans: Sequence[InferencePlan],
     batch: int | None = None,
-    measured: Sequence[tuple[int, float, Evidence]] = (),
+    measured: Sequence[tuple[int, float, tuple[float, float] | None, Evidence]] = (),
 ) -> LabFigure:
     """Return tokens per second over the batch, with the largest batch that fits.
 
@@ -565,8 +566,8 @@ def inference(
         Of one model on one device, which differ in the batch; one of them is enough for a point.
     batch : int, optional
         The plan of this batch is marked.
-    measured : sequence of (int, float, Evidence)
-        Batches, the tokens per second that were reached, and where that comes from.
+    measured : sequence of (int, float, (float, float) or None, Evidence)
+        Batches, the tokens per second that were reached, their interval, and where that comes from.
     """
     plans = sorted(plans, key=lambda plan: plan.batch)
     first, last = plans[0], plans[-1]
@@ -590,14 +591,20 @@ def inference(
         if those
     ]
     for kind in dict.fromkeys(source.badge for *_, source in measured):
-        points = [(size, rate) for size, rate, source in measured if source.badge is kind]
+        points = [
+            (n, rate, ends or (rate, rate))
+            for n, rate, ends, source in measured
+            if source.badge is kind
+        ]
+        rates = [rate for _, rate, _ in points]
         traces.append(
             trace(
                 "markers",
-                [size for size, _ in points],
-                [rate for _, rate in points],
+                [size for size, _, _ in points],
+                rates,
                 f"{_POINTS[kind]} ({kind.value.lower()})",
-                (f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate in points),
+                (f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate, _ in points),
+                error_y=interval_bars(rates, [bar for *_, bar in points], palette.VERMILLION, 2, 6),
                 marker=palette.marker(kind, palette.VERMILLION, "diamond", 12),
             )
         )
@@ -607,7 +614,6 @@ def inference(
         f"{first.batch:,}, {format_number(last.tokens_per_second)} at batch {last.batch:,}, at "
         "most."
     )
-    rates = [plan.tokens_per_second for plan in plans] + [rate for _, rate, _ in measured]
     evidence = [first.evidence, *{one.sentence: one for *_, one in measured}.values()]
     fits = most and first.batch <= most <= last.batch
     return picture(
@@ -618,7 +624,7 @@ def inference(
         xaxis=log_axis(
             "count", [plan.batch for plan in plans], "sequences in the batch (log scale)"
         ),
-        yaxis=log_axis("count", rates, "tokens per second (log scale)"),
+        yaxis=log_axis("count", extent(traces), "tokens per second (log scale)"),
         guides=[
             guide(
                 most, f"{plural(most, 'sequence')} fit", bottom=True, before=most > last.batch / 4

@@ -557,9 +557,11 @@ def _row(number: int, each: compression.WeighedModel, found: Weighing) -> list[s
 _HERE = "this machine"
 
 
-def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, str, Evidence]]:
+def _recorded_steps(
+    plan: InferencePlan, device: str
+) -> list[tuple[int, float, tuple[float, float] | None, str, Evidence]]:
     """Return the fastest recorded step of decode for each batch, of this model on this product:
-    batch, seconds, what they are of, and the source.
+    batch, seconds and their interval, what they are of, and the source.
     """
     shape = plan.model
     if plan.cache != "bfloat16" or LANGUAGE_MODELS.get(shape.name) != shape:
@@ -576,6 +578,7 @@ def _recorded_steps(plan: InferencePlan, device: str) -> list[tuple[int, float, 
         (
             int(entry.params["batch"]),
             entry.timing.median_seconds,
+            entry.timing.interval_seconds,
             f"a step, recorded ({entry.params['means']})",
             recording.evidence(experiment="generation"),
         )
@@ -787,14 +790,18 @@ class InferencePlanner(Instrument):
         m: Measurement | None = self.results.get("measure")
         fits = self._measured == chosen.model and not self.is_stale("measure")
         if m is not None and fits and values["device"] == _HERE:
-            seconds = m.median_seconds * chosen.model.layers
+            layers, ends = chosen.model.layers, m.interval_seconds
+            whole = ends and (ends[0] * layers, ends[1] * layers)
             what = "products of all layers in a step, measured"
-            steps.append((chosen.batch, seconds, what, m.evidence))
+            steps.append((chosen.batch, m.median_seconds * layers, whole, what, m.evidence))
             notes += m.notes
         here = (step for step in steps if step[0] == chosen.batch)
-        table = [*rows, *price, *((what, format_seconds(time)) for _, time, what, _ in here)]
-        evidence = {one.sentence: one for one in (chosen.evidence, *(step[3] for step in steps))}
-        points = [(batch, batch / seconds, source) for batch, seconds, _, source in steps]
+        table = [*rows, *price, *((what, format_seconds(time)) for _, time, _, what, _ in here)]
+        evidence = {one.sentence: one for one in (chosen.evidence, *(step[4] for step in steps))}
+        points = [
+            (batch, batch / seconds, ends and (batch / ends[1], batch / ends[0]), source)
+            for batch, seconds, ends, _, source in steps
+        ]
         return Drawing(
             figures.inference(plans, chosen.batch, points),
             headers,

@@ -81,7 +81,7 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "inference": lambda: figures.inference(
         [models.inference("Llama 3 8B", "H200 SXM", batch=2**k) for k in range(9)],
         16,
-        [(16, 1000.0, made.evidence())],
+        [(16, 1000.0, (800.0, 1300.0), made.evidence())],
     ),
     "memory_snapshot": lambda: figures.memory_snapshot(made.snapshot()),
     "memory_timeline, measured": lambda: figures.memory_timeline(made.memory_trace()),
