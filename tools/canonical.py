@@ -7,13 +7,14 @@
 
 A file that is no notebook is named in one sentence, with exit code 2.
 
-Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3
-kernel and no other metadata; no execution counts, but a 1 where outputs are kept; those only in the
-cells that nbval compares (the tag ``nbval-check-output``); one space of indentation; a newline at
-the end. Tags stay. A notebook of the course has the badge "Open in Colab" under its title, and
-after it the cell that installs gpulab there: both are written here, since they name the repository.
-So is what a notebook repeats from the file of an exercise: below a cell with the heading
-"### Exercise 02.5" and the task, its title, its hints, and the cell with the stub and the check.
+Canonical: nbformat 4.5; the cell ids that a person gave, and ones by the cell's place in the
+notebook where Jupyter drew them; the python3 kernel and no other metadata; no execution counts,
+but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
+``nbval-check-output``); one space of indentation; a newline at the end. Tags stay. A notebook of
+the course has the badge "Open in Colab" under its title, and after it the cell that installs gpulab
+there: both are written here, since they name the repository. So is what a notebook repeats from the
+file of an exercise: below a cell with the heading "### Exercise 02.5" and the task, its title, its
+hints, and the cell with the stub and the check.
 """
 
 from __future__ import annotations
