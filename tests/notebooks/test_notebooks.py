@@ -145,7 +145,7 @@ def test_every_cell_shows_something_or_makes_what_comes_after(name: str) -> None
             or [n for n in inside if isinstance(n, ast.FunctionDef)]
             or (names_in(tree, ast.Store) | imported) & later
             or not tree.body
-        )
+        ), ast.unparse(tree)
         for node, part in itertools.product(inside, ("body", "orelse", "finalbody")):
             block = getattr(node, part, None)
             if isinstance(block, list) and block and not isinstance(node, ast.ExceptHandler):
@@ -192,9 +192,8 @@ def test_opening_prose_and_end(name: str) -> None:
     for text in prose:
         plain = re.sub(r"```.*?```|`[^`]*`|!\[", "", text, flags=re.DOTALL)
         assert not re.search("!|[\U0001f300-\U0001faff\u2600-\u27bf]", plain), text
-    code = sources(name, "code")
-    asked = next(number for number, text in enumerate(code) if "gl.lessons.predict(" in text)
-    assert any("%load_ext gpulab" in text for text in code[:asked])
+    first, _, _ = "\n".join(sources(name, "code")).partition("gl.lessons.predict(")
+    assert "%load_ext gpulab" in first
 
 
 @each_notebook
@@ -252,10 +251,9 @@ def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
 def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
     """Each notebook has its section with a row for each, and the exercise's own title."""
-    section = next(
-        part for part in GUIDE.split("\n## ") if part.startswith(f"{lesson.notebook[:2]} ·")
-    )
-    assert f"`{lesson.notebook}`" in section
+    heading = f"{lesson.notebook[:2]} ·"
+    section = next((part for part in GUIDE.split("\n## ") if part.startswith(heading)), "")
+    assert f"`{lesson.notebook}`" in section, f"docs/teaching.md needs a section '## {heading} ...'"
     assert set(re.findall(r"^\| (\d\d\.\d+)", section, re.MULTILINE)) == set(lesson.ids)
     assert [
         id
