@@ -240,7 +240,7 @@ def policy() -> tuple[str, str]:
             where = str(file)
             # which knows by its first bytes how Windows' own tools wrote it
             content = json.loads(read_regular(file))
-            chosen = content.get("solutions", "show")
+            chosen = content.get("solutions")
             message = str(content.get("message") or "")
         if chosen in POLICIES:
             return str(chosen), message

@@ -105,7 +105,7 @@ POLICIES: list[tuple[str, str | bytes]] = [
     '{"solutions": "after-attempt"}'),
     ("tried", '{"solutions": "after-attempt", "message": "Zuerst probieren, dann lösen."}'),
     ("empty", b""), ("list", b"[]"),
-    ("no text", b"\xff"), ("number", '{"solutions": 5}'), ("deep", b"[" * 200_000),
+    ("no text", b"\xff"), ("misspelled", '{"solution": 5}'), ("deep", b"[" * 200_000),
     ("windows", '{"solutions": "withhold"}'.encode("utf-16")), ("marked",
     '{"solutions": "withhold"}'.encode("utf-8-sig")),
 ]  # fmt: skip
