@@ -399,16 +399,20 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     closed: list[OSError] = []
     links: list[str] = []
-    others = 0
+    others: list[Path] = []
     for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         inside = (Path(folder, name) for name in folders)
         links += [_place(each.relative_to(root).as_posix()) for each in inside if each.is_symlink()]
-        visible = sorted(name for name in names if not name.startswith("."))
-        reports = [Path(folder, name) for name in visible if name.lower().endswith(".json")]
-        found += reports
-        others += len(visible) - len(reports)
-    remarks = [f"{plural(others, 'file')} not ending in .json skipped."] if others else []
+        for name in sorted(name for name in names if not name.startswith(".")):
+            (found if name.lower().endswith(".json") else others).append(Path(folder, name))
+    first = ", ".join(_place(file.relative_to(root).as_posix()) for file in others[:5])
+    more = " and others" if len(others) > 5 else ""
+    remarks = (
+        [f"{plural(len(others), 'file')} not ending in .json skipped: {first}{more}."]
+        if others
+        else []
+    )
     remarks += [
         f"The folder {_place(os.path.relpath(error.filename or root, root))} cannot be opened "
         f"({error.strerror or error}), so its content was not read."
