@@ -110,6 +110,6 @@ def test_what_is_measured_here(name: str) -> None:
 def test_every_line_of_the_tables_gives_numpys_answer(language: str) -> None:
     """Each row of a language that can run here agrees; one whose library is missing says so."""
     run = lessons.rosetta(language).run()
-    assert not {cell for row in run.rows for cell in row} & {"differs"}
+    assert [row for row in run.rows if "differs" in row] == []
     for wrong in (f"{language}s", 5):
         refused(InputError, lessons.rosetta, wrong)
