@@ -237,11 +237,13 @@ def _stage_bars(
     passes = {
         kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
     }
-    # All numbers have one size, down to 0.7 of the usual one, in which the longest of them fits a
-    # forward; where it does not, there are none.
-    room = _NUMBERED * (1 + 0.4 * max(0, max(len(one.name) for one in half.passes) - 2))
+    # All numbers have one size, down to 0.64 of the usual one, in which the longest of them fits a
+    # forward with room at its sides; where it does not, there are none.
+    room = _NUMBERED * (
+        1 + 0.6 * max(0, *(len(one.name.replace("'", "")) - 2 for one in half.passes))
+    )
     forwards = [one.duration / whole for one in passes["forward"]]
-    size = min(1.0, max(0.7, 0.99 * sum(forwards) / len(forwards) / room))
+    size = min(1.0, max(0.64, 0.99 * sum(forwards) / len(forwards) / room))
     drawn = [
         {
             **_bar(kind, badge, 0.84, min(one.duration for one in bars) / whole),
