@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gpulab import recordings
 from gpulab._files import write_atomically
-from gpulab._validate import expanded, items, writing
+from gpulab._validate import expanded, items, word, writing
 from gpulab.evidence import Badge, Evidence
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings.schema import Parameter, require_recordings
@@ -211,7 +211,14 @@ class Ledger(Result):
     }
 
     def of(self, key: str) -> tuple[Finding, ...]:
-        """Return the findings on one claim, one per machine."""
+        """Return the findings on one claim, one per machine.
+
+        Raises
+        ------
+        InputError
+            If there is no claim with this key.
+        """
+        word("Ledger.of", "key", key, dict.fromkeys(one.claim.key for one in self.findings))
         return tuple(finding for finding in self.findings if finding.claim.key == key)
 
     def counts(self) -> dict[Verdict, int]:

@@ -188,14 +188,15 @@ def test_a_gpu_beside_a_cpu() -> None:
 
 
 def test_claims_have_keys_sources_and_promises(approved: Any) -> None:
-    """Each claim: key, device, promise, sentence, reading, source and its section."""
-    listed = [finding.claim for finding in claims.ledger([]).findings]
-    text = "".join(
+    """Each claim: key, device, promise, sentence, reading, source and its section; no other."""
+    ledger = claims.ledger([])
+    assert approved == "".join(
         f"{c.key} ({c.about}, {c.promised}{'' if c.of_each else ', best case'}): {c.sentence} "
         f"[{c.reading}; {c.source.title}, {c.where}]\n"
-        for c in listed
+        for c in (finding.claim for finding in ledger.findings)
     )
-    assert text == approved
+    with pytest.raises(ValueError, match="fused-optimizer"):
+        ledger.of("no-such-claim")
 
 
 def test_what_the_shipped_recordings_say(approved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
