@@ -91,7 +91,10 @@ def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
         ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecordingError):
-            raise
+            raise RecordingError(
+                f"recordings.read: {shown(file.name)}: "
+                f"{str(error).removeprefix('recordings.read: ')}"
+            ) from error
         raise RecordingError(
             f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that "
             "`gpulab record` wrote. Is it truncated?"
