@@ -40,7 +40,7 @@ class OperatorTraffic(NamedTuple):
     read_bytes, written_bytes : int
         Each distinct element of its arguments once; each element of its results once.
     flops : float or None
-        By the catalogue's convention; None where there is no count for this operator.
+        By the catalog's convention; None where there is no count for this operator.
     """
 
     name: str

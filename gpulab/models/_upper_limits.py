@@ -356,7 +356,7 @@ class Roofline(Result):
     def place_workload(
         self, workload: Any, measurement: Any = None, *, arithmetic: str | None = None
     ) -> RooflinePoint:
-        """Return the position of a catalogue workload under the roofs.
+        """Return the position of a workload of the catalog under the roofs.
 
         Parameters
         ----------

@@ -3,7 +3,7 @@
 Everything that can be wrong with the request is said before anything is allocated or run.
 
 Do the results agree? That is checked before any speed-up is reported. The measure is
-max|a - reference| / max|reference|. A workload of the catalogue knows its own higher-precision
+max|a - reference| / max|reference|. A workload of the catalog knows its own higher-precision
 reference. For any other function the reference is the function itself on float64 copies of its
 inputs; of a large matrix product, sampled rows of it.
 """
@@ -98,14 +98,14 @@ def compare(
     Parameters
     ----------
     work : str, Workload, callable or mapping of str to callable
-        A name from the catalogue (inputs are seeded and the same on every device), a function of
+        A name from the catalog (inputs are seeded and the same on every device), a function of
         ``args``, or a mapping of labels to functions, which are compared with each other on the
         same ``args``.
     devices : sequence of str or Device, optional
         The rows, the first being the baseline; None takes the CPU and every accelerator. With a
         mapping, at most one.
     dtype : str
-        Of the catalogue's inputs.
+        Of the catalog's inputs.
     transfer : bool
         Also time each row with both copies.
     relative_width : float
@@ -331,7 +331,7 @@ def _gather(
     unknown = sorted(set(params) - ({"dtype"} if params.get("dtype") == "float32" else set()))
     if unknown:
         raise InputError(
-            f"compare: {', '.join(unknown)} are parameters of catalogue workloads, not of a "
+            f"compare: {', '.join(unknown)} are parameters of workloads of the catalog, not of a "
             "function; expected only the function's arguments. Pass the function's inputs as "
             "arrays of the size and dtype that you want."
         )

@@ -191,7 +191,7 @@ def measure(
     if not callable(fn):
         raise InputError(
             f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
-            'gl.measure(f, x), not gl.measure(f(x)); for a catalogue workload gl.compare("matmul").'
+            'gl.measure(f, x), not gl.measure(f(x)); for a catalog workload gl.compare("matmul").'
         )
     limits = Limits(relative_width, deadline, progress, stop)
     where = _devices.find(device) if device is not None else work_arrays.device_of(fn, args)
