@@ -126,9 +126,10 @@ class _Run:
     ----------
     plan : mapping
         The experiment's name and the case of each key.
-    done, missed : mapping
-        The entries that have a timing, or failed in this run; and those of an earlier run that have
-        none.
+    entries : mapping
+        What the file will have: at first what an earlier run left, or "time did not reach it".
+    end : float
+        When the budget is used up, by the clock.
     given_up : set
         The keys of what failed, or takes too long to be visited again.
     made, spent_seconds
@@ -138,21 +139,28 @@ class _Run:
     out: pathlib.Path
     base: Recording
     plan: dict[str, tuple[str, Case]]
-    done: dict[str, Entry]
-    missed: dict[str, Entry]
+    entries: dict[str, Entry]
     visits: int
     clock: Clock
+    end: float
     given_up: set[str] = field(default_factory=set)
     last_save: float = -SAVE_EVERY_SECONDS
     made: int = 0
     spent_seconds: float = 0.0
 
+    def left(self) -> float:
+        """Return the seconds that are left; negative when the budget is used up."""
+        return self.end - self.clock()
+
     def recording(self) -> Recording:
-        planned = {key: _not_reached(*item) for key, item in self.plan.items()}
-        return replace(self.base, entries=tuple({**planned, **self.missed, **self.done}.values()))
+        return replace(self.base, entries=tuple(self.entries.values()))
+
+    def has_content(self) -> bool:
+        """Return whether there is something to save: a visit of this run, or an earlier one's."""
+        return self.made > 0 or any(entry.recorded for entry in self.entries.values())
 
     def save(self, force: bool = False) -> None:
-        if self.done and (force or self.clock() - self.last_save >= SAVE_EVERY_SECONDS):
+        if self.has_content() and (force or self.clock() - self.last_save >= SAVE_EVERY_SECONDS):
             write(self.recording(), self.out)
             self.last_save = self.clock()
 
@@ -160,19 +168,20 @@ class _Run:
         """Return how often a case has been visited, as often as is wanted where it is not to be
         visited again.
         """
-        timing = self.done[key].timing if key in self.done else None
+        timing = self.entries[key].timing
         if key in self.given_up or (timing is not None and _is_long(timing)):
             return self.visits
         return 0 if timing is None else min(len(visits_of(timing)), self.visits)
 
-    def waiting(self, left: Callable[[], float]) -> Iterator[tuple[str, int]]:
+    def waiting(self) -> Iterator[tuple[str, int]]:
         """Return each case that waits and the number of its visit: thirty cases in turn, so that
         their visits lie apart.
         """
         keys = [key for key in self.plan if self.visited(key) < self.visits]
         while keys:
             foreseen = (
-                left() / (self.visits * max(self.spent_seconds / self.made, SHORTEST_CASE_SECONDS))
+                self.left()
+                / (self.visits * max(self.spent_seconds / self.made, SHORTEST_CASE_SECONDS))
                 if self.made
                 else _TURN
             )
@@ -183,18 +192,16 @@ class _Run:
 
     def visit(self, key: str, deadline_seconds: float) -> None:
         """Time a case again; a failure keeps the previous result."""
-        name, case = self.plan[key]
-        begin, before = self.clock(), self.done.get(key)
-        entry = _time(name, case, deadline_seconds)
+        begin, before = self.clock(), self.entries[key].timing
+        entry = _time(*self.plan[key], deadline_seconds)
         seconds = self.clock() - begin
         self.made, self.spent_seconds = self.made + 1, self.spent_seconds + seconds
         if not entry.recorded or (seconds > _LONG_SECONDS and before is None):
             self.given_up.add(key)
-        if before is not None and before.timing is not None:
-            if entry.timing is None:
-                return
-            entry = replace(entry, timing=together(before.timing, entry.timing))
-        self.done[key] = entry
+        if before is None:
+            self.entries[key] = entry
+        elif entry.timing is not None:
+            self.entries[key] = replace(entry, timing=together(before, entry.timing))
 
 
 @_validate.arguments(
@@ -280,7 +287,6 @@ def record(
     )
     with _exclusive(target):
         old = base if restart else _previous(target, base)
-        previous = {item.key: item for item in old.entries}
         # what the file stands for already is kept: name and notes, commands and libraries
         base = replace(
             base,
@@ -288,16 +294,15 @@ def record(
             notes=old.notes,
             environment=joined(old.environment, base.environment),
         )
-        done = {key: item for key, item in previous.items() if item.recorded}
         # Why a case is missing holds until it is tried again; of what is no longer planned only a
         # run of all experiments can tell.
-        missed = {
-            key: item
-            for key, item in previous.items()
-            if not item.recorded and (only is not None or key in plan)
+        entries = {key: _not_reached(*item) for key, item in plan.items()} | {
+            item.key: item
+            for item in old.entries
+            if item.recorded or only is not None or item.key in plan
         }
-        run = _Run(target, base, plan, done, missed, visits, clock)
-        _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
+        run = _Run(target, base, plan, entries, visits, clock, clock() + minutes * 60.0)
+        _loop(run, where, progress=progress, stop=stop)
         after = _clocks(devices.machine(), where, "after")
         run.base = replace(base, clocks_seen={**base.clocks_seen, **after})
         run.save(force=True)
@@ -342,35 +347,34 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
 # A collection after each case looks only at what came since: at all objects of PyTorch it takes
 # longer than the case.
 @calm_collector()
-def _loop(run: _Run, device: Device, *, budget: float, progress: Progress, stop: Stop) -> None:
-    begin = run.clock()
+def _loop(run: _Run, device: Device, *, progress: Progress, stop: Stop) -> None:
     try:
-        for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
-            left = budget - (run.clock() - begin)
+        for key, number in run.waiting():
+            left = run.left()
             if left <= 0 or stop():
                 break
             shares = run.plan[key][1].shares
             waiting_shares = sum(
                 case.shares * (run.visits - run.visited(one)) for one, (_, case) in run.plan.items()
             )
-            share = left / waiting_shares
-            run.visit(key, shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
+            share = max(left / waiting_shares, SHORTEST_CASE_SECONDS)
+            run.visit(key, shares * min(share, LONGEST_CASE_SECONDS))
             if not device.is_cpu:
                 from gpulab import memory  # loads torch, which listing experiments does without
 
                 memory.release(device)  # so that the next case finds it empty
             run.save()
-            # a file that is continued may have others
-            total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())
+            # a file that is continued may have other cases
+            visited = [run.visited(one) for one in run.plan]
             again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
             progress(
-                sum(map(run.visited, run.plan)) / (run.visits * total),
-                f"{tried} of {total} · {key}{again} · "
-                f"{max(0.0, budget - (run.clock() - begin)):.0f} s left",
+                sum(visited) / (run.visits * len(visited)),
+                f"{sum(map(bool, visited))} of {len(visited)} · {key}{again} · "
+                f"{max(0.0, run.left()):.0f} s left",
             )
     finally:
         run.save(force=True)
-    if not run.done:
+    if not run.has_content():
         what_to_do = "Run it again." if stop() else "Pass more --minutes."
         raise StoppedError(
             f"record: stopped before the first case was timed; expected time for one. {what_to_do}"
@@ -407,6 +411,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--visits",
         type=int,
+        default=VISITS,
         metavar="N",
         help="how often to time each case, at moments far apart (default: 3)",
     )
@@ -461,7 +466,7 @@ def run(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             device=arguments.device,
             restart=arguments.restart,
-            **({} if arguments.visits is None else {"visits": arguments.visits}),
+            visits=arguments.visits,
             command=_command(arguments),
             progress=show,
             stop=lambda: asked_to_stop,
@@ -503,6 +508,6 @@ def _command(arguments: argparse.Namespace) -> str:
     """Return the command that gives the recording again, without the path of the file."""
     words = ["gpulab", "record", "--out", "FILE", "--minutes", f"{arguments.minutes:g}"]
     words += ["--device", arguments.device] if arguments.device else []
-    words += ["--visits", str(arguments.visits)] if arguments.visits is not None else []
+    words += ["--visits", str(arguments.visits)] if arguments.visits != VISITS else []
     words += ["--only", *arguments.only] if arguments.only else []
     return shlex.join(words)  # names of experiments have spaces
