@@ -21,8 +21,8 @@ from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, require_re
 from gpulab.results import Result
 from gpulab.units import format_seconds, format_speedup, plural
 
-# What must be the same before the entries of two runs may stand in one file.
-_SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
+# What must be the same before the entries of two runs may stand in one file, besides the libraries.
+_SAME = ("device", "device_kind", "driver", "system", "python")
 # What of two environments is compared, besides the versions of the libraries.
 _ABOUT = ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
 _THEN = ", continued by "  # joins the commands of several runs in one file
@@ -105,9 +105,15 @@ class RecordingDiff(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what differs in the environment, then one row per case."""
         rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
-        for d in self.differences:
-            seconds = format_seconds(d.first_seconds), format_seconds(d.second_seconds)
-            rows.append((d.key, *seconds, format_speedup(d.ratio, d.interval)))
+        rows += [
+            (
+                d.key,
+                format_seconds(d.first_seconds),
+                format_seconds(d.second_seconds),
+                format_speedup(d.ratio, d.interval),
+            )
+            for d in self.differences
+        ]
         return ("case", self.first, self.second, "second / first"), rows
 
 
@@ -130,17 +136,15 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
         if (b := other.get(key)) is not None
     ]
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
+    before, after = (
+        {name: str(getattr(of.environment, name)) for name in _ABOUT} | {**of.environment.libraries}
+        for of in (first, second)
+    )
     environment = {
-        name: (str(before), str(after))
-        for name in _ABOUT
-        if (before := getattr(first.environment, name))
-        != (after := getattr(second.environment, name))
+        name: (before.get(name, "none"), after.get(name, "none"))
+        for name in (*_ABOUT, *sorted((before | after).keys() - set(_ABOUT)))
+        if before.get(name) != after.get(name)
     }
-    libraries = (first.environment.libraries, second.environment.libraries)
-    for name in sorted({*libraries[0], *libraries[1]}):
-        before, after = (of.get(name, "none") for of in libraries)
-        if before != after:
-            environment[name] = (before, after)
     return RecordingDiff(
         first.name,
         second.name,
@@ -212,15 +216,11 @@ def foreign_part(one: Environment, other: Environment) -> str | None:
     A library that only one of them names does not count as a difference: a library installed later
     was not used before, and a removed one is not used now.
     """
-    for name in _SAME:
-        before, after = getattr(one, name), getattr(other, name)
-        if name == "libraries":
-            differs = any(before[each] != after[each] for each in before.keys() & after.keys())
-        else:
-            differs = before != after
-        if differs:
-            return name
-    return None
+    differing = [name for name in _SAME if getattr(one, name) != getattr(other, name)]
+    both = one.libraries.keys() & other.libraries.keys()
+    if any(one.libraries[name] != other.libraries[name] for name in both):
+        differing.append("libraries")
+    return differing[0] if differing else None
 
 
 def dated(recording: Recording) -> Recording:
