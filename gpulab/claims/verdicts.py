@@ -242,27 +242,24 @@ def _listed() -> list[tuple[Claim, Rule]]:
     """Return each claim of ``claims.toml``, in the order of the ledger, with its table there."""
     file = pathlib.Path(__file__).with_name("claims.toml")
     content = tomllib.loads(file.read_text(encoding="utf-8"))
-    sources = {
-        key: Source(key, one["title"], one["authors"], one.get("year"), one["url"])
-        for key, one in content["sources"].items()
-    }
-    listed = []
-    for one in content["claims"]:
-        low, high = one.get("range", (1, math.inf))
-        claim = Claim(
-            one["key"],
-            one["theme"],
-            one["sentence"],
-            one["reading"],
-            sources[one["source"]],
-            one["where"],
-            one["about"],
-            low,
-            high,
-            not one.get("best_case", False),
+    sources = {key: Source(key, **{"year": None, **one}) for key, one in content["sources"].items()}
+    return [
+        (
+            Claim(
+                one["key"],
+                one["theme"],
+                one["sentence"],
+                one["reading"],
+                sources[one["source"]],
+                one["where"],
+                one["about"],
+                *one.get("range", (1, math.inf)),
+                not one.get("best_case", False),
+            ),
+            one,
         )
-        listed.append((claim, one))
-    return listed
+        for one in content["claims"]
+    ]
 
 
 def ledger(given: Iterable[Recording] | None = None) -> Ledger:
