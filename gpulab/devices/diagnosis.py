@@ -468,12 +468,12 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
     return tuple(sorted(found.values(), key=lambda p: (gravest.index(p.severity), p.code)))
 
 
-def _all_of(*rules: tuple[Any, Problem]) -> Sequence[Problem]:
-    """Return the problems whose condition holds."""
-    return [problem for holds, problem in rules if holds]
+def _all_of(*rules: tuple[Any, Severity, str, str, str]) -> Sequence[Problem]:
+    """Return the problems whose condition, the first of each rule, holds."""
+    return [Problem(*rule[1:]) for rule in rules if rule[0]]
 
 
-def _first_of(*rules: tuple[Any, Problem]) -> Sequence[Problem]:
+def _first_of(*rules: tuple[Any, Severity, str, str, str]) -> Sequence[Problem]:
     """Return the first problem whose condition holds, which explains those after it."""
     return _all_of(*rules)[:1]
 
@@ -521,46 +521,41 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
     return _first_of(
         (
             torch.version is None,
-            Problem(
-                "error",
-                "torch-missing",
-                "PyTorch is not installed.",
-                f"Run {_set_up(facts)}, or {pip_command('install torch')}.",
-            ),
+            "error",
+            "torch-missing",
+            "PyTorch is not installed.",
+            f"Run {_set_up(facts)}, or {pip_command('install torch')}.",
         ),
         (
             torch.error is not None and torch.kind is None,
-            Problem(
-                "error",
-                "torch-broken",
-                f"PyTorch {torch.version} fails: {torch.error}.",
-                "Restart the kernel; then reinstall PyTorch.",
-            ),
+            "error",
+            "torch-broken",
+            f"PyTorch {torch.version} fails: {torch.error}.",
+            "Restart the kernel; then reinstall PyTorch.",
         ),
         (
             torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts),
-            Problem(
-                "error",
-                "torch-cpu-build",
-                f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU.",
-                command,
-            ),
+            "error",
+            "torch-cpu-build",
+            f"PyTorch {torch.version} is a CPU build, but this machine has an NVIDIA GPU.",
+            command,
         ),
         (
             is_newer and built[0] > runs[0] and torch.kind != "cuda",
-            Problem("error", "driver-too-old", newer, update),
+            "error",
+            "driver-too-old",
+            newer,
+            update,
         ),
         # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer compiler
         # is refused.
         (
             is_newer,
-            Problem(
-                "info",
-                "driver-older",
-                newer,
-                "Most things work; kernels compiled at run time may fail to load. Update the "
-                "NVIDIA driver when you can.",
-            ),
+            "info",
+            "driver-older",
+            newer,
+            "Most things work; kernels compiled at run time may fail to load. Update the "
+            "NVIDIA driver when you can.",
         ),
     )
 
@@ -575,44 +570,35 @@ def _driver_problems(facts: Facts) -> Sequence[Problem]:
     return _first_of(
         (
             driver.error is not None,
-            Problem(
-                "error",
-                "driver-broken",
-                f"The NVIDIA driver does not answer: {driver.error}.",
-                "Restart the machine (needed after a driver update); in a container, restart it "
-                "with the host's driver.",
-            ),
+            "error",
+            "driver-broken",
+            f"The NVIDIA driver does not answer: {driver.error}.",
+            "Restart the machine (needed after a driver update); in a container, restart it "
+            "with the host's driver.",
         ),
         (
             driver.version is None and _has_nvidia(facts) and torch.kind is None,
-            Problem(
-                "error",
-                "no-driver",
-                f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no "
-                "NVIDIA driver.",
-                "Install the driver from your system's packages; in a container, start it with "
-                "`--gpus all`.",
-            ),
+            "error",
+            "no-driver",
+            f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no "
+            "NVIDIA driver.",
+            "Install the driver from your system's packages; in a container, start it with "
+            "`--gpus all`.",
         ),
         (
             is_unseen and hidden is not None,
-            Problem(
-                "warning",
-                "gpu-hidden",
-                f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides them from PyTorch.",
-                "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that "
-                "you may use.",
-            ),
+            "warning",
+            "gpu-hidden",
+            f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides them from PyTorch.",
+            "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that "
+            "you may use.",
         ),
         (
             is_unseen and not is_too_old,
-            Problem(
-                "error",
-                "gpu-unusable",
-                f"{count}, but PyTorch {torch.version} cannot use any.",
-                "Restart the kernel; if that does not help, run `nvidia-smi` and restart the "
-                "machine.",
-            ),
+            "error",
+            "gpu-unusable",
+            f"{count}, but PyTorch {torch.version} cannot use any.",
+            "Restart the kernel; if that does not help, run `nvidia-smi` and restart the machine.",
         ),
     )
 
@@ -640,32 +626,26 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
     return _first_of(
         (
             len(packages) > 1,
-            Problem(
-                "error",
-                "cupy-twice",
-                f"{' and '.join(packages)} are installed together, and each overwrites the "
-                "other's files.",
-                f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
-            ),
+            "error",
+            "cupy-twice",
+            f"{' and '.join(packages)} are installed together, and each overwrites the "
+            "other's files.",
+            f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
         ),
         (
             not packages and facts.torch.kind == "cuda",
-            Problem(
-                "warning",
-                "cupy-missing",
-                "CuPy is not installed; cells that use it are skipped.",
-                f"Run {pip_command(f'install cupy-cuda{13 if runs >= 13 else 12}x')}.",
-            ),
+            "warning",
+            "cupy-missing",
+            "CuPy is not installed; cells that use it are skipped.",
+            f"Run {pip_command(f'install cupy-cuda{13 if runs >= 13 else 12}x')}.",
         ),
         (
             cuda and runs and (is_newer or is_apart),
-            Problem(
-                "error" if is_newer else "warning",
-                "cupy-cuda-mismatch",
-                f"{' '.join(packages)} is built for CUDA {built}; the driver "
-                f"{facts.driver.version} runs CUDA {facts.driver.cuda}.",
-                f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {instead}.",
-            ),
+            "error" if is_newer else "warning",
+            "cupy-cuda-mismatch",
+            f"{' '.join(packages)} is built for CUDA {built}; the driver "
+            f"{facts.driver.version} runs CUDA {facts.driver.cuda}.",
+            f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {instead}.",
         ),
     )
 
@@ -678,23 +658,19 @@ def _accelerator_problems(facts: Facts) -> Sequence[Problem]:
         *_all_of(
             (
                 not is_usable and not _has_nvidia(facts),
-                Problem(
-                    "info",
-                    "no-accelerator",
-                    "This machine has no accelerator that PyTorch can use.",
-                    "Nothing to do: the course runs without one; the CPU is measured live, GPU "
-                    "figures are recorded or modelled and are labeled so.",
-                ),
+                "info",
+                "no-accelerator",
+                "This machine has no accelerator that PyTorch can use.",
+                "Nothing to do: the course runs without one; the CPU is measured live, GPU "
+                "figures are recorded or modelled and are labeled so.",
             ),
             (
                 has_amd and not _has_nvidia(facts),
-                Problem(
-                    "info",
-                    "amd-gpu-unused",
-                    "There is an AMD GPU, but PyTorch is not a ROCm build.",
-                    "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); "
-                    "it has not been tested with this course.",
-                ),
+                "info",
+                "amd-gpu-unused",
+                "There is an AMD GPU, but PyTorch is not a ROCm build.",
+                "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); "
+                "it has not been tested with this course.",
             ),
         ),
     ]
@@ -708,46 +684,37 @@ def _problems_of(gpu: Accelerator, torch: Torch) -> Sequence[Problem]:
     return _all_of(
         (
             is_known and not any(_runs_on(code, capability) for code in codes),
-            Problem(
-                "error",
-                "gpu-architecture",
-                f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
-                f"{gpu.compute_capability}); it has {', '.join(codes)}.",
-                "Install a PyTorch build that has them: an older one for an old GPU, the newest "
-                "for a new one.",
-            ),
+            "error",
+            "gpu-architecture",
+            f"PyTorch {torch.version} has no kernels for the {gpu.name} (compute capability "
+            f"{gpu.compute_capability}); it has {', '.join(codes)}.",
+            "Install a PyTorch build that has them: an older one for an old GPU, the newest "
+            "for a new one.",
         ),
         (
             free is not None and whole and free < _GPU_FREE_RATIO * whole,
-            Problem(
-                "warning",
-                "gpu-memory-taken",
-                f"Only {format_bytes(free or 0)} of {format_bytes(whole or 0)} are free on "
-                f"{where}.",
-                "Shut down other kernels (Running tab), or find out which other processes use this "
-                f"GPU{lists}.",
-            ),
+            "warning",
+            "gpu-memory-taken",
+            f"Only {format_bytes(free or 0)} of {format_bytes(whole or 0)} are free on {where}.",
+            "Shut down other kernels (Running tab), or find out which other processes use this "
+            f"GPU{lists}.",
         ),
         (
             set(gpu.slowdowns) - {"sync boost"},
-            Problem(
-                "warning",
-                "gpu-throttled",
-                f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
-                "Times are longer than this GPU's best; let it cool, or ask the machine's "
-                "administrator about its power limit.",
-            ),
+            "warning",
+            "gpu-throttled",
+            f"The clock of {where} is reduced now ({', '.join(gpu.slowdowns)}).",
+            "Times are longer than this GPU's best; let it cool, or ask the machine's "
+            "administrator about its power limit.",
         ),
         (
             gpu.mig,
-            Problem(
-                "info",
-                "mig",
-                f"{gpu.name} is divided into MIG slices "
-                f"({', '.join(gpu.mig_slices) or 'none visible'}).",
-                "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by "
-                "the slice's multiprocessors; bandwidth stays that of the whole GPU.",
-            ),
+            "info",
+            "mig",
+            f"{gpu.name} is divided into MIG slices "
+            f"({', '.join(gpu.mig_slices) or 'none visible'}).",
+            "The peaks of the whole GPU do not apply to a slice: gpulab scales arithmetic by "
+            "the slice's multiprocessors; bandwidth stays that of the whole GPU.",
         ),
     )
 
@@ -760,63 +727,51 @@ def _host_problems(facts: Facts) -> Sequence[Problem]:
     return _all_of(
         (
             disk < _DISK_LOW_BYTES,
-            Problem(
-                "error" if disk < _DISK_FULL_BYTES else "warning",
-                "low-disk",
-                f"{format_bytes(disk)} are free at {facts.disk_path}.",
-                f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
-            ),
+            "error" if disk < _DISK_FULL_BYTES else "warning",
+            "low-disk",
+            f"{format_bytes(disk)} are free at {facts.disk_path}.",
+            f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
         ),
         (
             free < _MEMORY_LOW_BYTES,
-            Problem(
-                "error" if free < _MEMORY_FULL_BYTES else "warning",
-                "low-memory",
-                f"{format_bytes(free)} of main memory are free.",
-                "Shut down other kernels and programs.",
-            ),
+            "error" if free < _MEMORY_FULL_BYTES else "warning",
+            "low-memory",
+            f"{format_bytes(free)} of main memory are free.",
+            "Shut down other kernels and programs.",
         ),
         (
             limit is not None and limit < memory.installed_bytes,
-            Problem(
-                "info",
-                "memory-limit",
-                f"A container grants {format_bytes(limit or 0)} of the machine's "
-                f"{format_bytes(memory.installed_bytes)}.",
-                "Nothing to do: gpulab uses the smaller value.",
-            ),
+            "info",
+            "memory-limit",
+            f"A container grants {format_bytes(limit or 0)} of the machine's "
+            f"{format_bytes(memory.installed_bytes)}.",
+            "Nothing to do: gpulab uses the smaller value.",
         ),
         (
             quota < processor.usable_cores,
-            Problem(
-                "warning",
-                "cpu-limit",
-                f"A container grants {processor.quota_words}, and libraries start "
-                f"{plural(processor.usable_cores, 'thread')}: the threads are throttled.",
-                f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call "
-                f"torch.set_num_threads({threads}).",
-            ),
+            "warning",
+            "cpu-limit",
+            f"A container grants {processor.quota_words}, and libraries start "
+            f"{plural(processor.usable_cores, 'thread')}: the threads are throttled.",
+            f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call "
+            f"torch.set_num_threads({threads}).",
         ),
         (
             facts.translated,
-            Problem(
-                "warning",
-                "translated",
-                "This Python runs under emulation, on an architecture other than its own "
-                f"({facts.architecture}).",
-                "Install Python for this machine's own architecture; emulated times do not "
-                "represent the processor.",
-            ),
+            "warning",
+            "translated",
+            "This Python runs under emulation, on an architecture other than its own "
+            f"({facts.architecture}).",
+            "Install Python for this machine's own architecture; emulated times do not "
+            "represent the processor.",
         ),
         (
             processor.hypervisor is not None,
-            Problem(
-                "info",
-                "virtual-machine",
-                "This is a virtual machine; clocks and caches are those that its host reports.",
-                "Nothing to do: other machines on the host can disturb times; gpulab's notes "
-                "report it when they do.",
-            ),
+            "info",
+            "virtual-machine",
+            "This is a virtual machine; clocks and caches are those that its host reports.",
+            "Nothing to do: other machines on the host can disturb times; gpulab's notes "
+            "report it when they do.",
         ),
     )
 
