@@ -93,7 +93,7 @@ def _decode_array(value: Any, where: str) -> np.ndarray:
 
 
 def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
-    """Rebuild a tuple, a mapping or a list."""
+    """Rebuild a tuple or a mapping."""
     parts = typing.get_args(hint)
     if issubclass(kind, Mapping) and isinstance(value, dict):
         decoded = {}
@@ -104,13 +104,11 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
             name = int(key) if is_number else decode(key, parts[0], place)
             decoded[name] = decode(item, parts[1], place)
         return decoded
-    if not issubclass(kind, Mapping) and isinstance(value, (list, tuple)):
-        is_one_kind = kind is not tuple or parts[-1] is Ellipsis
-        kinds = parts[:1] * len(value) if is_one_kind else parts
+    if kind is tuple and isinstance(value, (list, tuple)):
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         if len(kinds) == len(value):
             pairs = enumerate(zip(value, kinds, strict=True))
-            items = [decode(item, part, f"{where}[{i}]") for i, (item, part) in pairs]
-            return tuple(items) if kind is tuple else items
+            return tuple(decode(item, part, f"{where}[{i}]") for i, (item, part) in pairs)
     raise _mismatch(value, hint, where)
 
 
@@ -148,7 +146,7 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     # most fields of most files; a class of thirty has a hundred thousand
     if (type(value) is hint and hint in _AS_THEY_ARE) or hint is Any:
         return value
-    # the class of a plain hint, or of one with parts, such as a list's
+    # the class of a plain hint, or of one with parts, such as a tuple's
     kind = _origin(hint) or hint
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, where)
