@@ -76,7 +76,9 @@ def backend(name: str) -> Backend:
     except Exception as error:
         kind = MissingLibraryError if name in _EXTRA else InputError
         if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise kind(missing(name)) from error
+            raise kind(
+                f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
+            ) from error
         # a library whose parts do not fit together raises what its own import meets
         raise kind(
             f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
@@ -91,11 +93,6 @@ def leave_memory() -> None:
     """
     for name in _EXTRA:
         _CLASSES[name].prepare()
-
-
-def missing(name: str) -> str:
-    """Return the sentence that states how to install an absent library."""
-    return f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
 
 
 def unusable(name: str) -> str:

@@ -316,8 +316,8 @@ def cache_flusher(device: Device) -> Callable[[], Any]:
     cleared (as nvbench does).
     """
     if device.is_cpu:
-        caches = [cache.total_bytes for cache in probe().caches if cache.level != "L1i"]
-        nbytes = max(caches, default=_UNKNOWN_CPU_BYTES)
+        sizes = (cache.total_bytes for cache in probe().caches)
+        nbytes = max(sizes, default=_UNKNOWN_CPU_BYTES)
         buffer = np.zeros(2 * nbytes // 8, dtype=np.int64)
         return lambda: np.add(buffer, 1, out=buffer)
     import torch
