@@ -255,15 +255,8 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
 def _host_memory(
     processor: Processor, threads: int, clock: Clock, notes: list[Note], pool: Executor
 ) -> tuple[MemoryCeiling, ...]:
-    levels = []
+    sets = []  # each level's name and capacity, and what is streamed
     cached = reached = 0.0
-
-    def measure(name: str, capacity: float, working_set: int) -> None:
-        rates = [
-            host_rate(operation, working_set, threads, clock, pool) for operation in OPERATIONS
-        ]
-        levels.append(MemoryCeiling(name, capacity, working_set, *rates))
-
     for cache in processor.caches:
         # where a container grants fewer threads than there are cores, the rest is idle
         instances = cache.instances + sum(count for _, count in cache.others)
@@ -271,7 +264,7 @@ def _host_memory(
         # A level whose half fits into the caches below it (a small last-level cache) cannot be met
         # from outside.
         if int(_CACHE_FILL * reach) > reached:
-            measure(cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach))
+            sets.append((cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach)))
         cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
     host = Device("cpu")
     # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose
@@ -292,8 +285,11 @@ def _host_memory(
         (not cached, Note("skipped", unknown)),
     )
     notes += [note for holds, note in doubts if holds]
-    measure("DRAM", float(host.memory_bytes), taken)
-    return tuple(levels)
+    sets.append(("DRAM", float(host.memory_bytes), taken))
+    return tuple(
+        MemoryCeiling(*each, *(host_rate(how, each[2], threads, clock, pool) for how in OPERATIONS))
+        for each in sets
+    )
 
 
 def _device_memory(device: Device, clock: Clock) -> tuple[MemoryCeiling, ...]:
