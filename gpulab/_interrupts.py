@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 # Cut off in its first import, such a library stays half loaded ("partially initialized module
@@ -94,21 +94,14 @@ with contextlib.suppress(AttributeError):
     _importlib._find_and_load = _finished_first(_importlib._find_and_load)
 
 
-class Interrupted:
-    """Whether the learner has interrupted."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-
 @contextlib.contextmanager
-def deferred() -> Iterator[Interrupted]:
+def deferred() -> Iterator[SimpleNamespace]:
     """Within the block, the first interrupt is noted in ``asked``; a second one raises
     KeyboardInterrupt at once.
 
     Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes.
     """
-    state = Interrupted()
+    state = SimpleNamespace(asked=False)
 
     def note(number: int, frame: Any) -> None:
         if state.asked:
