@@ -113,7 +113,9 @@ class Measurement(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per quantity: the three times, the first call, the rates and the notes."""
-        rows = [
+        flops, nbytes = self.flops_per_second, self.bytes_per_second
+        count = f"call{'s' if self.calls_per_sample != 1 else ''} each"
+        rows = (
             (
                 "device finished (median)",
                 f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}",
@@ -126,21 +128,12 @@ class Measurement(Result):
                 else format_seconds(self.with_transfer_seconds),
             ),
             ("first call", format_seconds(self.first_call_seconds)),
-        ]
-        if self.flops_per_second is not None:
-            rows.append(("arithmetic", format_flops_per_second(self.flops_per_second)))
-        if self.bytes_per_second is not None:
-            rows.append(("memory traffic", format_bytes_per_second(self.bytes_per_second)))
-        if self.energy_joules is not None:
-            rows.append(("energy", self.energy))
-        rows.append(
-            (
-                "samples",
-                f"{len(self.samples_seconds)} of {self.calls_per_sample} "
-                f"call{'s' if self.calls_per_sample != 1 else ''} each",
-            )
+            ("arithmetic", "" if flops is None else format_flops_per_second(flops)),
+            ("memory traffic", "" if nbytes is None else format_bytes_per_second(nbytes)),
+            ("energy", "" if self.energy_joules is None else self.energy),
+            ("samples", f"{len(self.samples_seconds)} of {self.calls_per_sample} {count}"),
         )
-        return (self.label, ""), rows + note_rows(self.notes, 2)
+        return (self.label, ""), [row for row in rows if row[1]] + note_rows(self.notes, 2)
 
 
 class ComparisonRow(NamedTuple):
