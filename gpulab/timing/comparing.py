@@ -447,8 +447,8 @@ def tolerance_for(dtypes: tuple[str, ...], tf32: bool) -> float:
 def precise_copy(value: Any) -> Any:
     """Return host copies of all arrays, floating ones in float64 and complex ones in complex128."""
 
-    def change(array: Any, library: str) -> Any:
-        if library == "torch":
+    def change(array: Any, owner: _backends.Backend) -> Any:
+        if owner.name == "torch":
             host = array.detach().cpu()
             torch = sys.modules["torch"]
             kind = (
@@ -459,7 +459,7 @@ def precise_copy(value: Any) -> Any:
                 else host.dtype
             )
             return host.to(kind, copy=True)
-        host = _backends.backend(library).to_host(array)
+        host = owner.to_host(array)
         return np.array(
             host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
         )

@@ -35,7 +35,7 @@ _WIDTH = 64  # of a long list the first entries tell the device
 _UNKNOWN_CPU_BYTES = 256 * 2**20
 _UNKNOWN_GPU_BYTES = 128 * 2**20
 
-Change = Callable[[Any, str], Any]
+Change = Callable[[Any, _backends.Backend], Any]
 
 
 def _parts(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Any, _backends.Backend | None]]:
@@ -212,11 +212,11 @@ def label_of(fn: Any) -> str:
 
 def mapped(value: Any, change: Change) -> Any:
     """Return the value with each array in it changed; ``change`` gets the array and its library's
-    name.
+    adapter.
     """
     owner = _backends.backend_of(value)
     if owner is not None:
-        return change(value, owner.name)
+        return change(value, owner)
     if type(value) in (tuple, list):
         return type(value)(mapped(item, change) for item in value)
     return (
@@ -229,15 +229,12 @@ def on_host(value: Any) -> Any:
     libraries become numpy's); host arrays as they are.
     """
 
-    def change(array: Any, library: str) -> Any:
-        if library == "torch":
-            return (
-                array
-                if array.device.type == "cpu"
-                else array.detach().cpu().requires_grad_(array.requires_grad)
-            )
-        owner = _backends.backend(library)
-        return array if owner.device_of(array) == "cpu" else owner.to_host(array)
+    def change(array: Any, owner: _backends.Backend) -> Any:
+        if owner.device_of(array) == "cpu":
+            return array
+        if owner.name == "torch":
+            return array.detach().cpu().requires_grad_(array.requires_grad)
+        return owner.to_host(array)
 
     return mapped(value, change)
 
@@ -252,22 +249,21 @@ def copier_to(device: Device, original: Any) -> Callable[[], Any]:
     libraries = libraries_in(original)
     target = next((name for name in ("cupy", "jax", "tensorflow") if name in libraries), "torch")
 
-    def change(array: Any, library: str) -> Any:
-        owner = _backends.backend(target if library == "numpy" else library)
-        if library == "numpy":
-            return owner.from_host(array, str(device), False)
-        if library == "torch":
+    def change(array: Any, owner: _backends.Backend) -> Any:
+        if owner.name == "numpy":
+            return _backends.backend(target).from_host(array, str(device), False)
+        if owner.name == "torch":
             copy = owner.move(array.detach(), str(device), False)
             return copy.requires_grad_(array.requires_grad)
         return owner.move(array, str(device), False)
 
     host = on_host(original)
     if device.is_cpu:
-        return lambda: mapped(host, lambda array, name: _backends.backend(name).copy(array))
+        return lambda: mapped(host, lambda array, owner: owner.copy(array))
     if target == "torch":  # once: the tensors lie over numpy's own memory
         torch = _backends.backend("torch")
         host = mapped(
-            host, lambda a, name: torch.from_host(a, "cpu", False) if name == "numpy" else a
+            host, lambda a, owner: torch.from_host(a, "cpu", False) if owner.name == "numpy" else a
         )
     return lambda: mapped(host, change)
 
@@ -285,18 +281,18 @@ def host_copier() -> Callable[[Any], None]:
         places = iter(kept.copy())
         kept.clear()
 
-        def change(array: Any, library: str) -> Any:
+        def change(array: Any, owner: _backends.Backend) -> Any:
             place: Any = next(places, None)
             fits = place is not None and (place.shape, place.dtype) == (array.shape, array.dtype)
-            if library == "torch":
+            if owner.name == "torch":
                 import torch
 
                 place = place if fits else torch.empty_like(array, device="cpu")
                 place.copy_(array.detach())
-            elif library == "cupy":
+            elif owner.name == "cupy":
                 place = array.get(out=place if fits else None)
             else:
-                value = _backends.backend(library).to_host(array)
+                value = owner.to_host(array)
                 place = place if fits else np.empty_like(value)
                 np.copyto(place, value)
             kept.append(place)
