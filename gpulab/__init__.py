@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpulab import _interrupts as _interrupts
+from gpulab._interrupts import on_first_use as _on_first_use
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it; a module's own name maps to itself.
+# Public name -> the module that defines it.
 _PUBLIC = {
+    "load_ipython_extension": "gpulab.magics",
     "machine": "gpulab.devices",
     "to_device": "gpulab.arrays",
     "to_host": "gpulab.arrays",
@@ -22,7 +22,7 @@ _PUBLIC = {
     "measure": "gpulab.timing",
     "compare": "gpulab.timing",
 }
-_SUBMODULES = (
+for _name in (
     "arrays",
     "claims",
     "compression",
@@ -46,34 +46,11 @@ _SUBMODULES = (
     "units",
     "widgets",
     "workloads",
-)
+):
+    _PUBLIC[_name] = f"gpulab.{_name}"
 
-__all__ = [*_PUBLIC, *_SUBMODULES, "load_ipython_extension"]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
-        globals()[name] = value
-        return value
-    if name in _SUBMODULES:
-        return importlib.import_module(f"gpulab.{name}")
-    raise AttributeError(
-        f"module 'gpulab' has no attribute {name!r}; its public names are "
-        f"{', '.join(sorted(__all__))}"
-    )
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """Register the magics and the widgets' display hooks (``%load_ext gpulab``)."""
-    from gpulab import magics
-
-    magics.register(shell)
-
+__all__ = [*_PUBLIC]  # noqa: PLE0604
+__getattr__, __dir__ = _on_first_use(__name__, _PUBLIC)
 
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from gpulab.arrays import device_of as device_of
@@ -81,5 +58,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from gpulab.arrays import to_device as to_device
     from gpulab.arrays import to_host as to_host
     from gpulab.devices import machine as machine
+    from gpulab.magics import load_ipython_extension as load_ipython_extension
     from gpulab.timing import compare as compare
     from gpulab.timing import measure as measure

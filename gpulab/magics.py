@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gpulab.timing import Measurement
 
 
-def register(shell: Any) -> None:
-    """Register all magics and display hooks with an IPython shell; calling it twice does no
-    harm.
+def load_ipython_extension(shell: Any) -> None:
+    """Register all magics and display hooks with an IPython shell (``%load_ext gpulab``); calling
+    it twice does no harm.
     """
     for magic in (gpu_time, gpu_memory, gpu_compile, simulate, needs):
         shell.register_magic_function(

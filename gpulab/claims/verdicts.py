@@ -253,12 +253,13 @@ def _listed() -> list[tuple[Claim, Rule]]:
                 sources[one["source"]],
                 one["where"],
                 one["about"],
-                *one.get("range", (1, math.inf)),
+                one["range"][0],
+                one["range"][1],
                 not one.get("best_case", False),
             ),
             one,
         )
-        for one in content["claims"]
+        for one in ({"range": (1, math.inf), **table} for table in content["claims"])
     ]
 
 

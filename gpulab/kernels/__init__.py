@@ -11,8 +11,7 @@ written with, ``_generated`` what ``torch.compile`` writes, and ``ladder`` the c
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from gpulab._interrupts import on_first_use as _on_first_use
 
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {
@@ -52,18 +51,4 @@ _PUBLIC: dict[str, str] = {
 }
 
 __all__ = [*_PUBLIC]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(
-        f"module 'gpulab.kernels' has no attribute {name!r}; its public names are "
-        f"{', '.join(sorted(__all__))}"
-    )
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = _on_first_use(__name__, _PUBLIC)

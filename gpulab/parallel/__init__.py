@@ -5,8 +5,7 @@ Each public name is imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from gpulab._interrupts import on_first_use as _on_first_use
 
 _NAMES = {
     "_cluster": ("Ranks", "cluster"),
@@ -38,21 +37,7 @@ _NAMES = {
         "StrategyResult",
     ),
 }
-_PUBLIC = {name: module for module, names in _NAMES.items() for name in names}
+_PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_PUBLIC]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(
-        f"module {__name__!r} has no attribute {name!r}; its public names are "
-        f"{', '.join(sorted(__all__))}"
-    )
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = _on_first_use(__name__, _PUBLIC)

@@ -48,7 +48,9 @@ def recorded(workload: str, n: int, dtype: str = "float32") -> dict[str, Measure
 
     An empty mapping means "not recorded yet". Damaged recordings raise ``RecordingError``.
     """
-    case = {"workload": workload, "n": n, "dtype": dtype}
     loaded = {name: load(name) for name in names()}
-    made = {name: measurement(one, one.find("catalogue", **case)) for name, one in loaded.items()}
+    made = {
+        name: measurement(one, one.find("catalogue", workload=workload, n=n, dtype=dtype))
+        for name, one in loaded.items()
+    }
     return {name: m for name, m in made.items() if m is not None}

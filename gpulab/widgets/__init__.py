@@ -6,8 +6,7 @@ controls and a drawing, which are public too. Each name is imported on first use
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from gpulab._interrupts import on_first_use as _on_first_use
 
 _FILES = {
     "machine": ("CompareTimings", "MachineCard", "TransferExplorer"),
@@ -20,18 +19,7 @@ _FILES = {
     "_instrument": ("Action", "Drawing", "Instrument"),
     "_controls": ("Choice", "Number", "Several", "Slider", "Switch"),
 }
-_PUBLIC = {name: file for file, names in _FILES.items() for name in names}
+_PUBLIC = {name: f"{__name__}.{file}" for file, names in _FILES.items() for name in names}
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(
-        f"module {__name__!r} has no attribute {name!r}; expected one of {', '.join(__all__)}"
-    )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _on_first_use(__name__, _PUBLIC)

@@ -181,7 +181,7 @@ def test_a_class_shares_a_gpu(
     for name, stand_in in cuda.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setenv("GPULAB_GPU_MEMORY", text)
-    magics.register(Mock(spec=["register_magic_function", "display_formatter"]))
+    magics.load_ipython_extension(Mock(spec=["register_magic_function", "display_formatter"]))
     said = capsys.readouterr().out
     assert asked == list(enumerate(shares))
     assert (text in said, "sets no limit" in said) == (True, bool(text) and not shares)
