@@ -47,13 +47,11 @@ os.environ["GPULAB_PROGRESS"] = os.path.join(folder, "progress.json")
 '''
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "nbgrader",
-        help="write the course's exercises as an nbgrader course",
-        description="Write a course folder for nbgrader: its configuration, and the notebooks with "
-        "solutions and test cells in source/.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab nbgrader`` and its arguments to its parser."""
+    parser.description = (
+        "Write a course folder for nbgrader: its configuration, and the notebooks with "
+        "solutions and test cells in source/."
     )
     parser.add_argument(
         "--out",
@@ -67,7 +65,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--points", type=float, default=1.0, help="points for each exercise (default: 1)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

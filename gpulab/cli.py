@@ -1,7 +1,7 @@
 """The command line: ``gpulab doctor``, ``lab``, ``html`` and so on; ``_COMMANDS`` lists all.
 
-Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments)
--> exit code``. Only the module of the requested command is imported, so ``gpulab record`` runs on a
+Each command lives in a module of its own with ``add_arguments(parser)`` and ``run(arguments) ->
+exit code``. Only the module of the requested command is imported, so ``gpulab record`` runs on a
 machine without Jupyter.
 """
 
@@ -17,11 +17,10 @@ import pathlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from gpulab.errors import GpulabError, install_extra
 
-# The command's name, the module that has its add_parser, and the line that the help shows.
+# The command's name, its module, and the line that the help shows.
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab.lab", "open the course in JupyterLab"),
@@ -50,19 +49,15 @@ _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "ju
 _GONE_OR_FULL = (errno.ENOENT, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add ``doctor`` to the command line's parser."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help=_COMMANDS["doctor"][1],
-        description="Check this machine before class. The exit code is 0 if nothing has to be "
-        "fixed, else 1.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab doctor`` and its arguments to its parser."""
+    parser.description = (
+        "Check this machine before class. The exit code is 0 if nothing has to be fixed, else 1."
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run=run_doctor)
 
 
-def run_doctor(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab doctor``; return the exit code."""
     from gpulab.devices import checkup
 
@@ -90,10 +85,11 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", dest="command", required=True
     )
     for name, (module, line) in _COMMANDS.items():
-        if name != asked:
-            subparsers.add_parser(name, help=line)
-        else:
-            importlib.import_module(module).add_parser(subparsers)
+        below = subparsers.add_parser(name, help=line)
+        if name == asked:
+            command = importlib.import_module(module)
+            command.add_arguments(below)
+            below.set_defaults(run=command.run)
     return parser
 
 

@@ -58,13 +58,9 @@ _GUARDED = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the ``lab`` command to the ``gpulab`` command line."""
-    parser = subparsers.add_parser(
-        "lab",
-        help="open the course in JupyterLab",
-        description="Open the course in JupyterLab, in a working copy of your own.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab lab`` and its arguments to its parser."""
+    parser.description = "Open the course in JupyterLab, in a working copy of your own."
     parser.add_argument(
         "--no-browser",
         action="store_true",
@@ -90,10 +86,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself"
     )
-    parser.set_defaults(run=run_lab)
 
 
-def run_lab(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run ``gpulab lab``; return the process's exit code.
 
     Raises

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "html",
-        help="write the course as HTML pages that open from the disk",
-        description="Run the notebooks on this machine and write them as HTML pages that need "
-        "neither a server nor the internet. The whole course takes about ten minutes on two cores.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab html`` and its arguments to its parser."""
+    parser.description = (
+        "Run the notebooks on this machine and write them as HTML pages that need "
+        "neither a server nor the internet. The whole course takes about ten minutes on two cores."
     )
     parser.add_argument(
         "--out",
@@ -35,7 +32,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--solutions", action="store_true", help="add a folded solution below each exercise"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -510,13 +510,11 @@ may be true on the hardware for which it was made.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "claims",
-        help="compare published claims with recorded machines",
-        description="Compare published claims about GPU acceleration with recorded machines, and "
-        "write the ledger as a page.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab claims`` and its arguments to its parser."""
+    parser.description = (
+        "Compare published claims about GPU acceleration with recorded machines, and "
+        "write the ledger as a page."
     )
     parser.add_argument(
         "--out",
@@ -529,7 +527,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="recordings to use (default: those that `gpulab recordings` lists)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

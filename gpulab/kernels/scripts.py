@@ -565,14 +565,12 @@ def _on_the_host(function: Any = None, **options: Any) -> Any:
 # The command
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add ``simulate`` to the command line's parser."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="run a program that uses numba.cuda without a GPU, and report what its kernels do",
-        description="Run a Python program that uses numba.cuda as it is: launches are simulated, "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab simulate`` and its arguments to its parser."""
+    parser.description = (
+        "Run a Python program that uses numba.cuda as it is: launches are simulated, "
         "and at the end the kernels, their counts and what is wrong with them are printed. The "
-        "exit code is that of the program.",
+        "exit code is that of the program."
     )
     parser.add_argument(
         "--fail-on-findings",
@@ -581,10 +579,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("script", type=Path, help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    parser.set_defaults(run=run_script)
 
 
-def run_script(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab simulate``; return the exit code."""
     script: Path = arguments.script
     if not script.is_file():

@@ -562,13 +562,11 @@ def _words(value: Any) -> Iterator[str]:
 _LONGEST_WORD = 40
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "report",
-        help="write the file that you hand in: machine, predictions, checks",
-        description="Write one small file with this machine, your predictions and your checked "
-        "answers, and print what it contains.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab report`` and its arguments to its parser."""
+    parser.description = (
+        "Write one small file with this machine, your predictions and your checked "
+        "answers, and print what it contains."
     )
     parser.add_argument(
         "--out",
@@ -592,7 +590,6 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="leave out the machine's roofs, which take some seconds to measure",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -720,14 +720,12 @@ def _identity(machine: ReportedMachine) -> tuple[str, str, int]:
     return machine.system, machine.processor, machine.memory_bytes
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "class",
-        help="read a folder of reports and write the grades",
-        description="Read a folder of reports and list the students, the machines with something "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab class`` and its arguments to its parser."""
+    parser.description = (
+        "Read a folder of reports and list the students, the machines with something "
         "to fix, and the files that cannot be read. With --grades every answer is checked again, "
-        "and the grades are written as CSV.",
+        "and the grades are written as CSV."
     )
     parser.add_argument("folder", help="the folder of the reports, including its subfolders")
     parser.add_argument(
@@ -758,7 +756,6 @@ def add_parser(subparsers: Any) -> None:
         help="of reports of one name: grade none and list them (ask, the default), let the later "
         "one count, or take each for a student",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

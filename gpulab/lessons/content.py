@@ -360,14 +360,11 @@ def question(id: str) -> Question:
     )
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add ``gpulab misconceptions`` to the command line's parser."""
-    parser = subparsers.add_parser(
-        "misconceptions",
-        help="list the common wrong predictions and wrong answers of the course",
-        description="List the misconceptions behind common wrong predictions, and the common wrong "
-        "answers to each exercise "
-        "with words of their refusal.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab misconceptions`` and its arguments to its parser."""
+    parser.description = (
+        "List the misconceptions behind common wrong predictions, and the common wrong answers to "
+        "each exercise with words of their refusal."
     )
     parser.add_argument(
         "notebook",
@@ -376,10 +373,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="NN",
         help="only this notebook, such as 02 (default: all)",
     )
-    parser.set_defaults(run=_misconceptions)
 
 
-def _misconceptions(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab misconceptions``; return the exit code."""
     fill = functools.partial(textwrap.fill, width=100, initial_indent="- ", subsequent_indent="  ")
     for lesson in chosen(arguments.notebook, "misconceptions"):

@@ -386,13 +386,11 @@ def _loop(run: _Run, device: Device, *, progress: Progress, stop: Stop) -> None:
 _NARROWEST = 20  # characters of the line of progress: some terminals say that they have no columns
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "record",
-        help="measure this machine and write a recording, with which every notebook can compare",
-        description="Measure this machine within a time budget. Run it again with the same --out "
-        "to continue after an interrupt.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab record`` and its arguments to its parser."""
+    parser.description = (
+        "Measure this machine within a time budget. Run it again with the same --out "
+        "to continue after an interrupt."
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
     parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
@@ -419,7 +417,6 @@ def add_parser(subparsers: Any) -> None:
         "--restart", action="store_true", help="replace FILE instead of continuing it"
     )
     parser.add_argument("--list", action="store_true", help="list the experiments and exit")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

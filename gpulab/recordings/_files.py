@@ -153,13 +153,10 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
 # -- the command ---------------------------------------------------------------------
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand to the command line's parser."""
-    parser = subparsers.add_parser(
-        "recordings",
-        help="list, show, compare and merge recordings",
-        description="List the available recordings, show one, compare two, or merge two of the "
-        "same machine.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe ``gpulab recordings`` and its arguments to its parser."""
+    parser.description = (
+        "List the available recordings, show one, compare two, or merge two of the same machine."
     )
     parser.add_argument(
         "--show", metavar="NAME", help="a recording, by its machine's name or its file"
@@ -175,7 +172,6 @@ def add_parser(subparsers: Any) -> None:
         "later is kept",
     )
     parser.add_argument("--out", metavar="FILE", help="the file that --merge writes")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
