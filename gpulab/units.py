@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpulab._validate import is_finite, is_whole
@@ -140,8 +140,18 @@ def format_speedup(ratio: float, interval: tuple[float, float] | None) -> str:
     >>> format_speedup(3.14159, (3.0, 3.3)), format_speedup(2.0, None)
     ('3.14x [3.00x, 3.30x]', '2.00x (no interval)')
     """
-    span = "(no interval)" if interval is None else f"[{', '.join(map(format_ratio, interval))}]"
-    return f"{format_ratio(ratio)} {span}"
+    return f"{format_ratio(ratio)} {format_interval(interval, format_ratio)}"
+
+
+def format_interval(
+    interval: tuple[float, float] | None, form: Callable[[float], str] = format_seconds
+) -> str:
+    """Return an interval as text, of seconds or of what ``form`` formats.
+
+    >>> format_interval((0.001, 0.0011)), format_interval(None)
+    ('[1.00 ms, 1.10 ms]', '(no interval)')
+    """
+    return "(no interval)" if interval is None else f"[{', '.join(map(form, interval))}]"
 
 
 def format_number(value: float) -> str:

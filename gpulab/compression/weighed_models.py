@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result, html_more_notes, note_rows
-from gpulab.timing.measurement import format_interval
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
 from gpulab.units import (
     format_bytes,
     format_flops,
+    format_interval,
     format_ratio,
     format_seconds,
     format_speedup,

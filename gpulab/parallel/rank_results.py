@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,7 +13,14 @@ from gpulab.memory.step_memory import LiveTensor, with_margin
 from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
 from gpulab.models.parallelism import PointsByRanks
 from gpulab.results import Result, note_rows
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
+from gpulab.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_interval,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 
 
 class CollectiveCall(NamedTuple):
@@ -792,8 +799,8 @@ class ScalingResult(PointsByRanks, Result):
                 "shows the cost of more ranks, not their gain"
             )
         return (
-            f"{last.ranks} ranks have a speed-up of {format_ratio(last.speedup)} "
-            f"{_span(last.speedup_interval, format_ratio)} in samples a second over "
+            f"{last.ranks} ranks have a speed-up of "
+            f"{format_speedup(last.speedup, last.speedup_interval)} in samples a second over "
             f"{self.points[0].ranks}{limit}."
         )
 
@@ -806,10 +813,8 @@ class ScalingResult(PointsByRanks, Result):
             (
                 f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
                 str(p.batch),
-                f"{format_seconds(p.median_seconds)} {_span(p.interval_seconds, format_seconds)}",
-                ""
-                if p.speedup is None
-                else f"{format_ratio(p.speedup)} {_span(p.speedup_interval, format_ratio)}",
+                f"{format_seconds(p.median_seconds)} {format_interval(p.interval_seconds)}",
+                "" if p.speedup is None else format_speedup(p.speedup, p.speedup_interval),
                 "" if p.efficiency is None else f"{100 * p.efficiency:.3g} %",
                 self._predicted(p.ranks),
             )
@@ -845,7 +850,3 @@ class ScalingResult(PointsByRanks, Result):
             "predicted",
         )
         return headers, rows + note_rows(self.notes, len(headers))
-
-
-def _span(interval: tuple[float, float] | None, form: Callable[[float], str]) -> str:
-    return "(no interval)" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"

@@ -16,6 +16,7 @@ from gpulab.results import Result, note_rows
 from gpulab.units import (
     format_bytes_per_second,
     format_flops_per_second,
+    format_interval,
     format_joules,
     format_ratio,
     format_seconds,
@@ -241,8 +242,3 @@ class Comparison(Result):
 def _codes(notes: tuple[Note, ...]) -> Iterable[str]:
     """Return each code once: a GPU and its host may both be contended."""
     return dict.fromkeys(note.code for note in notes)
-
-
-def format_interval(interval: tuple[float, float] | None) -> str:
-    """Return an interval of seconds as text: "[1.00 ms, 1.10 ms]"."""
-    return "(no interval)" if interval is None else f"[{', '.join(map(format_seconds, interval))}]"

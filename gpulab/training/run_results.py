@@ -14,7 +14,14 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
 from gpulab.results import Result, note_rows
 from gpulab.timing.statistics import Interval
-from gpulab.units import format_bytes, format_ratio, format_seconds, format_speedup, plural
+from gpulab.units import (
+    format_bytes,
+    format_interval,
+    format_ratio,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
 # replayed; "other" is what is left: the loop itself.
@@ -236,8 +243,7 @@ def format_accuracy(accuracy: Accuracy) -> str:
 
 def format_rate(rate: float, interval: Interval | None) -> str:
     """Return samples a second with their interval: "5,120 [5,000, 5,230]"."""
-    span = "(no interval)" if interval is None else f"[{interval[0]:,.0f}, {interval[1]:,.0f}]"
-    return f"{rate:,.0f} {span}"
+    return f"{rate:,.0f} {format_interval(interval, '{:,.0f}'.format)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -269,14 +275,15 @@ class SeedsAccuracy(Result):
 
     def __repr__(self) -> str:
         seeds = plural(len(self.accuracies), "seed")
-        return f"<{_percent(self.mean)} {_span(self.interval)} over {seeds} and test items>"
+        mean = f"{_percent(self.mean)} {format_interval(self.interval, _percent)}"
+        return f"<{mean} over {seeds} and test items>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the mean with both intervals, then each model's accuracy."""
         rows = [
             ("mean", _percent(self.mean)),
-            ("over seeds and test items", _span(self.interval)),
-            ("over seeds, on this test", _span(self.seeds_interval)),
+            ("over seeds and test items", format_interval(self.interval, _percent)),
+            ("over seeds, on this test", format_interval(self.seeds_interval, _percent)),
             *(
                 (f"model {number}", format_accuracy(one))
                 for number, one in enumerate(self.accuracies)
@@ -300,14 +307,6 @@ def format_points(difference: float) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
-
-
-def _span(interval: Interval | None) -> str:
-    return (
-        "(no interval)"
-        if interval is None
-        else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
-    )
 
 
 class Gain(NamedTuple):

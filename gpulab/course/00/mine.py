@@ -32,8 +32,7 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.timing import Measurement
-from gpulab.timing.measurement import format_interval
-from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_interval, format_seconds
 
 
 def check(answer: Any) -> str:
