@@ -23,7 +23,7 @@ from gpulab._validate import writing
 from gpulab.errors import InputError
 from gpulab.evidence import Environment
 from gpulab.lessons import content
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 _HERE = Path(__file__).parent
 _ASSETS = "assets"
@@ -145,8 +145,7 @@ def _facts(where: Environment) -> list[tuple[str, str]]:
         ("Device", where.device if where.device_kind != "cpu" else f"{where.device}, no GPU"),
         (
             "Processor",
-            f"{where.processor}, {where.cores} core{'' if where.cores == 1 else 's'}, "
-            f"{format_bytes(where.memory_bytes)}",
+            f"{where.processor}, {plural(where.cores, 'core')}, {format_bytes(where.memory_bytes)}",
         ),
         ("System", where.system),
         ("Python", where.python),

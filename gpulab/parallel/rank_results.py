@@ -811,7 +811,7 @@ class ScalingResult(PointsByRanks, Result):
         """Return one row a number of ranks, then the link and the notes."""
         rows: list[tuple[str, ...]] = [
             (
-                f"{p.ranks} rank{'s' if p.ranks > 1 else ''}",
+                plural(p.ranks, "rank"),
                 str(p.batch),
                 f"{format_seconds(p.median_seconds)} {format_interval(p.interval_seconds)}",
                 "" if p.speedup is None else format_speedup(p.speedup, p.speedup_interval),

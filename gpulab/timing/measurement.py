@@ -21,6 +21,7 @@ from gpulab.units import (
     format_ratio,
     format_seconds,
     format_speedup,
+    plural,
 )
 
 
@@ -192,10 +193,7 @@ class Comparison(Result):
 
     def __repr__(self) -> str:
         if self.speedup is None:
-            return (
-                f"<{self.label}: {len(self.rows)} row{'s' if len(self.rows) != 1 else ''}, no "
-                "speed-up to report>"
-            )
+            return f"<{self.label}: {plural(len(self.rows), 'row')}, no speed-up to report>"
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

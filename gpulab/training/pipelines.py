@@ -418,11 +418,7 @@ class PipelineResult(Result):
         return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
 
     def __repr__(self) -> str:
-        who = (
-            "no workers"
-            if not self.workers
-            else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
-        )
+        who = "no workers" if not self.workers else plural(self.workers, "worker")
         rate = (
             f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
         )
