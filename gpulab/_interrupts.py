@@ -9,7 +9,7 @@ import importlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -124,11 +124,20 @@ with contextlib.suppress(AttributeError):
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[SimpleNamespace]:
+def deferred(
+    signals: Iterable[int] = (signal.SIGINT,), answer: Callable[[], None] = lambda: None
+) -> Iterator[SimpleNamespace]:
     """Within the block, the first interrupt is noted in ``asked``; a second one raises
     KeyboardInterrupt at once.
 
     Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes.
+
+    Parameters
+    ----------
+    signals : iterable of int
+        What counts as an interrupt.
+    answer : callable
+        Called at the first one.
     """
     state = SimpleNamespace(asked=False)
 
@@ -136,15 +145,17 @@ def deferred() -> Iterator[SimpleNamespace]:
         if state.asked:
             raise KeyboardInterrupt
         state.asked = True
+        answer()
 
     if threading.current_thread() is not threading.main_thread():
         yield state
         return
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in signals}
     try:
         yield state
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, signal.default_int_handler if handler is None else handler)
 
 
 def leave_to_the_run(worker: int) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 import gpulab
-from gpulab import _validate, devices
+from gpulab import _interrupts, _validate, devices
 from gpulab._files import exclusive, refuse_unwritable
 from gpulab.devices import Device, Machine
 from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
@@ -429,10 +429,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(
             "record: no file was given; expected --out FILE, such as --out my-machine.json."
         )
-    asked_to_stop, line_is_open = False, False
+    line_is_open = False
 
     def show(fraction: float, text: str) -> None:
-        nonlocal asked_to_stop, line_is_open
+        nonlocal line_is_open
         line, end = f"{100 * fraction:3.0f} %  {text}", "\n"
         if sys.stdout.isatty():
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
@@ -441,36 +441,30 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             print(line, end=end, flush=True)
         except OSError as error:  # the terminal is closed, or nobody reads on (``| head``)
-            asked_to_stop = asked_to_stop or isinstance(error, BrokenPipeError)
+            stop.asked = stop.asked or isinstance(error, BrokenPipeError)
 
-    def ask(number: int, frame: Any) -> None:
-        nonlocal asked_to_stop
-        if asked_to_stop:
-            raise KeyboardInterrupt
-        asked_to_stop = True
+    def answer() -> None:
         with contextlib.suppress(OSError):  # the terminal is closed: nobody is left to tell
             print(
                 "\nstopping after the current case; press Ctrl-C again to stop immediately",
                 file=sys.stderr,
             )
 
-    before = {number: signal.signal(number, ask) for number in _asking()}
     try:
-        recording = record(
-            arguments.out,
-            minutes=arguments.minutes,
-            only=arguments.only,
-            name=arguments.name,
-            device=arguments.device,
-            restart=arguments.restart,
-            visits=arguments.visits,
-            command=_command(arguments),
-            progress=show,
-            stop=lambda: asked_to_stop,
-        )
+        with _interrupts.deferred(_asking(), answer) as stop:
+            recording = record(
+                arguments.out,
+                minutes=arguments.minutes,
+                only=arguments.only,
+                name=arguments.name,
+                device=arguments.device,
+                restart=arguments.restart,
+                visits=arguments.visits,
+                command=_command(arguments),
+                progress=show,
+                stop=lambda: stop.asked,
+            )
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         # the budget ended before the last case: what comes next would stand behind the progress
         if line_is_open:
             print(flush=True)
