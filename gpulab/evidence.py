@@ -15,15 +15,12 @@ from gpulab.errors import InputError
 from gpulab.results import Result
 
 
-class Badge(str, enum.Enum):
+class Badge(enum.StrEnum):
     """The three kinds of evidence."""
 
     MEASURED = "MEASURED"
     RECORDED = "RECORDED"
     MODELLED = "MODELLED"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

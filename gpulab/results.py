@@ -19,13 +19,12 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, Union
+from typing import Any, ClassVar, Self, Union
 
 import numpy as np
 
 from gpulab.errors import InputError, RecordingError, printable
 
-R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _AS_THEY_ARE = (str, int, bool, float)  # JSON gives these as the very type that a field has
 _origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
@@ -182,7 +181,7 @@ class Result:
         return {"schema": type(self).__name__, "schema_version": self.schema_version, **body}
 
     @classmethod
-    def from_dict(cls: type[R], data: Any, where: str = "") -> R:
+    def from_dict(cls, data: Any, where: str = "") -> Self:
         """Rebuild the result from ``to_dict``'s output.
 
         Raises

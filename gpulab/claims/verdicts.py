@@ -35,7 +35,7 @@ _BYTES = ("nbytes", "parameter_bytes")
 NO_GAIN = 1.02
 
 
-class Verdict(str, enum.Enum):
+class Verdict(enum.StrEnum):
     """What a recording shows about a claim."""
 
     HOLDS = "holds"
@@ -43,9 +43,6 @@ class Verdict(str, enum.Enum):
     FAILS = "fails"
     UNDECIDED = "not decided"
     MISSING = "not recorded yet"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Source(NamedTuple):
@@ -538,7 +535,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.out:
         for finding in judged.findings:
             print(
-                f"{finding.verdict!s:16} {finding.claim.key:22} {finding.recording or '-':22} "
+                f"{finding.verdict:16} {finding.claim.key:22} {finding.recording or '-':22} "
                 f"{finding.summary}"
             )
         print(repr(judged))
