@@ -338,7 +338,7 @@ def gpu_window(
         busy_seconds=1.9,
         run_delay_seconds=0.01 * float(rng.random()),
     )
-    return conditions.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
+    return [*conditions.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))]
 
 
 def _gpu_contended(seed: int) -> list[Note]:

@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -234,8 +234,8 @@ class Window(NamedTuple):
         )
 
 
-def from_readings(before: Readings, after: Readings, advice: str = "") -> list[Note]:
-    """Return the notes that the machine's counters give: contended, throttled.
+def from_readings(before: Readings, after: Readings, advice: str = "") -> Iterator[Note]:
+    """Give the notes that the machine's counters give: contended, throttled.
 
     Parameters
     ----------
@@ -246,10 +246,10 @@ def from_readings(before: Readings, after: Readings, advice: str = "") -> list[N
         ``measure``.
     """
     window = Window.between(before, after)
-    notes = [*_contended(window, advice), *_throttled(before, after, window)]
+    yield from _contended(window, advice)
+    yield from _throttled(before, after, window)
     if before.gpu is not None and after.gpu is not None:
-        notes += _on_gpu(before.gpu, after.gpu, window.seconds)
-    return notes
+        yield from _on_gpu(before.gpu, after.gpu, window.seconds)
 
 
 def percent(share: float) -> str:
@@ -257,7 +257,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
-def _contended(window: Window, advice: str) -> Iterable[Note]:
+def _contended(window: Window, advice: str) -> Iterator[Note]:
     stolen, others = window.stolen or 0.0, window.others or 0.0
     lost, quota = 0.0, window.throttled or 0.0  # a process held back by its quota waits too
     if window.delay is not None:
@@ -295,28 +295,31 @@ def _contended(window: Window, advice: str) -> Iterable[Note]:
             f"{advice or _ADVICE}"
         )
     else:
-        return []
-    return [Note("contended", sentence)]
+        return
+    yield Note("contended", sentence)
 
 
-def _throttled(before: Readings, after: Readings, window: Window) -> Iterable[Note]:
-    held, sentences = window.throttled or 0.0, []
+def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[Note]:
+    held = window.throttled or 0.0
     if held >= max(SHARE, _LEAST_DELAY_SECONDS / window.seconds):
-        sentences.append(
+        yield Note(
+            "throttled",
             "the container's CPU quota held this process back for "
             f"{percent(min(held, 1.0))} of the time (cpu.stat). Ask for more cores, or measure "
-            "with fewer threads."
+            "with fewer threads.",
         )
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
     fell = _drop(before.frequency_hertz, after.frequency_hertz)
     if hot > 0:
-        sentences.append(f"the cores slowed down because of heat {plural(hot, 'time')}. {_COOL}")
+        yield Note(
+            "throttled", f"the cores slowed down because of heat {plural(hot, 'time')}. {_COOL}"
+        )
     elif fell:
         clock = f"{(after.frequency_hertz or 0.0) / 1e9:.2f} GHz"
-        sentences.append(
-            f"the cores' clock fell by {percent(fell)} to {clock} while measuring. {_COOL}"
+        yield Note(
+            "throttled",
+            f"the cores' clock fell by {percent(fell)} to {clock} while measuring. {_COOL}",
         )
-    return [Note("throttled", sentence) for sentence in sentences]
 
 
 def _drop(reference: float | None, value: float | None) -> float:
@@ -325,7 +328,7 @@ def _drop(reference: float | None, value: float | None) -> float:
     return drop if drop >= _CLOCK_DROP else 0.0
 
 
-def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterable[Note]:
+def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator[Note]:
     reasons, clock = ", ".join(after.reasons or before.reasons), after.clock_hertz
     is_counted = before.slowed_seconds is not None and after.slowed_seconds is not None
     share = ((after.slowed_seconds or 0.0) - (before.slowed_seconds or 0.0)) / seconds
@@ -348,21 +351,15 @@ def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterable
             f"the GPU's clock fell by {percent(fell)} to {(clock or 0.0) / 1e6:.0f} MHz",
         ),
     )
-    notes = [
-        Note(
+    for what in [sentence for holds, sentence in slower if holds][:1]:
+        yield Note(
             "throttled",
             f"{what} ({reasons or 'power or heat'}). The figure is valid for this GPU under this "
             "load; to compare it with others, cool the GPU or lock its clock (nvidia-smi -lgc).",
         )
-        for holds, what in slower
-        if holds
-    ][:1]
     if after.neighbours and busy >= _GPU_SHARE:
-        notes.append(
-            Note(
-                "contended",
-                f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
-                "when no other process uses it (nvidia-smi lists them).",
-            )
+        yield Note(
+            "contended",
+            f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
+            "when no other process uses it (nvidia-smi lists them).",
         )
-    return notes

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -117,69 +118,60 @@ def of_sampling(
     *,
     alone: bool,
     cold: bool,
-) -> list[Note]:
-    """Return the notes that the samples, the machine's counters and the rates give.
+) -> Iterator[Note]:
+    """Give the notes that the samples, the machine's counters and the rates give.
 
     Not ``alone``, others were called between the samples; ``cold``, each call found the caches
     empty.
     """
     samples, calls = sampled.samples_seconds, sampled.calls_per_sample
-    median, notes, window = float(np.median(samples)), [], None
+    median, window = float(np.median(samples)), None
     if before is not None and after is not None:
-        notes = conditions.from_readings(before, after)
+        yield from conditions.from_readings(before, after)
         window = Window.between(before, after)
     # Where turns are taken, what lies between two samples is another row's call: one that waits is
     # no stop of this row's.
     gaps = sampled.gaps_seconds if alone else np.zeros(0)
-    notes += _stalled(sampled.walls_seconds, gaps, window)
-    notes += _unstable(samples, limits.relative_width)
+    yield from _stalled(sampled.walls_seconds, gaps, window)
+    yield from _unstable(samples, limits.relative_width)
     extra = job.first_seconds - median
     is_slow = 0 < _FIRST_CALL_RATIO * median <= job.first_seconds
     if is_slow and extra >= _FIRST_CALL_EXTRA_SECONDS:
-        notes.append(
-            Note(
-                "slow-first-call",
-                f"the first call took {format_seconds(job.first_seconds)}, "
-                f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
-                "loading, allocating). It is not in the median; count it if you call the function "
-                "only once.",
-            )
+        yield Note(
+            "slow-first-call",
+            f"the first call took {format_seconds(job.first_seconds)}, "
+            f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
+            "loading, allocating). It is not in the median; count it if you call the function "
+            "only once.",
         )
     if sampled.stopped_by == "stopped":
-        notes.append(
-            Note(
-                "stopped",
-                f"sampling was stopped after {plural(len(samples), 'sample')}; the figures are "
-                "based on these. Run it again for more.",
-            )
+        yield Note(
+            "stopped",
+            f"sampling was stopped after {plural(len(samples), 'sample')}; the figures are "
+            "based on these. Run it again for more.",
         )
     elif sampled.interval_seconds is None:
-        notes.append(no_interval(sampled.no_interval_reason or ""))
+        yield no_interval(sampled.no_interval_reason or "")
     # too few samples to end before the deadline, or another row of a comparison was not there yet
     elif sampled.stopped_by == "deadline":
         low, high = sampled.interval_seconds
         width = (high - low) / median
         if width > limits.relative_width:
-            notes.append(
-                Note(
-                    "deadline",
-                    f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
-                    f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer "
-                    "deadline, or a larger relative_width.",
-                )
+            yield Note(
+                "deadline",
+                f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
+                f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer "
+                "deadline, or a larger relative_width.",
             )
     if calls > 1:
-        notes.append(
-            Note(
-                "too-short",
-                f"one call is too short for the clock, so each sample is the mean of {calls} "
-                "calls; the interval is that of the mean. Do more work per call to time single "
-                "calls.",
-            )
+        yield Note(
+            "too-short",
+            f"one call is too short for the clock, so each sample is the mean of {calls} "
+            "calls; the interval is that of the mean. Do more work per call to time single "
+            "calls.",
         )
     if (job.flops or job.nbytes) and median > 0:
-        notes += _of_rates(job, median, cold)
-    return notes
+        yield from _of_rates(job, median, cold)
 
 
 def no_interval(reason: str) -> Note:
@@ -193,8 +185,8 @@ def no_interval(reason: str) -> Note:
 
 def _stalled(
     sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None
-) -> list[Note]:
-    """Return the note that the process was stopped: a few samples, or the time between two, took
+) -> Iterator[Note]:
+    """Give the note that the process was stopped: a few samples, or the time between two, took
     far too long.
 
     Parameters
@@ -224,17 +216,14 @@ def _stalled(
         idle = stops[:0]
     stops = np.concatenate([stops, idle])
     stopped, total = float(stops.sum()), float(sample_seconds.sum() + idle.sum())
-    if len(stops) == 0 or stopped - waited < SHARE * total:
-        return []
-    return [
-        Note(
+    if len(stops) and stopped - waited >= SHARE * total:
+        yield Note(
             "stalled",
             f"the process stood still {plural(len(stops), 'time')}, the longest "
             f"{format_seconds(float(stops.max()))}, {percent(stopped / total)} of the time in "
             "total (it was stopped, or lost its core). Those samples do not show the work; measure "
             "again.",
         )
-    ]
 
 
 def _spread(values: np.ndarray) -> float:
@@ -243,8 +232,8 @@ def _spread(values: np.ndarray) -> float:
     return float(high - low) / 2
 
 
-def _unstable(samples_seconds: np.ndarray, relative_width: float) -> list[Note]:
-    """Return the note that the samples do not belong to one level: they shifted, or jump between
+def _unstable(samples_seconds: np.ndarray, relative_width: float) -> Iterator[Note]:
+    """Give the note that the samples do not belong to one level: they shifted, or jump between
     two.
     """
     least = max(0.03, relative_width)
@@ -259,14 +248,12 @@ def _unstable(samples_seconds: np.ndarray, relative_width: float) -> list[Note]:
     elif (swing := _wander(samples_seconds, least)) is not None:
         what = f"wandered by {percent(swing)} while measuring"
     else:
-        return []
-    return [
-        Note(
-            "unstable",
-            f"the time per call {what}. No single figure describes it; look at the raw samples, "
-            "close other programs, and measure again.",
-        )
-    ]
+        return
+    yield Note(
+        "unstable",
+        f"the time per call {what}. No single figure describes it; look at the raw samples, "
+        "close other programs, and measure again.",
+    )
 
 
 def _level_shift(samples: np.ndarray, least: float) -> float | None:
