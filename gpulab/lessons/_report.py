@@ -571,8 +571,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json with "
-        "--doctor-only)",
+        help="where to write (default: gpulab-report-NAME.json here, gpulab-report-02-NAME.json "
+        "with --notebook 02, gpulab-doctor-NAME.json with --doctor-only)",
     )
     parser.add_argument(
         "--name", default="", help="your name, the only personal data in it (default: none)"
@@ -599,7 +599,11 @@ def run(arguments: argparse.Namespace) -> int:
         _find_progress()
     measure = not (arguments.no_measure or machine_only)
     made = report(arguments.name, arguments.notebook, measure, progress=not machine_only)
-    write_report(made, arguments.out or _default(made.name, "doctor" if machine_only else "report"))
+    write_report(
+        made,
+        arguments.out
+        or _default(made.name, "doctor" if machine_only else f"report-{made.notebook}"),
+    )
     return 0
 
 
@@ -624,4 +628,4 @@ def _default(name: str, what: str = "report") -> str:
     plain = unicodedata.normalize("NFC", name).lower()
     letters = "".join(c if c.isalnum() else " " for c in plain)
     word = "-".join(letters.split())[:_LONGEST_WORD].strip("-")
-    return f"{'-'.join(filter(None, (f'gpulab-{what}', word)))}.json"
+    return f"{'-'.join(filter(None, (f'gpulab-{what}'.rstrip('-'), word)))}.json"
