@@ -6,6 +6,7 @@ Addresses and values are asked of the libraries themselves.
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import gpulab as gl
@@ -256,9 +257,11 @@ def test_jax_keeps_dtype_and_values_or_refuses() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the extra rosetta")
 def test_tensorflow_shares_and_refuses_the_same_way() -> None:
     """Tensors are read-only views of the same memory; text and variables are refused."""
-    pytest.importorskip("tensorflow")
+    array = np.zeros(4)
+    there = gl.to_device(array, library="tensorflow")  # before the import: it loads Triton first
     import tensorflow as tf
 
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -271,8 +274,6 @@ def test_tensorflow_shares_and_refuses_the_same_way() -> None:
     seen = gl.share(ours, "tensorflow")
     ours[0] = 5
     assert float(seen[0]) == 5
-    array = np.zeros(4)
-    there = gl.to_device(array, library="tensorflow")
     array[0] = 1
     assert float(there[0]) == 0
     for x, library in ((tf.constant(["text"]), "numpy"), (tf.Variable([1.0]), "torch")):

@@ -649,6 +649,11 @@ class TensorFlowBackend(_UnchangingBackend):
 
     def __init__(self) -> None:
         with _without_error_output():
+            # Both contain LLVM, and TensorFlow shows its own to what is loaded later: Triton, which
+            # comes with PyTorch's CUDA builds, would then end Python (TensorFlow issue 124205).
+            with contextlib.suppress(ImportError):
+                if self.name not in sys.modules:
+                    importlib.import_module("triton")
             super().__init__()
         self._eager: Any = self.module.__internal__.EagerTensor
 
