@@ -345,7 +345,13 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
         "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em "
         "0;font-variant-numeric:tabular-nums"
     )
-    head = "".join(_header(str(text), cell) for text in headers) if any(headers) else ""
+    # an empty corner is no header, or a screen reader announces nothing
+    head = "".join(
+        f'<th scope="col" style="{cell}">{html.escape(str(text))}</th>'
+        if text
+        else f'<td style="{cell}"></td>'
+        for text in (headers if any(headers) else ())
+    )
     texts = [[str(text) for text in row] for row in rows]
     more = [row for row in texts if row and row[0].startswith(_NOTE)][_NOTES_SHOWN:]
     body = "".join(_row(row, cell) for row in texts if row not in more)
@@ -389,15 +395,6 @@ def html_more_notes(sentences: Sequence[str]) -> str:
     return (
         f'<details><summary style="cursor:pointer">{count}</summary><ul style="margin:0.3em '
         f'0">{items}</ul></details>'
-    )
-
-
-def _header(text: str, style: str) -> str:
-    """A column's header; an empty corner is no header, or a screen reader announces nothing."""
-    return (
-        f'<th scope="col" style="{style}">{html.escape(text)}</th>'
-        if text
-        else f'<td style="{style}"></td>'
     )
 
 

@@ -530,7 +530,10 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
         vars(modules[name]).update(names)
     vars(modules["numba"]).update(jit=_on_the_host, njit=_on_the_host, prange=range)
-    vars(modules["numba"])["vectorize"] = vectorize_with(_element_by_element)
+    # NumPy calls the function for each element
+    vars(modules["numba"])["vectorize"] = vectorize_with(
+        lambda function=None, **_: np.vectorize(function) if callable(function) else np.vectorize
+    )
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_WARNINGS, Warning))
     vars(modules["numba.core.errors"]).update(dict.fromkeys(_ERRORS, KernelError))
     # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
@@ -549,11 +552,6 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
 
 _WARNINGS = ("NumbaWarning", "NumbaPerformanceWarning", "NumbaDeprecationWarning")
 _ERRORS = ("NumbaError", "TypingError", "LoweringError", "UnsupportedError")
-
-
-def _element_by_element(function: Any = None, **options: Any) -> Any:
-    """Stand for ``numba.vectorize``: NumPy calls the function for each element."""
-    return np.vectorize(function) if callable(function) else np.vectorize
 
 
 def _on_the_host(function: Any = None, **options: Any) -> Any:

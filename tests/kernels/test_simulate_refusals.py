@@ -130,6 +130,8 @@ REFUSED: dict[str, str] = {
     "huge integer": "v = 99999999999999999999999  # HERE",
     "attribute assigned": "x.size = 3  # HERE",
     "endless": "while True:  # HERE\n    out[i] += 1",
+    "endless without its step": "k = i\nwhile k < x.size:  # HERE\n    out[i] += x[k]",
+    "endless by its values": "while out[i] > 0:  # HERE?\n    out[i] += 1",
     "array from outside written": "table[i] = 1  # HERE",
     "atomic on an array from outside": "cuda.atomic.add(table, i, 1)  # HERE",
     "constant array written": "c = cuda.const.array_like(table)\nc[i] = 1  # HERE",

@@ -656,7 +656,8 @@ def _count(
         if loaded:
             found = _requests(np.array(loaded, np.int64), logs[number], slots, mask)
             machine.counters.requests(line, views[name].store, "load", *found)
-    machine.steps(text.loops[0].line, steps)
+    # each lane takes its time; a bound that was given counts statements of all together
+    machine.steps(text.loops[0].line, steps * (mask.lanes if machine.launch.alone < 1 else 1))
 
 
 def _requests(

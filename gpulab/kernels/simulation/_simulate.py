@@ -339,8 +339,9 @@ _BYTES_AT_ONCE = 1 << 28
 # M_MMAP_THRESHOLD; elsewhere it does nothing.
 _BYTES_TO_KEEP = 1 << 24
 
-# Statements of a batch after which a kernel counts as endless, unless it is told (some 30 seconds),
-# and what one of a lane that runs alone counts then: it takes as much less time (measured).
+# Statements of a batch after which a kernel counts as endless, unless it is told (some 30 seconds
+# with few lanes), and what one of a lane that runs alone counts then: it takes as much less time
+# (measured).
 _MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 2_000_000, 1 / 200
 # What is resident at once on an H100 SXM or H200. Source: NVIDIA H100 Tensor Core GPU Architecture
 # white paper, and CUDA C++ Programming Guide 13.0, technical specifications of compute capability
@@ -394,8 +395,9 @@ def simulate(
     max_steps : int, optional
         Statements of a batch of blocks after which a kernel counts as endless. A race, or another
         finding, that comes up again counts as 16. Without it a kernel counts as endless after the
-        work of 2,000,000 such statements, some 30 seconds; one of a thread that runs alone counts
-        as a two-hundredth.
+        work of 2,000,000 such statements, which takes 20 seconds to many minutes, by the number of
+        threads; one of a thread that runs alone counts as a two-hundredth. A loop that nothing
+        leaves, and whose test reads nothing that changes, is refused at its first turn.
     trace : int, optional
         The number of a block whose statements and accesses are recorded, warp by warp, in
         ``.trace``.

@@ -305,7 +305,12 @@ class StatementTranslator(_expressions.Translator):
     def _loop(self, node: ast.While | ast.For, line: int, begin: Callable[..., Any]) -> Loop:
         body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
         return Loop(
-            line, begin, body, orelse, None if orelse else _scalar_lanes.scalar_loop_of(node, self)
+            line,
+            begin,
+            body,
+            orelse,
+            None if orelse else _scalar_lanes.scalar_loop_of(node, self),
+            _never_ends(node),
         )
 
     def _leave(self, node: ast.Break | ast.Continue) -> Statement:
@@ -333,6 +338,26 @@ class StatementTranslator(_expressions.Translator):
 
 
 _UNCOUNTED = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
+
+
+def _never_ends(node: ast.While | ast.For) -> bool:
+    """Return whether a loop that is entered has no end: nothing in it leaves it, and its test reads
+    only constants, sizes and names that it never assigns.
+    """
+    assigned = {one.id for one in _types.names_of(_types.walk(node), ast.Store)}
+    return (
+        isinstance(node, ast.While)
+        and not any(
+            isinstance(part, (ast.Break, ast.Return, ast.Raise, ast.Assert))
+            for part in _types.walk(node)
+        )
+        and not any(
+            isinstance(part, (ast.Call, ast.Subscript))
+            or getattr(part, "id", "") in assigned
+            or getattr(part, "attr", "size") != "size"
+            for part in _types.walk(node.test)
+        )
+    )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -390,6 +415,7 @@ class Loop:
     """What a loop does in each turn, and at its end where no lane left it before (``else``).
 
     ``begin`` of a ``while`` is its test, of a ``for`` what gives its variable the next item.
+    ``never_ends`` is true where the first turn that begins is one of endless many.
     """
 
     line: int
@@ -397,6 +423,7 @@ class Loop:
     body: Statement
     orelse: Statement | None
     scalar_loop: _scalar_lanes.ScalarLoop | None
+    never_ends: bool
 
     def run(self, frame: Frame, mask: Mask, items: _types.Items | None = None) -> Mask | None:
         """Run the turns, of a ``for`` one for each item; return the lanes that go on after the
@@ -404,7 +431,7 @@ class Loop:
         """
         machine, leavers, returns = frame.machine, Leavers(), frame.returns
         frame.loops.append(leavers)
-        scalar = self.scalar_loop
+        scalar = None if self.never_ends else self.scalar_loop
         watch = Watch(frame) if items is None else None
         going: Mask | None = mask
         ended: list[Mask] = []
@@ -421,6 +448,12 @@ class Loop:
                     ended.append(no)
                 if yes is None:
                     break
+                if self.never_ends:
+                    raise machine.launch.error(
+                        "the loop never ends: nothing in it leaves it or changes what its test "
+                        "reads; expected one of the two. Add a break, or the missing assignment",
+                        self.line,
+                    )
                 if items is not None:
                     self.begin(frame, yes, items.at(frame, yes, turn))
                 turn += 1
