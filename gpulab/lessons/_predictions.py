@@ -660,18 +660,17 @@ def _with_doubt(
 def _evidence(measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
     """Return the evidence of each side, where there are sides, and that of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
-    if not all(isinstance(each, Evidence) for each in sides.values()):
+    if not all(isinstance(each, Evidence) for each in sides.values() or filter(None, [given])):
         raise InputError(
-            f"reveal: evidence is {shown(given)}; expected the evidence of each side by its name. "
-            'Pass for example {"the CPU": cpu.evidence, "the GPU": gpu.evidence}.'
+            f"reveal: evidence is {shown(given)}; expected the evidence of a measurement, or of "
+            "each side by its name. Pass for example m.evidence, or "
+            '{"the CPU": cpu.evidence, "the GPU": gpu.evidence}.'
         )
     if sides:
         return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
-    source = given or getattr(measured, "evidence", None)
     # a figure of the learner's own cell
-    if not isinstance(source, Evidence) and measured is not None:
-        source = Evidence.measured(devices.find("cpu").name)
-    return {}, source if isinstance(source, Evidence) else None
+    here = None if measured is None else Evidence.measured(devices.find("cpu").name)
+    return {}, given or getattr(measured, "evidence", None) or here
 
 
 def _answer(asked: Prediction, measured: Any, reason: str) -> tuple[float | str | None, str]:

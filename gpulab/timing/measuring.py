@@ -405,7 +405,7 @@ class Job:
         self.calls = 1
         start = self.clock()
         result = self.fn(*self.args)
-        work_arrays.refuse_promise(self.label, result)
+        work_arrays.refuse_promise(self.label, result, self.args)
         self.finish = _backends.waits_for(result)
         if self.finish is not None:
             self.finish(result)

@@ -187,10 +187,20 @@ def newly_used(before: Mapping[int, int]) -> Device | None:
     return _devices.find(f"cuda:{grown[0]}") if grown else None
 
 
-def refuse_promise(label: str, result: Any) -> None:
-    """Raise InputError where a call gave only the promise of work: nothing has been computed, so
-    there is nothing to time.
+def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
+    """Raise InputError where a call gave only the promise of work, or where those that follow have
+    none left: nothing would be computed, so there is nothing to time.
     """
+    if any(isinstance(one, types.GeneratorType) and one.gi_frame is None for one in args):
+        raise InputError(
+            f"measure: the first call of {label} used up the generator that it was given; expected "
+            "arguments for many calls. Pass a list, or make the generator inside of the function."
+        )
+    if getattr(result, "is_meta", False) is True:
+        raise InputError(
+            f"measure: {label} returned a tensor on the device 'meta', so its work was not done; "
+            "expected one on a device that computes. Make its inputs with device='cpu'."
+        )
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that nobody waited for it
     elif not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType, map, filter)):
