@@ -253,7 +253,7 @@ def _need_main_memory(function: str, nbytes: int) -> None:
     kernel later.
     """
     free = find("cpu").free_bytes
-    if free is not None and nbytes > free:
+    if nbytes > free:
         raise OutOfMemoryError(
             f"{function}: the copy needs {format_bytes(nbytes)} of main memory and "
             f"{format_bytes(free)} is free; expected it to fit. Copy a part of the array, or call "

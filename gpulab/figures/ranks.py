@@ -396,7 +396,7 @@ def scaling(
     # out); the table's badges have them all.
     modelled = [one.evidence for one in (*(r.prediction for r in results), *curves) if one]
     title, axis = _QUANTITIES[quantity]
-    values = [value for value in extent(traces) if value is not None]
+    values = extent(traces)
     if quantity == "efficiency":
         top = max([105.0, *values]) * 1.02
         upward: dict[str, Any] = {"range": [0, top], "title": axis}

@@ -446,10 +446,7 @@ def _sizes(
     OutOfMemoryError
         If a requested size does not fit; nothing has been allocated.
     """
-    room = min(
-        (f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None),
-        default=float(_LARGEST),
-    )
+    room = min(free_bytes(Device("cpu")), free_bytes(device))
     if sizes is None:
         times = _TIMES_THE_LAST["cpu" if device.is_cpu else "gpu"]
         last = max([_LEAST_LAST, *(times * cache.size_bytes for cache in _reported_caches(device))])

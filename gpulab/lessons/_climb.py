@@ -221,8 +221,7 @@ def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
     smaller arrays), so nothing has to be run to know that it would be far too long.
     """
     _, smallest, *larger = first.sizes
-    free = map(free_bytes, (devices.Device("cpu"), where))
-    room = min((_SHARE_OF_FREE * each for each in free if each is not None), default=math.inf)
+    room = _SHARE_OF_FREE * min(map(free_bytes, (devices.Device("cpu"), where)))
     for n in sorted(larger, reverse=True):
         growth = max(
             count(n) / count(smallest) for count in (first.flops, first.nbytes) if count(smallest)

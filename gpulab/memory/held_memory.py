@@ -513,8 +513,8 @@ class Released(Result):
     Attributes
     ----------
     device : str
-    device_free_before_bytes, device_free_after_bytes : int or None
-        Free memory of the device; None where it is not reported.
+    device_free_before_bytes, device_free_after_bytes : int
+        Free memory of the device.
     host_resident_before_bytes, host_resident_after_bytes : int
         Physical memory of this process.
     what : tuple of str
@@ -524,8 +524,8 @@ class Released(Result):
     """
 
     device: str
-    device_free_before_bytes: int | None
-    device_free_after_bytes: int | None
+    device_free_before_bytes: int
+    device_free_after_bytes: int
     host_resident_before_bytes: int
     host_resident_after_bytes: int
     what: tuple[str, ...]
@@ -544,8 +544,7 @@ class Released(Result):
         """
         if self.device == "cpu":
             return self.freed_host_bytes
-        before, after = self.device_free_before_bytes, self.device_free_after_bytes
-        return 0 if before is None or after is None else after - before
+        return self.device_free_after_bytes - self.device_free_before_bytes
 
     def __repr__(self) -> str:
         return (
@@ -872,12 +871,7 @@ def apply_share() -> str:
 
 
 def _share(wanted: str, total: int) -> float:
-    if wanted.endswith("%"):
-        share = float(wanted[:-1]) / 100
-    else:
-        share = parse_bytes(wanted) / total
-        if share > 1:
-            raise InputError(f"the GPU has {format_bytes(total)}")
+    share = float(wanted[:-1]) / 100 if wanted.endswith("%") else parse_bytes(wanted) / total
     if not 0 < share <= 1:
-        raise InputError("it is not a share between 0 and 100 %")
+        raise InputError(f"it is no part of the {format_bytes(total)} that the GPU has")
     return share

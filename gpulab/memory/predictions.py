@@ -28,12 +28,10 @@ from gpulab.errors import (
 from gpulab.evidence import Evidence, Note
 from gpulab.memory import kernel_memory, training_step
 from gpulab.memory.step_memory import (
-    CATEGORIES,
     MemoryTrace,
     Prediction,
     Stopped,
     StorageTracker,
-    free_bytes_of,
     largest_that_fits,
 )
 from gpulab.memory.training_step import optimizer_seen
@@ -66,7 +64,6 @@ _ASSUMPTIONS = {
     "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, "
     "the workspaces of cuDNN's convolutions not counted",
 }
-_PEAK_TENSORS = 50
 # where PyTorch logs the traceback of an operator that fails on fakes
 FAKE_ERRORS = logging.getLogger("torch._subclasses.fake_tensor")
 # every operator of every step is kept: more would fill the memory that is looked at
@@ -204,7 +201,7 @@ def predict(
         )
     progress(1.0, "done")
     _, second = tracker.steps
-    facts = _at_the_peak(tracker, second)
+    facts = tracker.at_peak(second)
     inside = max(0, tracker.with_scratch - facts["peak_bytes"])
     return Prediction(
         label=type(step.model).__name__,
@@ -216,30 +213,11 @@ def predict(
         precision=precision,
         checkpoint=checkpoint,
         device_type=kind,
+        timeline=tracker.timeline(),
         notes=(),
         evidence=Evidence.modelled(_ASSUMPTIONS[kind], _SOURCE, KNOWN_ERRORS[kind]),
         **facts,
     )
-
-
-def _at_the_peak(tracker: Any, start: int = 0) -> dict[str, Any]:
-    """Return what a prediction and a trace have in common, of the highest point from an event
-    on.
-    """
-    tracker.classify()
-    event, peak = tracker.peak(start)
-    alive = tracker.alive_at(event)
-    return {
-        "peak_bytes": peak,
-        "peak_by_category": {
-            category: sum(t.nbytes for t in alive if t.category == category)
-            for category in CATEGORIES
-        },
-        "peak_operator": tracker.operators[event] if tracker.operators else "",
-        "peak_phase": tracker.phases[event] if tracker.phases else "",
-        "peak_tensors": tuple(alive[:_PEAK_TENSORS]),
-        "timeline": tracker.timeline(),
-    }
 
 
 @_validate.arguments(make_batch=_validate.callback)
@@ -291,24 +269,17 @@ def largest_batch(
     >>> memory.largest_batch(layer, lambda n: torch.zeros(n, 1000), memory=5 * 10**8, **options)
     21646
     """
-    free, kind = free_bytes_of(memory, _device_type(model, device))
-
-    def needed_bytes(size: int) -> int:
-        batch = make_batch(size)
-        inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
-        found = predict(
-            model,
-            inputs,
-            targets=targets,
-            loss=loss,
-            optimizer=optimizer,
-            precision=precision,
-            checkpoint=checkpoint,
-            device=device,
-        )
-        return found.needed_bytes(kind)
-
-    return largest_that_fits("largest_batch", needed_bytes, free, most)
+    predicted = functools.partial(
+        predict,
+        model,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        checkpoint=checkpoint,
+        device=device,
+    )
+    kind = _device_type(model, device)
+    return largest_that_fits(make_batch, predicted, memory, kind, most)
 
 
 def _device_type(model: Any, device: Any) -> str:
@@ -467,7 +438,8 @@ def trace(
         device=str(where),
         notes=(Note("stopped", reached),) if tracker.is_stopped else (),
         evidence=Evidence.measured(where.name),
-        **_at_the_peak(tracker),
+        **tracker.at_peak(),
+        timeline=tracker.timeline(),
     )
 
 

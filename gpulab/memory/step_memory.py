@@ -36,6 +36,7 @@ from gpulab.units import format_bytes, parse_bytes
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
+_PEAK_TENSORS = 50  # that a result keeps
 
 # What ``with_margin`` adds for what no tensor storage shows. On a CPU a quarter for the C
 # library's heap (it keeps and splits freed blocks) and oneDNN's own buffers, and a constant for
@@ -74,13 +75,23 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
 
 
 def largest_that_fits(
-    function: str, needed_bytes: Callable[[int], int], free: int, most: int
+    make_batch: Callable[[int], Any],
+    predicted: Callable[..., Any],
+    memory: Any,
+    kind: str,
+    most: int,
 ) -> int:
-    """Return the largest size up to ``most`` that needs no more than ``free`` bytes; 0 if none."""
-    low, high, guess = 0, _validate.whole(function, "most", most, 1, 2**40) + 1, 1
+    """Return the largest batch up to ``most`` whose step fits into a memory (see
+    ``free_bytes_of``); 0 if none does. ``predicted`` takes the inputs, and ``targets``, that
+    ``make_batch`` makes of a size.
+    """
+    free, kind = free_bytes_of(memory, kind)
+    low, high, guess = 0, _validate.whole("largest_batch", "most", most, 1, 2**40) + 1, 1
     before, tries = (0, 0), 0
     while high - low > 1:
-        need, tries = needed_bytes(guess), tries + 1
+        batch = make_batch(guess)
+        inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+        need, tries = predicted(inputs, targets=targets).needed_bytes(kind), tries + 1
         low, high = (guess, high) if need <= free else (low, guess)
         # Bytes grow by about as much for each sample, so the line through the last two sizes leads
         # near the answer. Of the first size most is there without any sample. Where the bytes jump,
@@ -156,8 +167,8 @@ class Timeline(Result):
 
 
 @dataclass(frozen=True)
-class _Peak:
-    """What a trace and a prediction have in common."""
+class PeakMemory:
+    """What a trace and the predictions have in common."""
 
     label: str
     peak_bytes: int
@@ -165,18 +176,21 @@ class _Peak:
     peak_operator: str
     peak_phase: str
     peak_tensors: tuple[LiveTensor, ...]
-    timeline: Timeline
-    notes: tuple[Note, ...]
-    evidence: Evidence
 
-    def _parts(self) -> list[tuple[str, str]]:
+    def peak_rows(self) -> list[tuple[str, str]]:
+        """Return the peak and its parts, as rows of a table."""
+        at = f", {self.peak_phase}: {self.peak_operator}" if self.peak_operator else ""
         return [
-            (f"- {category}", format_bytes(self.peak_by_category[category]))
-            for category in CATEGORIES
-            if self.peak_by_category.get(category)
+            (f"peak{at or ' (no operator ran)'}", format_bytes(self.peak_bytes)),
+            *(
+                (f"- {category}", format_bytes(nbytes))
+                for category, nbytes in self.peak_by_category.items()
+                if nbytes
+            ),
         ]
 
-    def _tensors(self, most: int) -> list[tuple[str, str]]:
+    def tensor_rows(self, most: int) -> list[tuple[str, str]]:
+        """Return the largest storages alive at the peak, as rows of a table."""
         return [
             (
                 f"at the peak: {t.name or t.operator} ({t.category}, "
@@ -188,7 +202,7 @@ class _Peak:
 
 
 @dataclass(frozen=True)
-class MemoryTrace(_Peak, Result):
+class MemoryTrace(PeakMemory, Result):
     """What held a device's memory while a training step (or a function) ran.
 
     Attributes
@@ -208,6 +222,9 @@ class MemoryTrace(_Peak, Result):
     evidence : Evidence
     """
 
+    timeline: Timeline
+    notes: tuple[Note, ...]
+    evidence: Evidence
     device: str
 
     def __repr__(self) -> str:
@@ -216,22 +233,12 @@ class MemoryTrace(_Peak, Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak by category, then the largest tensors alive at it."""
-        peak = (
-            f"peak, {self.peak_phase}: {self.peak_operator}"
-            if self.peak_operator
-            else "peak (no operator ran)"
-        )
-        rows = [
-            (peak, format_bytes(self.peak_bytes)),
-            *self._parts(),
-            *self._tensors(10),
-            *note_rows(self.notes, 2),
-        ]
+        rows = [*self.peak_rows(), *self.tensor_rows(10), *note_rows(self.notes, 2)]
         return (f"memory of {self.label}", "bytes"), rows
 
 
 @dataclass(frozen=True)
-class Prediction(_Peak, Result):
+class Prediction(PeakMemory, Result):
     """The memory that a training step will need, determined without running it.
 
     Attributes
@@ -264,6 +271,9 @@ class Prediction(_Peak, Result):
     evidence : Evidence
     """
 
+    timeline: Timeline
+    notes: tuple[Note, ...]
+    evidence: Evidence
     first_step_peak_bytes: int
     scratch_bytes: int
     kept_bytes: int
@@ -315,12 +325,11 @@ class Prediction(_Peak, Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak, what it is made of, the scratch and the largest tensors."""
         rows = [
-            (f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)),
-            *self._parts(),
+            *self.peak_rows(),
             ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
             ("first step's peak", format_bytes(self.first_step_peak_bytes)),
             ("kept between steps", format_bytes(self.kept_bytes)),
-            *self._tensors(5),
+            *self.tensor_rows(5),
             *note_rows(self.notes, 2),
         ]
         return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
@@ -618,6 +627,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return 0, self.live_bytes
         highest = max(live)
         return start + live.index(highest), highest
+
+    def at_peak(self, start: int = 0, categories: Sequence[str] = CATEGORIES) -> dict[str, Any]:
+        """Return the fields of ``PeakMemory`` about the highest point from an event on."""
+        self.classify()
+        event, peak = self.peak(start)
+        alive = self.alive_at(event)
+        return {
+            "peak_bytes": peak,
+            "peak_by_category": {
+                category: sum(t.nbytes for t in alive if t.category == category)
+                for category in categories
+            },
+            "peak_operator": self.operators[event] if self.operators else "",
+            "peak_phase": self.phases[event] if self.phases else "",
+            "peak_tensors": tuple(alive[:_PEAK_TENSORS]),
+        }
 
     def alive_at(self, event: int) -> list[LiveTensor]:
         """Return the storages alive after an event, largest first."""

@@ -49,7 +49,6 @@ from gpulab.memory.predictions import FAKE_ERRORS, model_made_by
 from gpulab.memory.step_memory import (
     Stopped,
     StorageTracker,
-    free_bytes_of,
     largest_that_fits,
 )
 from gpulab.memory.training_step import undisturbed
@@ -74,8 +73,6 @@ _MIXED = (
     "precision"
 )
 _PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
-# Of the largest storages alive at the peak.
-_PEAK_TENSORS = 30
 
 
 @_validate.arguments(
@@ -224,6 +221,7 @@ def predict_ranks(
     )
 
 
+@_validate.arguments(make_batch=_validate.callback)
 def largest_batch(
     model: Any,
     make_batch: Callable[[int], Any],
@@ -272,21 +270,8 @@ def largest_batch(
     ... )
     64
     """
-    if make_batch is None:
-        raise InputError(
-            "largest_batch: make_batch is None; expected a function. Pass for example lambda n: "
-            "torch.zeros(n, 64, dtype=torch.int64)."
-        )
-    make = _validate.callback("largest_batch", "make_batch", make_batch)
-    free, kind = free_bytes_of(memory, "cuda")
-
-    def needed_bytes(size: int) -> int:
-        batch = make(size)
-        inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
-        found = predict_ranks(model, inputs, targets, strategy=strategy, ranks=ranks, **options)
-        return found.needed_bytes(kind)
-
-    return largest_that_fits("largest_batch", needed_bytes, free, most)
+    predicted = partial(predict_ranks, model, strategy=strategy, ranks=ranks, **options)
+    return largest_that_fits(make_batch, predicted, memory, "cuda", most)
 
 
 @contextlib.contextmanager
@@ -387,16 +372,12 @@ def follow(
         if mixed:
             stack.enter_context(mock.patch.multiple(_strategies, fully_shard=_MIXED_SHARD))
         _, second = follow_steps(follower, build, [batch] * steps, step)
-    event, peak = follower.peak(second)
-    held = follower.timeline(RANK_CATEGORIES).bytes_by_category
+    facts = follower.at_peak(second, RANK_CATEGORIES)
+    inside = max(0, follower.with_scratch - facts["peak_bytes"])
     return {
-        "peak_bytes": peak,
-        "peak_by_category": {name: int(curve[event]) for name, curve in held.items()},
-        "peak_operator": follower.operators[event],
-        "peak_phase": follower.phases[event],
-        "peak_tensors": tuple(follower.alive_at(event)[:_PEAK_TENSORS]),
+        **facts,
         # a checkpoint keeps the generator's state outside operators
-        "scratch_bytes": max(0, follower.with_scratch - peak) + len(calls) // 2 * 5120,
+        "scratch_bytes": inside + len(calls) // 2 * 5120,
         "kept_bytes": follower.kept_bytes,
     }
 

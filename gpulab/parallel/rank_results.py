@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.memory.step_memory import LiveTensor, with_margin
+from gpulab.memory.step_memory import PeakMemory, with_margin
 from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
 from gpulab.models.parallelism import PointsByRanks
 from gpulab.results import Result, note_rows
@@ -599,7 +599,7 @@ RANK_CATEGORIES = (
 
 
 @dataclass(frozen=True)
-class RankMemory(Result):
+class RankMemory(PeakMemory, Result):
     """The memory that a training step will take on one rank of many, found without running it.
 
     Attributes
@@ -627,17 +627,11 @@ class RankMemory(Result):
     evidence : Evidence
     """
 
-    label: str
     strategy: str
     ranks: int
     rank: int
-    peak_bytes: int
     scratch_bytes: int
     kept_bytes: int
-    peak_by_category: Mapping[str, int]
-    peak_operator: str
-    peak_phase: str
-    peak_tensors: tuple[LiveTensor, ...]
     parameter_count: int
     evidence: Evidence
 
@@ -656,22 +650,12 @@ class RankMemory(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak, what it is made of, and the largest tensors."""
-        parts = [(name, nbytes) for name, nbytes in self.peak_by_category.items() if nbytes]
-        sizes = [
-            (f"peak, {self.peak_phase}: {self.peak_operator}", self.peak_bytes),
-            *((f"- {name}", nbytes) for name, nbytes in parts),
-            ("inside operators (upper estimate)", self.scratch_bytes),
-            ("kept between steps", self.kept_bytes),
+        rows = [
+            *self.peak_rows(),
+            ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
+            ("kept between steps", format_bytes(self.kept_bytes)),
+            *self.tensor_rows(5),
         ]
-        sizes += [
-            (
-                f"at the peak: {t.name or t.operator} ({t.category}, "
-                f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype})",
-                t.nbytes,
-            )
-            for t in self.peak_tensors[:5]
-        ]
-        rows = [(name, format_bytes(nbytes)) for name, nbytes in sizes]
         headers = (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes")
         return headers, rows
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from gpulab import _validate, models, networks
-from gpulab.devices import Device, conditions, environment
+from gpulab.devices import Device, conditions, environment, host_facts
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models.parallelism import MODES
@@ -299,13 +299,10 @@ def facts() -> dict[str, Any]:
     threads), whether ranks share a clock (one running kernel), how they talk, and where this one
     computes.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     return {
         "host": socket.gethostname(),
         "clock": machine(),
-        "cores": cores,
+        "cores": len(host_facts.usable_core_numbers()),
         "threads": torch.get_num_threads(),
         "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
         "backend": str(dist.get_backend()),

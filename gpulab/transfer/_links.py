@@ -126,7 +126,7 @@ class Link(Result):
             If a size is not a positive whole number, or the noise negative.
         """
         drawn = np.random.default_rng(seed)
-        chosen = check_sizes("sweep", sizes)
+        chosen = check_sizes(sizes)
         scatter = np.exp(noise_ratio * drawn.standard_normal((2, len(chosen))))
         points = tuple(
             SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
@@ -166,7 +166,7 @@ def named_link(
         return name
     word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
     key = word if word in _RATES else f"{word}-x16"
-    if not isinstance(name, str) or key not in _RATES:
+    if key not in _RATES:
         raise InputError(
             f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
             f"{', '.join(_RATES)}. Pass one of these."
@@ -270,7 +270,7 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
     return _PROCESSORS[_validate.word("processor", "which", which, _PROCESSORS)]
 
 
-def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
+def check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...]:
     """Return sizes ascending and without repeats; those of a full sweep for None.
 
     Raises
@@ -280,8 +280,8 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    given = _validate.items(function, "sizes", sizes, "sizes=[2**10, 2**20]")
-    return tuple(sorted({BYTES(function, "nbytes", n) for n in given}))
+    given = _validate.items("sweep", "sizes", sizes, "sizes=[2**10, 2**20]")
+    return tuple(sorted({BYTES("sweep", "nbytes", n) for n in given}))
 
 
 # For a number of bytes, a function that has copied them when it returns.
@@ -429,12 +429,11 @@ def _series(
 
 def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """Return sizes that fit; those asked for must."""
-    chosen = check_sizes("sweep", sizes)
+    chosen = check_sizes(sizes)
     if sizes is not None:
         check_room("sweep", device, direction, chosen[-1])
         return chosen
-    free = [f for f in (free_bytes(Device("cpu")), free_bytes(device)) if f is not None]
-    largest = min(free, default=chosen[-1]) * _SHARE_OF_FREE / MARGIN
+    largest = min(free_bytes(Device("cpu")), free_bytes(device)) * _SHARE_OF_FREE / MARGIN
     return tuple(n for n in chosen if n <= largest) or chosen[:1]
 
 
@@ -484,7 +483,7 @@ def check_room(function: str, device: Device, direction: str, nbytes: int) -> No
     )
     for place, times in needs:
         free = free_bytes(place)
-        if free is not None and nbytes * times * MARGIN > free:
+        if nbytes * times * MARGIN > free:
             raise OutOfMemoryError(
                 f"{function}: buffers of {format_bytes(nbytes)} do not fit into the "
                 f"{format_bytes(free)} that are free on {place.name}; expected at most "
@@ -667,8 +666,7 @@ def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
     """
     import torch
 
-    free = free_bytes(Device("cpu")) or _BANDWIDTH_BYTES * 8
-    nbytes = int(min(_BANDWIDTH_BYTES, free * _SHARE_OF_FREE / 2))
+    nbytes = int(min(_BANDWIDTH_BYTES, free_bytes(Device("cpu")) * _SHARE_OF_FREE / 2))
     check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
     source, target = torch.ones(nbytes // 4), torch.zeros(nbytes // 4)
     m = timing.measure(

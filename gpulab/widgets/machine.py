@@ -657,10 +657,13 @@ class TransferExplorer(Instrument):
             links=links,
             at_bytes=nbytes if fit else None,
         )
-        table = _sweep_table(list(sweeps.values()), links, values["quantity"])
-        evidence = [s.evidence for s in shown] + [link.evidence for link in links]
-        notes = [note for s in shown for note in s.notes]
-        return Drawing(figure, *table, evidence, notes, message)
+        return Drawing(
+            figure,
+            *_sweep_table(list(sweeps.values()), links, values["quantity"]),
+            [*(s.evidence for s in shown), *(link.evidence for link in links)],
+            [note for s in shown for note in s.notes],
+            message,
+        )
 
     def _draw_overlap(self, values: Values) -> Drawing:
         o: Overlap | None = self.results.get("overlap")

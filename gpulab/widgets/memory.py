@@ -346,7 +346,7 @@ class MemoryInspector(FollowingInstrument):
         expected = self._predict(step, progress, stop)
         needed = expected.needed_bytes(where.kind) + expected.peak_by_category.get("parameters", 0)
         free = where.free_bytes
-        if free is not None and needed > free:
+        if needed > free:
             raise OutOfMemoryError(
                 f"Run a step: {step.words} would take {format_bytes(needed)} and "
                 f"{format_bytes(free)} are free on {where.name}; expected a step that fits. Choose "
@@ -439,18 +439,16 @@ def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
     predictions[asked] = found
 
 
-def _room(p: Prediction, capacity: str) -> tuple[float | None, str, str]:
+def _room(p: Prediction, capacity: str) -> tuple[float, str, str]:
     """Return (free bytes, kind of device, whether it fits on the chosen device or capacity)."""
     if capacity.isdigit():
-        nbytes = int(capacity) * _GIB
-        fits = "it fits on" if p.needed_bytes("cuda") <= nbytes else "it does not fit on"
-        return nbytes, "cuda", f"{fits} a GPU of {capacity} GiB"
-    device = devices.find(capacity)
-    free = device.free_bytes
-    if free is None:
-        return free, device.kind, f"it is unknown whether it fits on {device.name}"
-    fits = "it fits on" if p.fits(device) else "it does not fit on"
-    return free, device.kind, f"{fits} the {format_bytes(free)} free on {device.name}"
+        free, kind, where = int(capacity) * _GIB, "cuda", f"a GPU of {capacity} GiB"
+    else:
+        device = devices.find(capacity)
+        free, kind = device.free_bytes, device.kind
+        where = f"the {format_bytes(free)} free on {device.name}"
+    fits = "it fits on" if p.needed_bytes(kind) <= free else "it does not fit on"
+    return free, kind, f"{fits} {where}"
 
 
 def _draw_snapshot(s: Snapshot) -> Drawing:
@@ -468,7 +466,7 @@ def _draw_snapshot(s: Snapshot) -> Drawing:
 def _draw_released(r: Released) -> Drawing:
     came = format_bytes(r.freed_device_bytes) if r.freed_device_bytes > 0 else "No bytes"
     rows = [
-        (f"{where}, {word}", "not reported" if nbytes is None else format_bytes(nbytes))
+        (f"{where}, {word}", format_bytes(nbytes))
         for where, word, nbytes in (
             (f"free on {r.device}", "before", r.device_free_before_bytes),
             (f"free on {r.device}", "after", r.device_free_after_bytes),

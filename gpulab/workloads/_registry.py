@@ -146,12 +146,10 @@ _EMULATED_FLOPS_PER_SECOND = 1e9
 MARGIN = 1.1
 
 
-def free_bytes(device: Device) -> int | None:
-    """Return the bytes that a new tensor can take on a device now, or None where the device does
-    not report it.
-    """
+def free_bytes(device: Device) -> int:
+    """Return the bytes that a new tensor can take on a device now."""
     free = device.free_bytes
-    if free is None or device.torch_type not in ("cuda", "xpu"):
+    if device.torch_type not in ("cuda", "xpu"):
         return free
     import torch
 
@@ -302,7 +300,7 @@ class Workload:
             needs.append((devices.Device("cpu"), self.nbytes * (1 + 4 / self.itemsize)))
         for place, needed in needs:
             free = free_bytes(place)
-            if free is not None and needed > free:
+            if needed > free:
                 raise OutOfMemoryError(
                     f"{self.label}: needs about {format_bytes(needed)} on {place.name}, where "
                     f"{format_bytes(free)} is free; expected a size that fits. Pass a smaller n, "
