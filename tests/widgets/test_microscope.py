@@ -24,7 +24,7 @@ def parts(x, out):
 """
 ENDLESS = """
 def parts(x, out):
-    while True:
+    while out[0] == out[0]:  # by a value, or the loop would be refused at its first turn
         out[0] = x[0]
 """
 
