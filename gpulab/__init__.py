@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpulab._interrupts import on_first_use as _on_first_use
+from gpulab import _interrupts as _interrupts
+from gpulab._first_use import on_first_use as _on_first_use
 
 __version__ = "0.1.0"
 
@@ -22,7 +23,7 @@ _PUBLIC = {
     "measure": "gpulab.timing",
     "compare": "gpulab.timing",
 }
-for _name in (
+_MODULES = (
     "arrays",
     "claims",
     "compression",
@@ -46,11 +47,12 @@ for _name in (
     "units",
     "widgets",
     "workloads",
-):
-    _PUBLIC[_name] = f"gpulab.{_name}"
+)
 
-__all__ = [*_PUBLIC]  # noqa: PLE0604
-__getattr__, __dir__ = _on_first_use(__name__, _PUBLIC)
+__all__ = [*_PUBLIC, *_MODULES]  # noqa: PLE0604
+__getattr__, __dir__ = _on_first_use(
+    __name__, {**_PUBLIC, **{name: f"gpulab.{name}" for name in _MODULES}}
+)
 
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from gpulab.arrays import device_of as device_of

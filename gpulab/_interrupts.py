@@ -1,6 +1,4 @@
-"""Import public names on first use; and delay an interrupt that would break the first import of a
-library or a step of training.
-"""
+"""Delay an interrupt that would break the first import of a library or a step of training."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import importlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -49,33 +47,6 @@ _LIBRARIES = {
     "triton",
     "zmq",
 }
-
-
-def on_first_use(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package that imports its names on first use.
-
-    Parameters
-    ----------
-    package : str
-        Its ``__name__``.
-    modules : mapping
-        The module that defines each public name; a module of the package has its own.
-    """
-
-    def fetch(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; its public names are "
-                f"{', '.join(sorted(modules))}"
-            )
-        module = importlib.import_module(modules[name])
-        value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return fetch, lambda: sorted({*vars(sys.modules[package]), *modules})
 
 
 def _finished_first(find_and_load: Any) -> Any:

@@ -11,7 +11,7 @@ written with, ``_generated`` what ``torch.compile`` writes, and ``ladder`` the c
 
 from __future__ import annotations
 
-from gpulab._interrupts import on_first_use as _on_first_use
+from gpulab._first_use import on_first_use as _on_first_use
 
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {

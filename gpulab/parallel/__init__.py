@@ -5,7 +5,7 @@ Each public name is imported on first use.
 
 from __future__ import annotations
 
-from gpulab._interrupts import on_first_use as _on_first_use
+from gpulab._first_use import on_first_use as _on_first_use
 
 _NAMES = {
     "_cluster": ("Ranks", "cluster"),

@@ -6,7 +6,7 @@ controls and a drawing, which are public too. Each name is imported on first use
 
 from __future__ import annotations
 
-from gpulab._interrupts import on_first_use as _on_first_use
+from gpulab._first_use import on_first_use as _on_first_use
 
 _FILES = {
     "machine": ("CompareTimings", "MachineCard", "TransferExplorer"),
