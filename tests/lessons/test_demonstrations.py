@@ -108,10 +108,13 @@ def test_what_is_measured_here(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_line_of_the_tables_gives_numpys_answer(language: str) -> None:
-    """Each row of a language that can run here agrees, or does so the next time: some compare two
-    clocks, and a busy machine can stop one of them.
+    """Each row of a language that can run here agrees; one that compares two clocks is tried
+    again, since a busy machine can stop one of them.
     """
     table = lessons.rosetta(language)
-    apart = [row[0] for row in table.run().rows if "differs" in row]
-    assert not apart or "differs" not in str(table.only(*apart).run().rows)
+    apart = {row[0] for row in table.run().rows if "differs" in row}
+    assert not apart or (
+        apart <= {row.name for row in table.rows if row.within}
+        and "differs" not in str(table.only(*apart).run().rows)
+    )
     refused(InputError, lessons.rosetta, f"{language}s")
