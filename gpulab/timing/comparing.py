@@ -188,7 +188,7 @@ def compare_within(
                 result = job.attempt(job.first_call)
                 differences.append(job.attempt(workload.difference, result, job.args))
             return
-        precise = precise_copy(jobs[0].args)
+        precise = jobs[0].attempt(precise_copy, jobs[0].args)
         results = [job.attempt(job.first_call) for job in jobs]
         # what the function costs on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)

@@ -196,7 +196,7 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
             f"measure: the first call of {label} used up the generator that it was given; expected "
             "arguments for many calls. Pass a list, or make the generator inside of the function."
         )
-    if getattr(result, "is_meta", False) is True:
+    if any(getattr(part, "is_meta", False) is True for part, _ in _parts(result)):
         raise InputError(
             f"measure: {label} returned a tensor on the device 'meta', so its work was not done; "
             "expected one on a device that computes. Make its inputs with device='cpu'."
