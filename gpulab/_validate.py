@@ -252,9 +252,7 @@ def callback(function: str, name: str, given: Callable[..., T]) -> Callable[...,
         If it is not callable, and whenever it raises.
     """
     if not callable(given):
-        raise InputError(
-            f"{function}: {name}={shown(given)}; expected a function. Pass one, or leave it out."
-        )
+        raise InputError(f"{function}: {name}={shown(given)}; expected a function. Pass one.")
 
     def called(*args: Any) -> T:
         try:
@@ -264,7 +262,7 @@ def callback(function: str, name: str, given: Callable[..., T]) -> Callable[...,
         except Exception as error:
             raise InputError(
                 f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected "
-                "it to return. Fix it, or leave it out."
+                "it to return. Fix it."
             ) from error
 
     return called
