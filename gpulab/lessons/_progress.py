@@ -240,12 +240,12 @@ def policy() -> tuple[str, str]:
             where = str(file)
             # which knows by its first bytes how Windows' own tools wrote it
             content = json.loads(read_regular(file))
-            chosen = content.get("solutions")
+            chosen = content["solutions"]
             message = str(content.get("message") or "")
         if chosen in POLICIES:
             return str(chosen), message
         fault = f"has the value {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}"
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         fault = f'cannot be read ({error}); expected JSON such as {{"solutions": "show"}}'
     return "withhold", f"{where} {fault}. Ask your instructor."
 
