@@ -42,7 +42,7 @@ PYTEST = (
     # tests/conftest.py.
     *("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
     # A test that hangs fails and names itself.
-    *("--timeout", "300", "-q", "--durations=15"),
+    *("--timeout", "600", "-q", "--durations=15"),
 )
 FAST = ("-m", "not slow and not browser and not gpu", "tests")
 ALL = ("--nbval-lax", "--nbval-cell-timeout=120", "--doctest-modules", "tests", "gpulab")
