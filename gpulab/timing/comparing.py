@@ -172,11 +172,17 @@ def compare_within(
 ) -> Comparison:
     """Compare within limits that were checked."""
     limits.say(0.0, "making inputs")
-    read = clock or time.perf_counter
-    parameters = {"dtype": dtype, **(params or {})}
-    label, jobs_by_name, workload = _gather(work, args, devices, read, parameters)
+    label, jobs_by_name, workload = _gather(
+        work, args, devices, clock or time.perf_counter, {"dtype": dtype, **(params or {})}
+    )
     jobs, notes, agreement_notes = list(jobs_by_name.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
+
+    def first_result(job: Job) -> Any:
+        """Return a copy: the next call may write into the same array."""
+        return work_arrays.mapped(
+            job.first_call(), lambda array, owner: array if owner.immutable else owner.copy(array)
+        )
 
     def first_calls() -> None:
         """Make every first call and hold its result against the reference."""
@@ -189,7 +195,7 @@ def compare_within(
                 differences.append(job.attempt(workload.difference, result, job.args))
             return
         precise = jobs[0].attempt(precise_copy, jobs[0].args)
-        results = [job.attempt(job.first_call) for job in jobs]
+        results = [job.attempt(first_result, job) for job in jobs]
         # what the function costs on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
         check, usual, found = of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
@@ -207,8 +213,7 @@ def compare_within(
         is_live=clock is None,
         scripted=conditions,
     )
-    count = plural(len(measurements[0].samples_seconds), "sample")
-    limits.say(1.0, f"{label}: {count} of each")
+    limits.say(1.0, f"{label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each")
     notes += agreement_notes
     if len(jobs) == 1 and devices is None and not isinstance(work, Mapping):
         notes.append(
@@ -271,7 +276,10 @@ def _judged(
         rows.append(ComparisonRow(name, m, speedup, interval, difference))
     known = [difference for difference in differences if difference is not None]
     if bad:
-        how = "in shape or type, or has an overflow or nan where the reference has a number"
+        how = (
+            "in shape, type or a truth value, or has an overflow or nan where the reference has a "
+            "number"
+        )
         if math.isfinite(max(known)):
             how = f"by {max(known):.1e} of its largest value ({tolerance:.1e} is allowed)"
         notes.append(
@@ -520,8 +528,7 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
         a[~finite], b[~finite], equal_nan=True
     ):
         return math.inf
-    if not finite.all():
-        a, b = a[finite], b[finite]
+    a, b = a[finite], b[finite]
     distance = max(least, float(np.max(np.abs(a - b), initial=0.0)))
     size = float(np.max(np.abs(b), initial=0.0))
     return distance / size if size > 0 else distance
@@ -551,11 +558,12 @@ def _sampled_product(fn: Any, args: tuple[Any, ...], tolerance: float) -> Refere
             return math.inf
         return relative_difference(flat(result[chosen]), expected)
 
-    how = (
+    note = Note(
+        "skipped",
         f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked "
-        "against float64; the others were not."
+        "against float64; the others were not.",
     )
-    return difference, tolerance, (Note("skipped", how),)
+    return difference, tolerance, (note,)
 
 
 def of_function(
@@ -579,10 +587,9 @@ def of_function(
         What the baseline's call took on the CPU, to decide whether a float64 run is affordable;
         infinite where none ran there.
     """
-    any_cuda = len(_devices.available()) > 1
     tolerance = tolerance_for(
         work_arrays.dtypes_in(args, first),
-        any_cuda and "tf32" in _devices.arithmetic("float32", "cuda"),
+        len(_devices.available()) > 1 and "tf32" in _devices.arithmetic("float32", "cuda"),
     )
     sampled = _sampled_product(fn, args, tolerance)
     if sampled is not None:
