@@ -128,10 +128,10 @@ def measure(
     Parameters
     ----------
     fn : callable
-        Called many times with ``args``; its result is dropped. Arrays may be of any library that
-        gpulab knows; those of others on a CUDA device, such as Numba's own, are waited for too. Let
-        a function of JAX return its result: its calls return before the work is done, and only the
-        result can be waited for.
+        Called many times with ``args``; its result is dropped. For keyword arguments pass a lambda
+        or a ``functools.partial``. Arrays may be of any library that gpulab knows; those of others
+        on a CUDA device, such as Numba's own, are waited for too. Let a function of JAX return its
+        result: its calls return before the work is done, and only the result can be waited for.
     device : None, str or Device, optional
         Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds,
         and its first result. Nothing is moved to it (except with ``transfer``): if the arrays are
@@ -141,8 +141,8 @@ def measure(
     relative_width : float
         Stop when (high - low) / median of the interval is this small, 0 to 1.
     deadline : float
-        Stop sampling after this many seconds; the first call and the copies come on top (the latter
-        at most half of it).
+        Stop sampling after this many seconds; the first call, a call to warm up and the copies come
+        on top (the latter at most half of it).
     transfer : bool
         Also time the call with host inputs copied to the device and the result copied back, into
         the same pageable host memory each time. Inputs on the host are placed on the device before
@@ -405,7 +405,6 @@ class Job:
         self.calls = 1
         start = self.clock()
         result = self.fn(*self.args)
-        work_arrays.refuse_promise(self.label, result, self.args)
         self.finish = _backends.waits_for(result)
         if self.finish is not None:
             self.finish(result)
@@ -434,6 +433,7 @@ class Job:
         if self.elsewhere is not None or self.device != working:
             self.wait()()
             self.first_seconds = self.clock() - start
+        work_arrays.refuse_promise(self.label, result, self.args)
         if self.nbytes and self.working_set_bytes is None:
             # Some bytes move twice, so those of the arrays may be fewer than the traffic; an array
             # that was worked on in place, or written into, is there once.

@@ -19,6 +19,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import IOBase
 from typing import Any
 
 import numpy as np
@@ -191,10 +192,12 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
     """Raise InputError where a call gave only the promise of work, or where those that follow have
     none left: nothing would be computed, so there is nothing to time.
     """
-    if any(isinstance(one, types.GeneratorType) and one.gi_frame is None for one in args):
+    # A file is an iterator too, and may be written to at its end.
+    iterators = [one for one in args if isinstance(one, Iterator) and not isinstance(one, IOBase)]
+    if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
-            f"measure: the first call of {label} used up the generator that it was given; expected "
-            "arguments for many calls. Pass a list, or make the generator inside of the function."
+            f"measure: the first call of {label} used up the iterator that it was given; expected "
+            "arguments for many calls. Pass a list, or make the iterator inside of the function."
         )
     if any(getattr(part, "is_meta", False) is True for part, _ in _parts(result)):
         raise InputError(
@@ -203,7 +206,7 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
         )
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that nobody waited for it
-    elif not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType, map, filter)):
+    elif not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)):
         return
     raise InputError(
         f"measure: {label} returned a {type(result).__name__}, so its work was not done; expected "
