@@ -95,8 +95,7 @@ class DeviceArray:
     @property
     def flags(self) -> dict[str, bool]:
         """Return NumPy's flags of the layout."""
-        flags = self.array.flags
-        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
+        return {name: self.array.flags[name] for name in ("C_CONTIGUOUS", "F_CONTIGUOUS")}
 
     @property
     def T(self) -> DeviceArray:
@@ -402,7 +401,9 @@ class MemoryInfo(NamedTuple):
 
 
 class Device:
-    """The simulated device, its context, and the list of devices with this one in it."""
+    """The simulated device, its context, the list of devices with this one in it, and the memory
+    that waits to be freed, of which there is none.
+    """
 
     id = 0
     name = "gpulab simulator"
@@ -422,7 +423,7 @@ class Device:
         """Return the device of the context."""
         return self
 
-    current = _device = device
+    current = _device = deallocations = device
 
     @property
     def lst(self) -> list[Device]:
@@ -438,15 +439,13 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
+    get_primary_context = __enter__
+
     def __exit__(self, *error: object) -> None:
         """Keep the device: there is no other."""
 
     def __repr__(self) -> str:
         return f"<CUDA device 0 '{self.name}'>"
-
-    def get_primary_context(self) -> Device:
-        """Return the context."""
-        return self
 
     def get_memory_info(self) -> MemoryInfo:
         """Return the bytes that are free, and all; always the same."""
@@ -461,7 +460,7 @@ class Device:
     def reset(self) -> None:
         """Forget nothing: memory goes with the arrays."""
 
-    synchronize = push = pop = reset
+    synchronize = push = pop = clear = reset
 
     defer_cleanup = staticmethod(pinned)
 
@@ -479,8 +478,10 @@ def select_device(device_id: int = 0) -> Device:
 def detect() -> bool:
     """Print the devices."""
     print(f"Found 1 CUDA devices\nid 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
-    print(f"{'Compute Capability':>40}: {'.'.join(map(str, COMPUTE_CAPABILITY))}")
-    print("Summary:\n\t1/1 devices are supported")
+    print(
+        f"{'Compute Capability':>40}: {'.'.join(map(str, COMPUTE_CAPABILITY))}\n"
+        "Summary:\n\t1/1 devices are supported"
+    )
     return True
 
 

@@ -45,6 +45,7 @@ def test_add():
     part.copy_to_device(result)
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
+    cuda.current_context().deallocations.clear()
     assert cuda.reduce(lambda x, y: x + y)(np.arange(10)) == 45
 
 def test_last():

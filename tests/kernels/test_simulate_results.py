@@ -152,7 +152,7 @@ TEXTS = (
     "m[i % 3, i % 4]", "m[i % 3][i % 4]", "m[-1, -2]", "m.shape[0] * m.shape[1]", "m.size + m.ndim",
     "m[1].size", "a.shape[0] - i", "a[n - 1]", "a[-1]", "len(m) + len(m[0])", "PAIR[0] + i",
     "PAIR[1] * i", "(i, n, 3)[1]", "(i, n, 3)[i % 3]", "(2, -1, 7)[-1 - i % 3]", "m[0, 1:3][1]",
-    "a[2:][i % 5]", "((1, 2), (3, i))[1][1]", "i in (3, 5, n)", "i not in (3, x)", "i is None",
+    "a[2:][i % 5]", "((1, 2), (3, i))[1][1]", "i in (3, 5, n)", "i not in [3, 5]", "i is None",
     "(i, 2) < (5, n)", "(1, i) >= (1, 3)", "(1, i) == (1, 7)", "(*(1, i), 3)[1]",
     "(i, n, 3)[1:][0]",
     "((1, 2) + (i,) * 2)[3]", "(lambda v, w=2: v * i + w)(3)", "(w := i + 1) * w", "~True + i",
@@ -244,6 +244,8 @@ BODIES = {
     ),
     "an element augmented": "out[i] = 3\nout[i] += i\nout[i] *= 2\nout[i] -= 1\nt = out[i]",
     "over a tuple": "t = 0\nfor v in (3, i, n):\n    t = 10 * t + v",
+    # of which Python makes a tuple
+    "over a list": "t = 0\nfor v, w in [(1, 2), (3, 4)]:\n    t = 10 * t + v * w",
     "pass, assert and words": "'''Words.'''\nassert i >= 0\npass\nt = i",
     "a search": "t = -1\nfor k in range(n):\n    if a[k] == i % 11:\n        t = k\n        break",
     "long alone": (

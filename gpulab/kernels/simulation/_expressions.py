@@ -421,9 +421,13 @@ class Translator:
         except AttributeError as error:
             raise self.fail(str(error), node) from error
 
-    def _tuple(self, node: ast.Tuple) -> Expression:
+    def _tuple(self, node: ast.Tuple | ast.List) -> Expression:
         values = self.values(node.elts)
         return lambda frame, mask: tuple(values(frame, mask))
+
+    def looked_through(self, node: ast.expr) -> Expression:
+        """Translate what stands after ``in``: Python itself makes a tuple of a list there."""
+        return self._tuple(node) if isinstance(node, ast.List) else self.expression(node)
 
     def values(self, nodes: list[ast.expr]) -> Callable[[Frame, Mask], list[Any]]:
         """Return the closure of several values, among which stars spread tuples."""
@@ -488,7 +492,10 @@ class Translator:
         first = self.expression(node.left)
         rest = []
         for op, right in zip(node.ops, node.comparators, strict=True):
-            rest.append((COMPARISONS[type(op)], self.expression(right), self._is_plain(right)))
+            translate = (
+                self.looked_through if isinstance(op, ast.In | ast.NotIn) else self.expression
+            )
+            rest.append((COMPARISONS[type(op)], translate(right), self._is_plain(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
             left, result, going = first(frame, mask), None, mask

@@ -296,7 +296,7 @@ class StatementTranslator(_expressions.Translator):
         return loop.run
 
     def _for(self, node: ast.For) -> Statement:
-        values = self.expression(node.iter)
+        values = self.looked_through(node.iter)
         loop = self._loop(node, node.lineno, self.target(node.target))
         return lambda frame, mask: loop.run(
             frame, mask, items_of(frame.machine, values(frame, mask), node.lineno)

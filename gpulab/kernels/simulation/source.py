@@ -480,7 +480,8 @@ _NUMBA_TYPES = {
     **{"boolean": "bool", "bool_": "bool", "intp": "int64", "uintp": "uint64", "intc": "int32"},
     **{"uintc": "uint32", "byte": "uint8", "short": "int16", "ushort": "uint16", "int_": "int64"},
     **{"uint": "uint64", "longlong": "int64", "ulonglong": "uint64", "double": "float64"},
-    "float_": "float32",
+    **{"size_t": "uint64", "ssize_t": "int64", "ulong": "uint64", "long_": "int64"},
+    **{"char": "int8", "uchar": "uint8", "float_": "float32"},
     "void": "",
 }
 
