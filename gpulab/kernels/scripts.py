@@ -386,7 +386,7 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
         if options.get("target") != "cuda":
             return other(declared, **options)
         if callable(declared):
-            return np.vectorize(declared)
+            return functools.wraps(declared)(_of_types(declared, ()))
         declared = [*declared] if isinstance(declared, list | tuple) else [declared]
         loops = signatures_of(types.SimpleNamespace(signatures=declared))
         return lambda function: functools.wraps(function)(_of_types(function, loops))
@@ -395,15 +395,21 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function that takes and gives the types of the first loop that loses nothing."""
+    """Return a function that takes and gives the types of the first loop that loses nothing. Its
+    result is on the device if an argument is.
+    """
 
-    def of_arrays(*given: Any) -> Any:
+    def of_arrays(*given: Any, out: Any = None, stream: Any = 0) -> Any:
         found = [np.asarray(each).dtype for each in given]
-        for loop in loops:
-            if all(map(np.can_cast, found, loop.parameters)):
-                arrays = map(np.asarray, given, loop.parameters)
-                return np.vectorize(function, otypes=[loop.returns])(*arrays)
-        return np.vectorize(function)(*given)
+        fits = [loop for loop in loops if all(map(np.can_cast, found, loop.parameters))]
+        of_each = np.vectorize(function, otypes=[fits[0].returns] if fits else None)
+        # a device function that it calls runs on the host as well
+        with mock.patch.object(Kernel, "__call__", lambda kernel, *args: kernel.py_func(*args)):
+            result = of_each(*map(np.asarray, given, fits[0].parameters if fits else found))
+        if out is None:
+            return _host.to_device(result) if any(map(_host.is_cuda_array, given)) else result
+        _host.host_array(out)[...] = result
+        return out
 
     return of_arrays
 
@@ -529,13 +535,17 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
     for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
         vars(modules[name]).update(names)
-    vars(modules["numba"]).update(jit=_on_the_host, njit=_on_the_host, prange=range)
-    # NumPy calls the function for each element
-    vars(modules["numba"])["vectorize"] = vectorize_with(
-        lambda function=None, **_: np.vectorize(function) if callable(function) else np.vectorize
+    vars(modules["numba"]).update(
+        **dict.fromkeys(("jit", "njit"), _on_the_host),
+        prange=range,
+        # NumPy calls the function for each element
+        vectorize=vectorize_with(
+            lambda given=None, **_: np.vectorize(given) if callable(given) else np.vectorize
+        ),
     )
-    vars(modules["numba.core.errors"]).update(dict.fromkeys(_WARNINGS, Warning))
-    vars(modules["numba.core.errors"]).update(dict.fromkeys(_ERRORS, KernelError))
+    vars(modules["numba.core.errors"]).update(
+        **dict.fromkeys(_WARNINGS, Warning), **dict.fromkeys(_ERRORS, KernelError)
+    )
     # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
     in_kernels = functools.cache(StandIn().__getattr__)
     vars(modules["numba.cuda"]).update(_host.HOST_API, jit=jit, __getattr__=in_kernels)

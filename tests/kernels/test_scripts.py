@@ -12,12 +12,16 @@ from gpulab.kernels import simulated
 PROGRAM = """
 import sys
 import numpy as np
-from numba import cuda, float32, int32, void
+from numba import cuda, float32, int32, vectorize, void
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
 @cuda.jit(device=True)
 def twice(x):
     return x * float32(2)
+
+@vectorize(["float32(float32, float32)"], target="cuda")
+def twice_sum(x, y):
+    return twice(x) + twice(y)
 
 @cuda.jit(void(float32[:], float32[:], int32))
 def add(a, b, n):
@@ -46,6 +50,8 @@ def test_add():
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
     cuda.current_context().deallocations.clear()
+    twice_sum(twice_sum(on_device, on_device), a, out=part)
+    np.testing.assert_array_equal(part.copy_to_host(), 10 * a)
     assert cuda.reduce(lambda x, y: x + y)(np.arange(10)) == 45
 
 def test_last():
