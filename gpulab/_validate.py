@@ -19,7 +19,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -217,6 +217,20 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
             f"{function}: {name} is {shown(value)}; expected one of: {', '.join(known)}. Pass one "
             "of these."
         )
+    return value
+
+
+def instance(function: str, name: str, value: Any, kind: Any, expected: str) -> Any:
+    """Return a value of a class, or something to call where ``kind`` is
+    ``collections.abc.Callable``.
+
+    Raises
+    ------
+    InputError
+        If it is something else; the message ends with what is expected.
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{function}: {name} is {kind_of(value)}; expected {expected}")
     return value
 
 

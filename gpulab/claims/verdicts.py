@@ -25,7 +25,7 @@ from gpulab._files import write_atomically
 from gpulab._validate import expanded, items, word, writing
 from gpulab.evidence import Badge, Evidence
 from gpulab.recordings import Entry, Recording, Timing
-from gpulab.recordings.schema import Parameter, require_recordings
+from gpulab.recordings.schema import RECORDING, Parameter
 from gpulab.results import Result
 from gpulab.units import format_bytes, format_ratio, format_speedup, plural
 
@@ -274,12 +274,12 @@ def ledger(given: Iterable[Recording] | None = None) -> Ledger:
     InputError
         If one of them is not a recording.
     """
-    many = (
-        list(recordings.readable().values())
-        if given is None
-        else items("claims.ledger", "given", given)
-    )
-    require_recordings("claims.ledger", *many)
+    many = [
+        RECORDING("ledger", "given", one)
+        for one in (
+            recordings.readable().values() if given is None else items("ledger", "given", given)
+        )
+    ]
     cpu = next((one for one in many if one.environment.device_kind == "cpu"), None)
     findings = []
     for claim, table in _listed():

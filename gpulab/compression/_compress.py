@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,11 @@ _EACH = (
 _POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
+@_validate.arguments(
+    amount=compressed_layers.share,
+    structured=_validate.flag,
+    pattern=partial(_validate.word, known=("2:4",)),
+)
 def prune(
     model: Any,
     amount: float = 0.5,
@@ -115,8 +121,6 @@ def prune(
     0.75
     """
     copied = compressed_layers.duplicate("prune", model)
-    amount = compressed_layers.share("prune", "amount", amount)
-    structured = _validate.flag("prune", "structured", structured)
     found = compressed_layers.chosen("prune", copied, skip)
     if structured:
         if pattern is not None:
@@ -126,7 +130,6 @@ def prune(
             )
         return _remove_channels(copied, found, amount)
     if pattern is not None:
-        _validate.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
             raise InputError(
                 f"prune: pattern='2:4' with amount={amount}; expected 0.5, since the pattern keeps "
@@ -366,6 +369,7 @@ _TILES = (
 )
 
 
+@_validate.arguments(format=partial(_validate.word, known=("csr", "2:4")))
 def to_sparse(
     model: Any,
     format: str = "csr",
@@ -392,7 +396,6 @@ def to_sparse(
     DeviceError
         If the device has no kernels for the format; the message says what to use instead.
     """
-    _validate.word("to_sparse", "format", format, ("csr", "2:4"))
     done = finish(model)
     found = compressed_layers.chosen("to_sparse", done, skip)
     if format == "2:4":
@@ -442,6 +445,15 @@ _MOMENTUM = 0.1
 _MOST_STEPS = 200
 
 
+# The rules for what ``quantize`` and ``quantize_aware`` both take.
+_SCHEME: Mapping[str, Callable[[str, str, Any], Any]] = {
+    "weights": partial(_validate.word, known=WEIGHTS),
+    "activations": partial(_validate.word, known=("dynamic", "static")),
+    "bits": partial(_validate.whole, low=2, high=8),
+}
+
+
+@_validate.arguments(**_SCHEME, arithmetic=partial(_validate.word, known=ARITHMETIC))
 def quantize(
     model: Any,
     weights: str = "per-channel",
@@ -494,8 +506,7 @@ def quantize(
     >>> small.layers[1].codes.dtype
     torch.int8
     """
-    scheme = _scheme("quantize", weights, activations, bits)
-    _validate.word("quantize", "arithmetic", arithmetic, ARITHMETIC)
+    scheme = Scheme(weights, bits, activations, 8)
     if (calibration is not None) != (activations == "static"):
         raise InputError(
             f"quantize: calibration={'given' if calibration is not None else None} with "
@@ -515,6 +526,7 @@ def quantize(
     return done
 
 
+@_validate.arguments(**_SCHEME)
 def quantize_aware(
     model: Any,
     weights: str = "per-channel",
@@ -539,20 +551,13 @@ def quantize_aware(
     InputError
         If an argument is invalid, or a finished layer does not support a convolution's padding.
     """
-    scheme = _scheme("quantize_aware", weights, activations, bits)
+    scheme = Scheme(weights, bits, activations, 8)
     copied = compressed_layers.duplicate("quantize_aware", model)
     for name, layer in compressed_layers.chosen("quantize_aware", copied, skip).items():
         check_padding(layer)  # before the training and not after it, when ``finish`` would refuse
         new = Aware(layer, scheme, _MOMENTUM)
         copied = compressed_layers.replace(copied, name, new.train(layer.training))
     return copied
-
-
-def _scheme(function: str, weights: Any, activations: Any, bits: Any) -> Scheme:
-    _validate.word(function, "weights", weights, WEIGHTS)
-    if activations is not None:
-        _validate.word(function, "activations", activations, ("dynamic", "static"))
-    return Scheme(weights, _validate.whole(function, "bits", bits, 2, 8), activations, 8)
 
 
 def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
@@ -663,6 +668,7 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
 # Weight sharing.
 
 
+@_validate.arguments(clusters=partial(_validate.whole, low=2, high=256))
 def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -> Any:
     """Return a copy whose layers each have only ``clusters`` different weights, ready to be
     fine-tuned: the codebooks are what is trained.
@@ -690,7 +696,6 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
     4
     """
     copied = compressed_layers.duplicate("share_weights", model)
-    clusters = _validate.whole("share_weights", "clusters", clusters, 2, 256)
     for layer in compressed_layers.chosen("share_weights", copied, skip).values():
         weight = layer.weight.detach()
         kept = torch.ones_like(weight, dtype=torch.bool)

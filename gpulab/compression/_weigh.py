@@ -804,16 +804,16 @@ def diet(
         If ``stop`` returned True before there was a model to weigh.
     """
     job = training.task(task)
-    wanted = [Recipe(), *_validate.items("diet", "recipes", recipes)]
-    wrong = [each for each in wanted if not isinstance(each, Recipe)]
-    if wrong or len(wanted) < 2:
-        raise InputError(
-            f"diet: {f'{shown(wrong[0])} is not a Recipe' if wrong else 'there are no recipes'}; "
-            "expected at least one. Pass for example [compression.Recipe(zeros=0.9)]."
-        )
-    numbers = [SEED("diet", "seed", seed) for seed in _validate.items("diet", "seeds", seeds)]
-    if not numbers:
-        raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
+    several = _validate.items("diet", "recipes", recipes, "[compression.Recipe(zeros=0.9)]")
+    wanted = [
+        Recipe(),
+        *(
+            _validate.instance("diet", "recipe", one, Recipe, "a Recipe. Pass one.")
+            for one in several
+        ),
+    ]
+    given = _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
+    numbers = [SEED("diet", "seed", seed) for seed in given]
     # one that is there twice is no second seed
     wanted = list({each.label: each for each in wanted}.values())
     models: dict[str, list[Any]] = {}

@@ -46,7 +46,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from gpulab import _validate, devices
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 
 # A share of weights or channels: never all of them.
 share = functools.partial(_validate.within, high=0.9999, advice="Pass for example 0.5.")
@@ -81,12 +81,13 @@ def module(function: str, model: Any) -> Any:
     InputError
         If it is not a ``torch.nn.Module``.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"{function}: model is {shown(model)}; expected a torch.nn.Module. Pass a trained "
-            "model, such as gl.networks.cnn() after fit."
-        )
-    return model
+    return _validate.instance(
+        function,
+        "model",
+        model,
+        torch.nn.Module,
+        "a torch.nn.Module. Pass a trained model, such as gl.networks.cnn() after fit.",
+    )
 
 
 def duplicate(function: str, model: Any) -> Any:
@@ -148,13 +149,10 @@ def chosen(function: str, model: Any, skip: Iterable[str] = ()) -> dict[str, Any
         If there are none, or a name is not among them.
     """
     there = layers(model)
-    left_out = _validate.items(function, "skip", skip)
-    unknown = [name for name in left_out if not isinstance(name, str) or name not in there]
-    if unknown:
-        raise InputError(
-            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of: "
-            f"{', '.join(there) or '(none)'}. Pass one."
-        )
+    left_out = [
+        _validate.word(function, "skip", name, there)
+        for name in _validate.items(function, "skip", skip)
+    ]
     found = {name: layer for name, layer in there.items() if name not in left_out}
     if not found:
         raise InputError(

@@ -38,7 +38,7 @@ from gpulab.hierarchy.curves import (
     Reported,
 )
 from gpulab.recordings import Recording
-from gpulab.recordings.schema import Timing, reported_accelerator, require_recordings
+from gpulab.recordings.schema import RECORDING, Timing, reported_accelerator
 from gpulab.timing import Measurement
 from gpulab.timing.measuring import Series
 from gpulab.timing.sampling import Clock
@@ -969,7 +969,7 @@ def _recorded_timings(
     function: str, recording: Recording, experiment: str
 ) -> list[tuple[int, Timing, Mapping[str, Any]]]:
     """Return working set, timing and parameters of an experiment's entries, by working set."""
-    require_recordings(function, recording)
+    RECORDING(function, "recording", recording)
     found = [
         (int(entry.params["nbytes"]), entry.timing, entry.params)
         for entry in recording.select(experiment)

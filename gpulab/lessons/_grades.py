@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -301,6 +302,16 @@ def _plain(text: str) -> str:
     return f"'{text}" if text.lstrip(" \u00a0").startswith(_FORMULAS) else text
 
 
+@_validate.arguments(
+    room=partial(
+        _validate.instance, kind=Classroom, expected="what classroom() returned. Pass that."
+    ),
+    run_code=_validate.flag,
+    trust_code=_validate.flag,
+    seconds=_validate.positive,
+    student_seconds=_validate.positive,
+    memory_bytes=partial(_validate.whole, low=2**20, high=2**50),
+)
 def grade(
     room: Classroom,
     rubric: Rubric | None = None,
@@ -349,18 +360,8 @@ def grade(
     InputError
         If an argument is not one of these.
     """
-    if not isinstance(room, Classroom) or not (rubric is None or isinstance(rubric, Rubric)):
-        raise InputError(
-            f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a "
-            "Rubric. Pass these."
-        )
-    if seconds is not None:
-        _validate.positive("grade", "seconds", seconds)
-    _validate.positive("grade", "student_seconds", student_seconds)
-    _validate.whole("grade", "memory_bytes", memory_bytes, 2**20, 2**50)
-    _validate.flag("grade", "run_code", run_code)
-    _validate.flag("grade", "trust_code", trust_code)
-    rules = rubric if rubric is not None else Rubric()
+    given = Rubric() if rubric is None else rubric
+    rules = _validate.instance("grade", "rubric", given, Rubric, "a Rubric. Pass one.")
     lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
     exercises = {
         id: e for lesson in lessons for id, e in lesson.exercises.items() if rules.of(id) > 0

@@ -337,6 +337,7 @@ def line(text: str, most: int = _LONGEST_LINE) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
+@_validate.arguments(same_name=functools.partial(_validate.word, known=SAME_NAME))
 def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) -> Classroom:
     """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
 
@@ -360,7 +361,6 @@ def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) 
     InputError
         If there is no such folder, or ``same_name`` is none of these.
     """
-    _validate.word("classroom", "same_name", same_name, SAME_NAME)
     try:
         root = Path(folder).expanduser()
         found = root.is_dir()

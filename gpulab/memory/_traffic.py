@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from gpulab import devices
-from gpulab.errors import InputError, shown
+from gpulab import _validate, devices
 from gpulab.evidence import Evidence
 from gpulab.memory.step_memory import storages_of, tensors_in
 from gpulab.results import Result
@@ -197,11 +196,13 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     >>> t.nbytes, t.compulsory_bytes, t.flops
     (16000, 8000, 2000.0)
     """
-    if not callable(fn):
-        raise InputError(
-            f"traffic: {shown(fn)} cannot be called; expected a function of tensors. Pass "
-            "traffic(f, x), not traffic(f(x))."
-        )
+    _validate.instance(
+        "traffic",
+        "fn",
+        fn,
+        Callable,
+        "a function of tensors. Pass traffic(f, x), not traffic(f(x)).",
+    )
     original = getattr(fn, "_torchdynamo_orig_callable", fn)
     counter = TrafficCounter()
     runs = "it to run on these arguments. Try fn(*args) first."

@@ -40,7 +40,7 @@ from torch.utils._pytree import tree_leaves
 
 from gpulab import _backends, _validate, devices
 from gpulab.devices import host_facts, nvml
-from gpulab.errors import DeviceError, InputError, kind_of, shown
+from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import living, shape_of, storages_of, tensors_in
 from gpulab.results import Result, note_rows
@@ -193,10 +193,9 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     if names is None:
         caller = sys._getframe(1)
         names = {**caller.f_globals, **caller.f_locals}
-    elif not isinstance(names, Mapping):
-        raise InputError(
-            f"snapshot: names is {kind_of(names)}; expected a mapping of names to objects. Pass "
-            "globals()."
+    else:
+        _validate.instance(
+            "snapshot", "names", names, Mapping, "a mapping of names to objects. Pass globals()."
         )
     where = devices.find(device)
     with devices.guard(f"snapshot: asking {where} what holds its memory"):

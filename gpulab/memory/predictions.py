@@ -22,7 +22,6 @@ from gpulab.errors import (
     DeviceError,
     InputError,
     StoppedError,
-    kind_of,
     shown,
 )
 from gpulab.evidence import Evidence, Note
@@ -307,6 +306,11 @@ def _device_type(model: Any, device: Any) -> str:
     checkpoint=_validate.flag,
     steps=functools.partial(_validate.whole, low=1, high=_MOST_STEPS),
     precision=_PRECISION,
+    model_or_fn=functools.partial(
+        _validate.instance,
+        kind=Callable,
+        expected="a torch.nn.Module or a function. Pass one of these.",
+    ),
 )
 def trace(
     model_or_fn: Any,
@@ -366,11 +370,6 @@ def trace(
     (4004000, 4004000)
     """
     is_model = isinstance(model_or_fn, torch.nn.Module)
-    if not is_model and not callable(model_or_fn):
-        raise InputError(
-            f"trace: got {kind_of(model_or_fn)}; expected a torch.nn.Module or a function. Pass "
-            "one of these."
-        )
     own = model_or_fn.parameters() if is_model else ()
     tensors = [x for x in (*own, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
     where = devices.find(tensors[0].device if device is None and tensors else device)
@@ -461,17 +460,16 @@ def model_made_by(factory: Any, device_type: str, function: str = "predict") -> 
     """Return the model that a factory makes with fake tensors on a kind of device; errors are said
     in the name of a function.
     """
-    if not callable(factory):
-        raise InputError(
-            f"{function}: model is {kind_of(factory)}; expected a torch.nn.Module or a function "
-            "that makes one."
-        )
+    _validate.instance(
+        function,
+        "model",
+        factory,
+        Callable,
+        "a torch.nn.Module or a function that makes one. Pass one of these.",
+    )
     expected = "it to return a module. Pass a module, or a function without arguments."
     with devices.guard(f"{function}: the model's factory", expected), torch.device(device_type):
         model = factory()
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"{function}: the model's factory returned {kind_of(model)}; expected a "
-            "torch.nn.Module."
-        )
-    return model
+    return _validate.instance(
+        function, "the factory's model", model, torch.nn.Module, "a torch.nn.Module. Return one."
+    )

@@ -230,11 +230,14 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         if name == "sgd-momentum":
             return "SGD with momentum", functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
         return known[name].__name__, functools.partial(known[name], lr=1e-3)
-    if not callable(optimizer):
-        raise InputError(
-            f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass "
-            "'adam', or for example lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
-        )
+    _validate.instance(
+        function,
+        "optimizer",
+        optimizer,
+        Callable,
+        "a name or a factory. Pass 'adam', or for example lambda parameters: "
+        "torch.optim.Adam(parameters, lr=1e-3).",
+    )
     name = str(getattr(optimizer, "__name__", "optimizer"))  # a partial has none
     return name.replace("<lambda>", "own optimizer"), optimizer
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpulab._validate import arguments, whole, word
+from gpulab._validate import arguments, instance, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.results import Result
@@ -614,6 +614,9 @@ def occupancy(
     )
 
 
+@arguments(
+    launch=partial(instance, kind=Occupancy, expected="an Occupancy. Call occupancy() first.")
+)
 def occupancy_sweep(
     launch: Occupancy, axis: str = "threads_per_block", values: Any = None
 ) -> tuple[Integers, OccupancyTable]:
@@ -646,11 +649,6 @@ def occupancy_sweep(
     >>> occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 64, 128])[1].ratio
     array([1.  , 0.5 , 0.25])
     """
-    if not isinstance(launch, Occupancy):
-        raise InputError(
-            f"occupancy_sweep: launch is {shown(launch)}; expected an Occupancy. Call occupancy() "
-            "first."
-        )
     sm = launch.sm
     ranges = {
         "threads_per_block": (WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS),

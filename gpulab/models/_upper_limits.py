@@ -20,7 +20,17 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from gpulab import devices, recordings
-from gpulab._validate import arguments, callback, flag, items, positive, whole, within, word
+from gpulab._validate import (
+    arguments,
+    callback,
+    flag,
+    instance,
+    items,
+    positive,
+    whole,
+    within,
+    word,
+)
 from gpulab.devices import datasheets, specs
 from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
@@ -415,13 +425,13 @@ class Roofline(Result):
         InputError
             If one is not a point.
         """
-        given = tuple(items("with_points", "points", points))
-        if not all(isinstance(point, RooflinePoint) for point in given):
-            raise InputError(
-                f"with_points: {shown(given)} are not all points; expected results of place(). "
-                "Pass a list of such points."
+        given = (
+            instance(
+                "with_points", "a point", point, RooflinePoint, "a result of place(). Pass one."
             )
-        return dataclasses.replace(self, points=given)
+            for point in items("with_points", "points", points)
+        )
+        return dataclasses.replace(self, points=tuple(given))
 
     def __repr__(self) -> str:
         tops = [

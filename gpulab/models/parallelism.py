@@ -740,12 +740,7 @@ def scaling(
 
 def _ranks(function: str, ranks: Any) -> list[int]:
     is_one = is_whole(ranks) or isinstance(ranks, bool)
-    several = [ranks] if is_one else items(function, "ranks", ranks)
-    if not several:
-        raise InputError(
-            f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a "
-            "list such as [1, 2, 4, 8]."
-        )
+    several = [ranks] if is_one else items(function, "ranks", ranks, "ranks=[1, 2, 4, 8]")
     return sorted({whole(function, "ranks", each, 1, MOST_RANKS) for each in several})
 
 

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from gpulab import _validate, devices, models, training
-from gpulab.errors import InputError, StoppedError, kind_of
+from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
@@ -84,6 +84,11 @@ _FOLLOWED = 2  # steps at the beginning; the second one's memory counts
     learning_rate=partial(_validate.positive, advice="Pass learning_rate=1e-3."),
     bucket_bytes=partial(_validate.whole, low=1, high=2**40),
     seed=SEED,
+    model=partial(
+        _validate.instance,
+        kind=torch.nn.Module,
+        expected="a torch.nn.Module or None. Pass gl.networks.transformer().",
+    ),
 )
 def train(
     ranks: Ranks,
@@ -164,11 +169,6 @@ def train(
         bucket_bytes,
         seed,
     )
-    if model is not None and not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
-            "gl.networks.transformer()."
-        )
     whole = source.make_model(job.seed) if model is None else model
     _refuse_incomparable(whole)
     refuse_unsplit("train", strategy, whole, ranks.n, job.batch_size, job.microbatches)

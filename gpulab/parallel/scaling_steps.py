@@ -36,7 +36,7 @@ from gpulab.parallel.rank_results import (
     ScalingResult,
 )
 from gpulab.recordings import Recording, Timing
-from gpulab.recordings.schema import require_recordings
+from gpulab.recordings.schema import RECORDING
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -424,7 +424,7 @@ def predict(
 _PREDICTED = ("latency_seconds", "bandwidth_bytes_per_second", "prediction", "overlapped")
 
 
-@_validate.arguments(mode=partial(_validate.word, known=MODES))
+@_validate.arguments(recording=RECORDING, mode=partial(_validate.word, known=MODES))
 def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResult | None:
     """Return a recorded machine's scaling of the first model that was recorded, or None where
     there is none.
@@ -447,7 +447,6 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
     InputError
         If this is not a recording, or there is no such mode.
     """
-    require_recordings("recorded_scaling", recording)
     wanted = recording.select(_EXPERIMENT, mode=mode)
     # a later version of gpulab may have recorded another
     there = [entry for entry in wanted if entry.params.get("model") in MODELS]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -713,6 +713,7 @@ def _or_none(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.10g}"
 
 
+@_validate.arguments(steps=partial(_validate.whole, low=-MOST_STEPS, high=MOST_STEPS))
 def number(x: float, format: str | Format, steps: int = 0) -> Number:
     """Return a number as a format holds it, or the number that is some steps away from it.
 
@@ -741,7 +742,6 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     1.0078125
     """
     one = find("number", format)
-    steps = _validate.whole("number", "steps", steps, -MOST_STEPS, MOST_STEPS)
     given = as_float64("number", x)
     if given.ndim:
         raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")

@@ -159,13 +159,10 @@ def sum_error(
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
-    wanted = _validate.items(function, "formats", formats)
-    if not wanted:
-        raise InputError(
-            f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass "
-            "one of these."
-        )
-    return [find(function, _validate.word(function, "format", name, _NARROW)) for name in wanted]
+    return [
+        find(function, _validate.word(function, "format", name, _NARROW))
+        for name in _validate.items(function, "formats", formats, "formats=['float16']")
+    ]
 
 
 def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generator) -> float:

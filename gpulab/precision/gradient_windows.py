@@ -8,13 +8,14 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from gpulab import _validate, devices
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.memory import training_step
 from gpulab.precision._formats import Format, as_float64, find
@@ -169,6 +170,13 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.2g}"
 
 
+@_validate.arguments(
+    model=partial(
+        _validate.instance,
+        kind=torch.nn.Module,
+        expected="a torch.nn.Module. Pass the model, then its inputs.",
+    )
+)
 def gradients(
     model: Any, *inputs: Any, loss: Callable[..., Any] | None = None, targets: Any = None
 ) -> Gradients:
@@ -205,11 +213,6 @@ def gradients(
     >>> g.kind("parameters").smallest, g.kind("parameters").largest, g.kind("activations").count
     (1.0, 4.0, 1)
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"gradients: got {shown(model)}; expected a torch.nn.Module. Pass the model, then its "
-            "inputs."
-        )
     try:
         cuda = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
         with torch.random.fork_rng(devices=sorted(cuda)):
@@ -422,6 +425,10 @@ def share(value: float) -> str:
     return "over 99.99%" if value >= 0.99995 else f"{value:.2%}"
 
 
+@_validate.arguments(
+    scale=partial(_validate.positive, advice="Pass for example 1024."),
+    tolerance=partial(_validate.within, low=0, high=1),
+)
 def gradient_window(
     gradients: Any,
     format: str | Format = "float16",
@@ -475,8 +482,6 @@ def gradient_window(
             f"gradient_window: {one.name} is not a float format; expected one such as float16. "
             "int8 has a scale of its own."
         )
-    factor = _validate.positive("gradient_window", "scale", scale, "Pass for example 1024.")
-    room = _validate.within("gradient_window", "tolerance", tolerance, 0, 1)
     if isinstance(gradients, Gradients):
         sizes, evidence, label = gradients.kind(which), gradients.evidence, gradients.label
     else:
@@ -491,13 +496,13 @@ def gradient_window(
             )
     kept = sizes.sorted_magnitudes
     exponents, counts = histogram(kept)
-    vanishing, subnormal, overflowing = shares(kept, one, factor)
-    low, high = safe_scales(kept, one, room)
+    vanishing, subnormal, overflowing = shares(kept, one, scale)
+    low, high = safe_scales(kept, one, tolerance)
     return GradientWindow(
         label=label,
         which=sizes.kind,
         format=one,
-        scale=factor,
+        scale=scale,
         count=sizes.count,
         zeros=sizes.zeros,
         not_finite=sizes.not_finite,
@@ -509,7 +514,7 @@ def gradient_window(
         largest=sizes.largest or 0.0,
         lowest_scale=low,
         highest_scale=high,
-        tolerance=room,
+        tolerance=tolerance,
         evidence=evidence,
     )
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpulab.errors import InputError, RecordingError, shown
+from gpulab._validate import instance
+from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.results import Result
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
@@ -394,20 +396,12 @@ class Recording(Result):
         ]
 
 
-def require_recordings(function: str, *given: Any) -> None:
-    """Refuse what is not a recording.
-
-    Raises
-    ------
-    InputError
-        If one of them is not.
-    """
-    for one in given:
-        if not isinstance(one, Recording):
-            raise InputError(
-                f"{function}: {shown(one)} is not a recording; expected the result of "
-                "gl.recordings.load(name) or gl.recordings.read(path). Pass one."
-            )
+# The rule of ``_validate.arguments`` for a recording.
+RECORDING = partial(
+    instance,
+    kind=Recording,
+    expected="the result of gl.recordings.load(name) or gl.recordings.read(path). Pass one.",
+)
 
 
 def refuse_unusable(entries: Iterable[Entry]) -> None:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpulab._validate import arguments
 from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.recordings.schema import KEPT_SAMPLES, Recording, Timing, require_recordings, thin
+from gpulab.recordings.schema import KEPT_SAMPLES, RECORDING, Recording, Timing, thin
 from gpulab.results import Result
 from gpulab.units import format_seconds, format_speedup, plural
 
@@ -117,6 +118,7 @@ class RecordingDiff(Result):
         return ("case", self.first, self.second, "second / first"), rows
 
 
+@arguments(first=RECORDING, second=RECORDING)
 def diff(first: Recording, second: Recording) -> RecordingDiff:
     """Return what differs between two recordings, of one machine or of two.
 
@@ -125,7 +127,6 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     InputError
         If one of them is not a recording.
     """
-    require_recordings("recordings.diff", first, second)
     one, other = (
         {entry.key: entry.timing for entry in of.entries if entry.timing is not None}
         for of in (first, second)
@@ -156,6 +157,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     )
 
 
+@arguments(first=RECORDING, second=RECORDING)
 def merge(first: Recording, second: Recording) -> Recording:
     """Merge two recordings: where both have a case, the later one is kept; each entry keeps its own
     date.
@@ -167,7 +169,6 @@ def merge(first: Recording, second: Recording) -> Recording:
     RecordingError
         If they are of different machines or of different software.
     """
-    require_recordings("recordings.merge", first, second)
     name = foreign_part(first.environment, second.environment)
     if name is not None:
         before, after = getattr(first.environment, name), getattr(second.environment, name)

@@ -37,10 +37,8 @@ from gpulab.devices.conditions import Readings
 from gpulab.devices.nvml import ENERGY_STEP_SECONDS
 from gpulab.errors import (
     GpulabError,
-    InputError,
     MeasurementError,
     StoppedError,
-    kind_of,
     message_of,
 )
 from gpulab.evidence import Environment, Evidence, Note
@@ -101,6 +99,12 @@ SAMPLING_RULES: dict[str, Callable[[str, str, Any], Any]] = {
 
 
 @_validate.arguments(
+    fn=functools.partial(
+        _validate.instance,
+        kind=Callable,
+        expected="a function and its arguments. Write gl.measure(f, x), not gl.measure(f(x)); for "
+        'a catalog workload gl.compare("matmul").',
+    ),
     **SAMPLING_RULES,
     cold=_validate.flag,
     flops=_AMOUNT,
@@ -188,11 +192,6 @@ def measure(
     >>> m.device, m.median_seconds < m.first_call_seconds * 100
     ('cpu', True)
     """
-    if not callable(fn):
-        raise InputError(
-            f"measure: got {kind_of(fn)}; expected a function and its arguments. Write "
-            'gl.measure(f, x), not gl.measure(f(x)); for a catalog workload gl.compare("matmul").'
-        )
     limits = Limits(relative_width, deadline, progress, stop)
     where = _devices.find(device) if device is not None else work_arrays.device_of(fn, args)
     job = Job(

@@ -346,7 +346,11 @@ class HiddenWaits(Result):
         return headers, rows or [("nowhere", "the host never waits", "0")]
 
 
-@_validate.arguments(calls=partial(_validate.whole, low=1, high=1000), count_to_cpu=_validate.flag)
+@_validate.arguments(
+    fn=partial(_validate.instance, kind=Callable, expected="a function. Pass one, not its result."),
+    calls=partial(_validate.whole, low=1, high=1000),
+    count_to_cpu=_validate.flag,
+)
 def hidden_waits(
     fn: Callable[..., Any],
     *args: Any,
@@ -399,10 +403,6 @@ def hidden_waits(
     >>> hidden_waits(lambda: torch.ones(3).sum().item(), device="cpu").count
     1
     """
-    if not callable(fn):
-        raise InputError(
-            f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result."
-        )
     where = devices.find(device)
     waits = _Waits(where.torch_type, count_to_cpu)
     with (

@@ -40,6 +40,11 @@ from gpulab.training.data_tasks import (
 from gpulab.training.run_results import LEAST_EFFECT, TOLERANCE, Gain, LadderResult, ScriptsResult
 
 Script = Callable[[Any, Data], Any]
+_SCRIPT = functools.partial(
+    _validate.instance,
+    kind=Callable,
+    expected="a function of a model and data. Pass the function itself.",
+)
 _CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
 _WIDTH = 0.05  # of the interval of each script's seconds, at which turns end
 _LEAST_SECONDS, _MOST_SECONDS = 0.5, 20.0  # of turns, for each script
@@ -59,7 +64,10 @@ _READING = (
 
 
 @_validate.arguments(
-    seeds=functools.partial(_validate.whole, low=1, high=1000), deadline=_validate.deadline
+    before=_SCRIPT,
+    after=_SCRIPT,
+    seeds=functools.partial(_validate.whole, low=1, high=1000),
+    deadline=_validate.deadline,
 )
 def compare_scripts(
     before: Script,
@@ -107,12 +115,6 @@ def compare_scripts(
     Samples are counted where they enter the model's ``forward``; those that were captured in a CUDA
     graph are counted at each replay.
     """
-    for name, script in (("before", before), ("after", after)):
-        if not callable(script):
-            raise InputError(
-                f"compare_scripts: {name} is {shown(script)}; expected a function of a model and "
-                "data. Pass the function itself."
-            )
     job, where = find_task(task), devices.find(device)
     items = _validate.whole("compare_scripts", "items", items, 1, len(job.train))
     both = _pair(before, after, job, where)

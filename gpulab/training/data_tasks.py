@@ -27,10 +27,6 @@ import torch
 from torch.nn import functional
 
 from gpulab import _validate, devices, networks
-from gpulab.errors import (
-    InputError,
-    kind_of,
-)
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
@@ -385,11 +381,13 @@ def answers_of(model: Any, job: Task) -> Answers:
     InputError
         As ``evaluate``.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"evaluate: got {kind_of(model)}; expected a torch.nn.Module. Pass the model, then the "
-            "task."
-        )
+    _validate.instance(
+        "evaluate",
+        "model",
+        model,
+        torch.nn.Module,
+        "a torch.nn.Module. Pass the model, then the task.",
+    )
     tensors = (*model.parameters(), *model.buffers(), torch.empty(0))
     first = next(t for t in tensors if t.is_floating_point())
     where, dtype = first.device, first.dtype

@@ -40,11 +40,9 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from gpulab import _interrupts, _validate, devices, networks, transfer
 from gpulab.errors import (
-    InputError,
     MeasurementError,
     OutOfMemoryError,
     StoppedError,
-    kind_of,
     message_of,
 )
 from gpulab.evidence import Badge, Evidence, Note
@@ -617,7 +615,15 @@ def model_pipeline(
     )
 
 
-@_validate.arguments(pinned=_validate.flag, read_loss=_validate.flag)
+@_validate.arguments(
+    p=partial(
+        _validate.instance,
+        kind=PipelineResult,
+        expected="what training.pipeline returned. Pass that.",
+    ),
+    pinned=_validate.flag,
+    read_loss=_validate.flag,
+)
 def replay(
     p: PipelineResult,
     *,
@@ -652,10 +658,6 @@ def replay(
     >>> round(replay(run, read_loss=False, pinned=True).step_seconds, 6)
     0.06
     """
-    if not isinstance(p, PipelineResult):
-        raise InputError(
-            f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that."
-        )
     pinned = p.pinned if pinned is None else pinned
     read_loss = p.read_loss if read_loss is None else read_loss
     loading, copying, computing = (

@@ -26,7 +26,7 @@ from gpulab import _validate, devices, networks
 from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Entry, Recording
-from gpulab.recordings.schema import require_recordings
+from gpulab.recordings.schema import RECORDING
 from gpulab.results import Result
 from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import (
@@ -127,13 +127,8 @@ def techniques(*names: str) -> tuple[Technique, ...]:
     ['larger batch', 'fused optimizer']
     """
     known = {technique.name: technique for technique in _ALL}
-    wrong = [name for name in names if not isinstance(name, str) or name not in known]
-    if wrong:
-        raise InputError(
-            f"techniques: there is no {shown(wrong[0])}; expected some of: {', '.join(known)}. "
-            "Pass these names."
-        )
-    return tuple(known[name] for name in names) if names else _ALL
+    chosen = tuple(known[_validate.word("techniques", "name", name, known)] for name in names)
+    return chosen or _ALL
 
 
 EXPERIMENT = "speed-up ladder"
@@ -194,6 +189,7 @@ class RecordedLadder(Result):
         return headers, rows or [("not recorded yet", "", "", "")]
 
 
+@_validate.arguments(recording=RECORDING)
 def recorded_ladder(recording: Recording) -> RecordedLadder:
     """Return the ladder that a machine recorded; one without rows means "not recorded yet".
 
@@ -211,7 +207,6 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     >>> recorded_ladder(recordings.load("amd-epyc-2-cores"))
     <ladder on amd-epyc-2-cores: together not recorded yet>
     """
-    require_recordings("recorded_ladder", recording)
     script = next(iter(recording.select(EXPERIMENT, form=SCRIPT)), None)
     if script is None:
         return RecordedLadder(recording.name, "", {}, None, None, recording.evidence())
@@ -272,6 +267,11 @@ _scripts: dict[Any, Answers] = {}
 
 
 @_validate.arguments(
+    start=partial(
+        _validate.instance,
+        kind=Mapping,
+        expected="options of fit by name. Pass for example {'batch_size': 16}.",
+    ),
     samples=partial(_validate.whole, low=1, high=_MOST_SAMPLES),
     seeds=partial(_validate.whole, low=0, high=1000),
     turns=partial(_validate.whole, low=1, high=_MOST_TURNS),
@@ -355,11 +355,6 @@ def ladder(
         raise InputError(
             f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. "
             "Pass such as ['batch', 'fused']."
-        )
-    if start is not None and not isinstance(start, Mapping):
-        raise InputError(
-            f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example "
-            "{'batch_size': 16}."
         )
     base = dict(START if start is None else start)
     length = job.epochs * len(job.train) if samples is None else samples

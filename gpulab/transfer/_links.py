@@ -22,7 +22,7 @@ from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, OutOfMemoryError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
-from gpulab.recordings.schema import require_recordings
+from gpulab.recordings.schema import RECORDING
 from gpulab.results import Result
 from gpulab.timing import Measurement
 from gpulab.timing.measuring import Series
@@ -611,6 +611,7 @@ def measure_copy(
     return _measured(copy, direction, memory, nbytes, where, deadline, stop)
 
 
+@_validate.arguments(recording=RECORDING)
 def recorded_sweep(recording: Recording) -> Sweep | None:
     """Return a recorded machine's sweep, or None: "not recorded yet".
 
@@ -624,7 +625,6 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
     InputError
         If it is not a recording.
     """
-    require_recordings("recorded_sweep", recording)
     points = tuple(
         SweepPoint(
             str(entry.params["direction"]),

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpulab import _validate, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.timing.sampling import Progress, Stop
@@ -48,7 +48,16 @@ _DISAGREE_SHARE = 0.5
 _FEWEST_TO_TRIM = 5
 
 
-@_validate.arguments(compute_seconds=_validate.within, progress=_validate.hook, stop=_validate.hook)
+@_validate.arguments(
+    work=functools.partial(
+        _validate.instance,
+        kind=Callable,
+        expected="a function of one chunk. Leave it out for the default work.",
+    ),
+    compute_seconds=_validate.within,
+    progress=_validate.hook,
+    stop=_validate.hook,
+)
 def overlap(
     nbytes: int = 64 * 2**20,
     chunks: int = 8,
@@ -111,11 +120,6 @@ def overlap(
         raise InputError(
             "overlap: compute_seconds was given without a link; expected it only for a modelled "
             "one. Pass link='pcie4-x16' too."
-        )
-    if work is not None and not callable(work):
-        raise InputError(
-            f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the "
-            "default work."
         )
     where, lanes = _lanes("overlap", size, count, work, device)
     with devices.guard(

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gpulab import figures, precision, training
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab import _validate, figures, precision, training
+from gpulab.errors import StoppedError
 from gpulab.precision import Gradients, GradientWindow
 from gpulab.precision.gradient_windows import plain
 from gpulab.widgets._instrument import (
@@ -306,11 +306,13 @@ class LossScaling(Instrument):
         InputError
             If these are no gradients.
         """
-        if not isinstance(gradients, Gradients):
-            raise InputError(
-                f"load: got {shown(gradients)}; expected what gl.precision.gradients() returns. "
-                "Call that first."
-            )
+        _validate.instance(
+            "load",
+            "gradients",
+            gradients,
+            Gradients,
+            "what gl.precision.gradients() returns. Call that first.",
+        )
         with self._lock:
             self._loaded = gradients
             self.rebuild("task")

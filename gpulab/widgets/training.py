@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab import (
+    _validate,
     compression,
     devices,
     figures,
@@ -16,7 +17,7 @@ from gpulab import (
 )
 from gpulab.compression import Recipe, Weighing
 from gpulab.devices import datasheets
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
@@ -700,11 +701,13 @@ class InferencePlanner(Instrument):
         InputError
             If it is no ``gl.models.LanguageModel``.
         """
-        if not isinstance(model, LanguageModel):
-            raise InputError(
-                f"load: {shown(model)} is no shape of a model; expected a gl.models.LanguageModel. "
-                "Make one from the model's configuration."
-            )
+        _validate.instance(
+            "load",
+            "model",
+            model,
+            LanguageModel,
+            "a gl.models.LanguageModel. Make one from the model's configuration.",
+        )
         with self._lock:
             self._models[model.name] = model
             self.rebuild("model")

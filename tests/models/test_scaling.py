@@ -131,7 +131,7 @@ def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, 
     [
         (lambda: amdahl(1.2, 4), "1.2"),
         (lambda: amdahl(0.1, 0), "ranks is 0"),
-        (lambda: amdahl(0.1, []), "no number"),
+        (lambda: amdahl(0.1, []), "ranks is empty"),
         (lambda: gustafson(math.nan, 4), "nan"),
         (lambda: gustafson(0.1, 2**20 + 1), "1048577"),
         (lambda: scaling(0.0, 1, 0, 1.0, 2), "step_seconds is 0.0"),

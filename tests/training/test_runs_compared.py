@@ -281,7 +281,7 @@ def early(model: Any, data: Any) -> None:
         (early, "still training"),
         (lambda model, data: None, "passed no sample"),
         (lambda model, data: model(data), "script raised"),
-        (5, "after is 5"),
+        (5, "after is an int"),
     ],
     ids=["early", "idle", "raises", "none"],
 )
