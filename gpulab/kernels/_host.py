@@ -220,8 +220,7 @@ def host_array(value: Any) -> Any:
             "memory, since kernels are simulated there. Copy it to the host first."
         )
     known = interface["gpulab"]
-    strides = interface.get("strides")
-    return np.ndarray(interface["shape"], known.dtype, known, strides=strides)
+    return np.ndarray(interface["shape"], known.dtype, known, strides=interface.get("strides"))
 
 
 def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:

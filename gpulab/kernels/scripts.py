@@ -475,8 +475,9 @@ def _replaced() -> Iterator[None]:
             _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
             for name in ("create_xoroshiro128p_states", "init_xoroshiro128p_states"):
                 _put(stack, random, name, getattr(_random, name))  # the same numbers, faster
-        from numba.cuda.cudadrv import devices
+        from numba.cuda.cudadrv import devicearray, devices
 
+        _put(stack, devicearray, "DeviceNDArray", _host.DeviceArray)
         for name in ("gpus", "require_context"):
             _put(stack, devices, name, _host.HOST_API[name])
         _put(stack, devices, "get_context", _host.HOST_API["current_context"])
@@ -527,9 +528,11 @@ _OTHER_NAMES = {
 
 def _put_modules(stack: contextlib.ExitStack) -> None:
     """Put modules that stand in for Numba's where there are none, and take them away at the end."""
-    parts = ("", ".types", ".core", ".core.types", ".core.errors", ".cuda", ".cuda.types")
+    parts = (
+        *("", ".types", ".core", ".core.types", ".core.errors", ".cuda", ".cuda.types"),
+        *(".cuda.libdevice", ".cuda.cudadrv", ".cuda.cudadrv.devicearray"),
+    )
     modules = {f"numba{part}": types.ModuleType(f"numba{part}") for part in parts}
-    modules["numba.cuda.libdevice"] = types.ModuleType("numba.cuda.libdevice")
     modules["numba.cuda.random"] = _random
     names = {name: NumberType(name) for name in (*_TYPES, "void")}
     names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
@@ -546,9 +549,15 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     vars(modules["numba.core.errors"]).update(
         **dict.fromkeys(_WARNINGS, Warning), **dict.fromkeys(_ERRORS, KernelError)
     )
-    # threadIdx, shared and all else that has a meaning in kernels alone; the same object each time
-    in_kernels = functools.cache(StandIn().__getattr__)
-    vars(modules["numba.cuda"]).update(_host.HOST_API, jit=jit, __getattr__=in_kernels)
+    arrays = modules["numba.cuda.devicearray"] = modules["numba.cuda.cudadrv.devicearray"]
+    vars(arrays).update(DeviceNDArray=_host.DeviceArray)
+    vars(modules["numba.cuda"]).update(
+        _host.HOST_API,
+        jit=jit,
+        # threadIdx, shared and all else that has a meaning in kernels alone; the same object each
+        # time
+        __getattr__=functools.cache(StandIn().__getattr__),
+    )
     if sys.modules.get("numba") is not None:  # Numba itself, without its part for CUDA
         modules = {name: module for name, module in modules.items() if ".cuda" in name}
         _put(stack, sys.modules["numba"], "cuda", modules["numba.cuda"])

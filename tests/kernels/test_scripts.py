@@ -13,6 +13,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from numba import cuda, float32, int32, vectorize, void
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
 @cuda.jit(device=True)
@@ -46,6 +47,7 @@ def test_add():
     add.forall(a.size)(on_device, result, a.size)
     np.testing.assert_array_equal(result[:10].copy_to_host(), 4 * a[:10])
     part = cuda.device_array_like(result)
+    assert isinstance(part, DeviceNDArray) and cuda.devicearray.DeviceNDArray is DeviceNDArray
     part.copy_to_device(result)
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
