@@ -371,8 +371,10 @@ def make_venv() -> tuple[int, int]:
     version = _version_of(str(venv_python()))
     if made.returncode != 0 or version is None:
         raise SetupError(
-            f"set-up: {command} cannot make an environment; on Debian and Ubuntu its venv module "
-            "is a package of its own: apt-get install python3-venv. Then run this again."
+            f"set-up: {command} cannot make an environment in {VENV}; the lines above say why. "
+            "Expected a folder that you may write to, with room on the disk, and Python's module "
+            "venv, which is a package of its own on Debian and Ubuntu: apt-get install "
+            "python3-venv. Then run this again."
         )
     if version > NEWEST_TRIED:
         print(
