@@ -737,7 +737,7 @@ def _host_problems(facts: Facts) -> Sequence[Problem]:
             "error" if free < _MEMORY_FULL_BYTES else "warning",
             "low-memory",
             f"{format_bytes(free)} of main memory are free.",
-            "Shut down other kernels and programs.",
+            "Shut down other kernels and programs; in a container, ask for a higher limit.",
         ),
         (
             limit is not None and limit < memory.installed_bytes,
