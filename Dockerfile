@@ -16,5 +16,6 @@ RUN useradd --create-home student && mkdir /home/student/work /home/student/gpul
 USER student
 WORKDIR /home/student/gpulab
 COPY --chown=student . .
-RUN make env
+# Without the copies that pip keeps of what it downloads.
+RUN PIP_NO_CACHE_DIR=1 make env
 CMD ["make", "lab", "ARGS=--no-browser --dir /home/student/work"]
