@@ -31,6 +31,12 @@ def add(a, b, n):
         b[i] += twice(a[i])
 
 @cuda.jit
+def steps(right, left, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = right[i] - left[i]
+
+@cuda.jit
 def last(out):
     out[0] = cuda.threadIdx.x
 
@@ -46,6 +52,9 @@ def test_add():
     np.testing.assert_array_equal(result.copy_to_host(), 2 * a)
     add.forall(a.size)(on_device, result, a.size)
     np.testing.assert_array_equal(result[:10].copy_to_host(), 4 * a[:10])
+    steps.forall(a.size - 1)(result[1:], result[:-1], on_device[1:])
+    np.testing.assert_array_equal(on_device[1:].copy_to_host(), np.diff(4 * a))
+    on_device.copy_to_device(a)
     part = cuda.device_array_like(result)
     assert isinstance(part, DeviceNDArray) and cuda.devicearray.DeviceNDArray is DeviceNDArray
     part.copy_to_device(result)

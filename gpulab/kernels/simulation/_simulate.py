@@ -559,7 +559,10 @@ class _Arguments:
         check_array("simulate", self._kernel, name, array, writable, any_layout=True)
         view = _memory.global_view(name, array, writable)
         for other, known in self._arrays:
-            if same_memory("simulate", name, array, known.store.name, other):
+            # two that are only read may overlap in any way
+            if (writable or known.store.writable) and same_memory(
+                "simulate", name, array, known.store.name, other
+            ):
                 known.store.writable |= writable
                 view = _memory.View(known.store, view.offset, view.shape, view.strides)
         self._arrays.append((array, view))
