@@ -30,8 +30,10 @@ AXIS = "rgba(127,127,127,0.65)"
 _INK_OPEN = f'<span style="fill:var(--gpulab-ink,var(--jp-ui-font-color1,{MID_GREY}))">'
 _INK_CLOSE = "</span>"
 HEIGHT = 340
-_SUBTITLE = 100  # characters that fit beside each other at 900 pixels
-_LINE = 15  # pixels of one more line of it
+# Characters of a line of the title and of the subtitle: they fit where the browser shows a page of
+# 640 pixels, as on a projector at 200 %. Plotly cuts off what is longer.
+_TITLE_LENGTH, _SUBTITLE_LENGTH = 60, 68
+_TITLE_LINE, _SUBTITLE_LINE = 20, 15  # pixels of one more line
 _NARROW = 0.005  # of a picture's width: about four pixels
 # At the bottom of the whole picture: plotly makes room for as many rows as there are, below the
 # axis title at every width.
@@ -51,7 +53,6 @@ _TITLE = {
     "y": 1,
     "yref": "container",
     "yanchor": "top",
-    "pad": {"t": 8, "l": 8},
     "font": {"size": 15},
 }
 _AXIS: dict[str, Any] = {
@@ -158,15 +159,23 @@ def picture(
         text.
     """
     several = [evidence] if isinstance(evidence, Evidence) else evidence
+    titles = textwrap.wrap(title, _TITLE_LENGTH, break_on_hyphens=False)
     badges = textwrap.wrap(
         "; ".join(dict.fromkeys(badge_text(item) for item in several)),
-        _SUBTITLE,
+        _SUBTITLE_LENGTH,
         break_on_hyphens=False,
     )
-    extra = _LINE * max(len(badges) - 1, 0)
+    more = _TITLE_LINE * max(len(titles) - 1, 0)
+    extra = more + _SUBTITLE_LINE * max(len(badges) - 1, 0)
     subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}}
     look: dict[str, Any] = {
-        "title": {**_TITLE, "text": ink(title), "subtitle": subtitle if badges else None},
+        "title": {
+            **_TITLE,
+            # of several lines plotly puts the last one where it puts a single one
+            "pad": {"t": 8 + more, "l": 8},
+            "text": ink("<br>".join(titles)),
+            "subtitle": subtitle if badges else None,
+        },
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"},
@@ -318,12 +327,12 @@ def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float)
 
 
 def badge_text(evidence: Evidence) -> str:
-    """Return the badge, the device and the date or assumptions; a subtitle has room for four lines
-    of these.
+    """Return the badge, the device and the date or assumptions, which are shortened to about six
+    lines of a subtitle.
     """
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
-        return f"MODELLED: {textwrap.shorten(assumptions, 4 * _SUBTITLE - 20, placeholder=' …')}"
+        return f"MODELLED: {textwrap.shorten(assumptions, 380, placeholder=' …')}"
     date = f", {evidence.date[:10]}" if evidence.date and evidence.badge is Badge.RECORDED else ""
     where = f" on {evidence.device}" if evidence.device else ""
     return f"{evidence.badge.value}{where}{date}"

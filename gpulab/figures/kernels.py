@@ -66,11 +66,11 @@ def access(pattern: AccessPattern) -> LabFigure:
         f"{pattern.ideal_wavefronts})"
     )
     device = (
-        "Device memory: each moved 32-byte sector has its address above it; bytes that lanes use "
-        "are filled"
+        "Device memory: each moved 32-byte sector has its address above it;<br>bytes that lanes "
+        "use are filled"
     )
     shared = (
-        "Shared memory: the 4-byte words of each bank; each word after the first costs one more "
+        "Shared memory: the 4-byte words of each bank;<br>each word after the first costs one more "
         "wavefront"
     )
     passes, highest = _passes(pattern), max(4, pattern.conflict_ways)
@@ -84,8 +84,8 @@ def access(pattern: AccessPattern) -> LabFigure:
         pattern.evidence,
         describe(pattern),
         [*_sectors(pattern), *_banks(pattern)],
-        height=680,
-        above=16,
+        height=696,
+        above=32,
         xaxis={
             **bare,
             "range": [-0.5, _COLUMNS * _PITCH - _PITCH + _SECTOR + 0.5],
@@ -246,16 +246,16 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
 # step begins); the ticks' distance and unit; and what its values are.
 _KIB = 1024
 _PANELS = {
-    "threads_per_block": ("threads per block", (0.0, 0.295), "vh", (256, 1), "threads"),
+    "threads_per_block": ("threads<br>per block", (0.0, 0.295), "vh", (256, 1), "threads"),
     "registers_per_thread": (
-        "registers per thread",
+        "registers<br>per thread",
         (0.3525, 0.6475),
         "hv",
         (64, 1),
         "registers",
     ),
     "shared_bytes_per_block": (
-        "KiB of shared memory per block",
+        "KiB of shared<br>memory per block",
         (0.705, 1.0),
         "hv",
         (64 * _KIB, _KIB),

@@ -386,6 +386,6 @@ def machine(m: Machine) -> LabFigure:
         f"{describe(m)} {sizes}.",
         traces,
         height=150 + 30 * len(levels),
-        xaxis={**axis, "range": [low, high + 0.25 * (high - low)]},
+        xaxis={**axis, "range": [low, high + 0.55 * (high - low)]},
         yaxis=row_axis(names, showgrid=True),
     )

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         ScheduleRun,
     )
 
-_MARGIN = 150  # pixels of title, axis and legend
-_LEGEND = 40  # more of it where all kinds of bars are there
+# Pixels of title, axis and legend, which has a row for each kind of bar where the page is narrow
+_MARGIN = 210
 _RANK_ROW, _STAGE_ROW = 58, 30
 _BESIDE = 0.83  # where a rank's messages lie under its thread, with rows two apart
 _LEAST_ROW = 14  # of many stages
@@ -105,7 +105,7 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
             for kind in _KINDS
             if (bars := [span for span in spans if _kind_of(span) == kind])
         ],
-        height=_MARGIN + height * t.ranks + (_LEGEND if messages else 0),
+        height=_MARGIN + height * t.ranks,
         xaxis=linear_seconds_axis(end - begin, "time"),
         yaxis=_rows_axis(at, [*names, *["messages"] * t.ranks][: len(at)], heights[-1] + low),
         shapes=[upright(x, color=AXIS) for x in later],

@@ -49,7 +49,7 @@ _WIDE, _TALL = 570, 320  # pixels of the axes at 900 pixels
 _LETTER, _LINE = 6.4, 14  # pixels of a letter and of a line of text
 _SMALL = {"size": 11}
 _ROOM = 2.0  # how far the lines go beyond the outermost point or ridge
-_NAMES = 0.27  # of the lines' width, on either side: room for the names of the roofs
+_NAMES = 0.32  # of the lines' width, on either side: room for the names of the roofs
 _WHAT = {
     Badge.MEASURED: "measured",
     Badge.RECORDED: "recorded",
@@ -165,6 +165,7 @@ def roofline(
         yaxis=places.yaxis,
         annotations=notes,
         shapes=shapes,
+        margin={"r": 48},
         showlegend=True,
     )
 
@@ -519,7 +520,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         xaxis=log_axis(
             "count",
             [*xs, 0.1, 10.0],
-            "predicted / measured (log scale; values in the band of a row count as close)",
+            "predicted / measured (log scale)<br>values in the band of a row count as close",
         ),
         yaxis={
             "type": "linear",

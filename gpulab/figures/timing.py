@@ -32,7 +32,7 @@ from gpulab.figures._style import (
     trace,
     upright,
 )
-from gpulab.hierarchy import Bandwidth, Latency, ParallelChains, Reported
+from gpulab.hierarchy import Bandwidth, Latency, ParallelChains
 from gpulab.timing import Comparison, ComparisonRow, Measurement
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 from gpulab.units import (
@@ -568,6 +568,14 @@ def _working_sets(
         ]
         traces += _medians(points, one.evidence.badge, palette.device_color(kind), one.device)
     sizes = [float(p.nbytes) for one in curves for p in one.points]
+    # the reported sizes that lie inside the axis, labelled above the plot, every second one a row
+    # higher, so that neighbors do not lie on each other
+    inside = [cache for cache in curves[0].reported if min(sizes) < cache.size_bytes < max(sizes)]
+    look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
+    guides = [
+        guide(cache.size_bytes, str(cache), **look, yshift=_ROW * (k % 2))
+        for k, cache in enumerate(sorted(inside, key=lambda cache: cache.size_bytes))
+    ]
     return picture(
         title,
         [one.evidence for one in curves],
@@ -575,8 +583,13 @@ def _working_sets(
         traces,
         height=440,
         above=2 * _ROW,
-        guides=_cache_guides(curves[0].reported, min(sizes), max(sizes)),
-        xaxis=log_axis("bytes", sizes, "working set (log scale)"),
+        guides=guides,
+        xaxis=log_axis(
+            "bytes",
+            sizes,
+            "working set (log scale)"
+            + ("<br>dashed: cache sizes that the system reports" if guides else ""),
+        ),
         yaxis=log_axis(axis[0], extent(traces), axis[1]),
         annotations=names,
         showlegend=True,
@@ -641,15 +654,3 @@ def _medians(
         marker=palette.marker(badge, color, "circle", 8),
     )
     return [trace("lines", x, best, f"fastest sample, {device}", line=line), medians]
-
-
-def _cache_guides(reported: Sequence[Reported], least: float, most: float) -> list[Any]:
-    """Return the reported sizes that lie inside the axis, labelled above the plot, every second one
-    a row higher, so that neighbors do not lie on each other.
-    """
-    inside = [cache for cache in reported if least < cache.size_bytes < most]
-    look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
-    return [
-        guide(c.size_bytes, f"{c} (reported by the system)", **look, yshift=_ROW * (k % 2))
-        for k, c in enumerate(sorted(inside, key=lambda cache: cache.size_bytes))
-    ]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LANE = 34  # pixels of a lane
 _LETTER = 0.0085  # of the picture's width: a letter of a bar's name
 _NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
-_MARGIN = 150
+_MARGIN = 190  # pixels of title, axis and a legend of four rows
 _LANES = {"data": "load and decode", "copy": "copy", "compute": "compute"}
 _MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
 _BAR: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.62}
@@ -265,10 +265,10 @@ def waterfall(result: LadderResult) -> LabFigure:
     row, line = len(overs), palette.line(Badge.MODELLED, device, 3)
     traces += [
         _step(row, 1.0, together.ratio, device, f"all together: {together}"),
-        _beside(row, max(1.0, *_ends(together)), f"{together}, MEASURED"),
+        _beside(row, max(1.0, *_ends(together)), f"{together}<br>MEASURED"),
         _whisker(row, together, palette.marker(Badge.MEASURED, device, size=8)),
         trace("lines", [1.0, product.ratio], [row + 1] * 2, line=line),
-        _beside(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"),
+        _beside(row + 1, max(1.0, *_ends(product)), f"{product}<br>MODELLED"),
         _whisker(row + 1, product, palette.marker(Badge.MODELLED, device, size=9)),
     ]
     ends = [end for gain in (together, product, *overs) for end in _ends(gain)]
@@ -433,7 +433,7 @@ def diet(w: Weighing) -> LabFigure:
             "domain": (0.0, 0.46),
         },
         xaxis2={
-            **log_axis("count", times, "time / time of the first model (log scale)"),
+            **log_axis("count", times, "time / time of the<br>first model (log scale)"),
             "domain": (0.56, 1.0),
             "anchor": "y2",
         },
