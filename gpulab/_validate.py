@@ -214,8 +214,8 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
     """
     if not isinstance(value, str) or value not in known:
         raise InputError(
-            f"{function}: {name} is {shown(value)}; expected one of: {', '.join(known)}. Pass one "
-            "of these."
+            f"{function}: {name} is {shown(value)}; expected one of: "
+            f"{', '.join(known) or 'none'}. Pass one of these."
         )
     return value
 

@@ -527,11 +527,13 @@ class Rubric(Result):
 
     def __post_init__(self) -> None:
         """Refuse invalid points and unknown exercises."""
-        if not isinstance(self.points, Mapping):
-            raise InputError(
-                f"Rubric: points={shown(self.points)}; expected points by exercise. Pass them such "
-                f'as {{"09.3": 2}}.'
-            )
+        _validate.instance(
+            "Rubric",
+            "points",
+            self.points,
+            Mapping,
+            'points by exercise. Pass for example {"09.3": 2}.',
+        )
         amounts = {"exercise_points": self.exercise_points, **self.points}
         for name, value in {**amounts, "prediction_points": self.prediction_points}.items():
             _validate.within("Rubric", name, value)

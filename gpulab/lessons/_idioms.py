@@ -21,7 +21,7 @@ import numpy as np
 
 import gpulab
 from gpulab import _backends, _validate, devices
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import GpulabError, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.lessons import content
 from gpulab.lessons._material import Listing
@@ -183,13 +183,8 @@ class Rosetta(Result):
         InputError
             If the language has no such idiom.
         """
-        unknown = [name for name in names if name not in self.names]
-        if unknown or not names:
-            raise InputError(
-                f"only: {shown(unknown or names)}; expected names of {self.language}'s table: "
-                f"{', '.join(self.names)}. Pass some."
-            )
-        return Rosetta(self.language, names)
+        chosen = (_validate.word("only", "name", name, self.names) for name in names)
+        return Rosetta(self.language, tuple(chosen))
 
     def run(self, slow: bool = False) -> Listing:
         """Execute each row on this machine and hold its result against NumPy.

@@ -473,14 +473,8 @@ class Roofline(Result):
 
 
 def _named(roofs: Sequence[R], name: Any, what: str) -> R:
-    found = next((roof for roof in roofs if roof.name == name), None)
-    if found is None:
-        known = ", ".join(roof.name for roof in roofs) or "none is known"
-        raise InputError(
-            f"roofline: no roof {shown(name)} among the {what}; expected one of: {known}. Pass one "
-            "of these."
-        )
-    return found
+    known = {roof.name: roof for roof in roofs}
+    return known[word("roofline", f"a roof of the {what}", name, known)]
 
 
 def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
@@ -919,12 +913,11 @@ def inference(
     >>> p.limit, round(p.tokens_per_second)
     ('weights', 208)
     """
-    shape = LANGUAGE_MODELS.get(model) if isinstance(model, str) else model
-    if not isinstance(shape, LanguageModel):
-        raise InputError(
-            f"inference: model={shown(model)}; expected one of {', '.join(LANGUAGE_MODELS)}, or a "
-            "LanguageModel. Pass one of these."
-        )
+    shape = (
+        LANGUAGE_MODELS[word("inference", "model", model, LANGUAGE_MODELS)]
+        if isinstance(model, str)
+        else instance("inference", "model", model, LanguageModel, "a LanguageModel. Pass one.")
+    )
     bits = WEIGHT_BITS[weights]
     roofs = device if isinstance(device, Roofline) else roofline(device)
     formats = [roof.name for roof in roofs.arithmetic]

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from gpulab._files import write_atomically
-from gpulab._validate import expanded
+from gpulab._validate import expanded, instance
 from gpulab.errors import InputError, message_of, shown
 
 
@@ -33,11 +33,13 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     InputError
         If it is not a function, or if something in the call cannot be pickled.
     """
-    if not callable(function):
-        raise InputError(
-            f"run: {shown(function)} is not a function; expected one to call on every rank. Pass "
-            "the function itself."
-        )
+    instance(
+        "run",
+        "function",
+        function,
+        Callable,
+        "one to call on every rank. Pass the function itself.",
+    )
     values = (function, *args, *kwargs.values())
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
     for name in names & sys.modules.keys():

@@ -302,11 +302,13 @@ class Step:
             "optimizer.",
         ):
             self.optimizer = make_optimizer(self.parameters)
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise InputError(
-                f"fit: the optimizer's function returned {shown(self.optimizer)}; expected an "
-                "optimizer of PyTorch. Return for example torch.optim.Adam(parameters, lr=1e-3)."
-            )
+        _validate.instance(
+            "fit",
+            "what the optimizer's function returned",
+            self.optimizer,
+            torch.optim.Optimizer,
+            "an optimizer. Return for example torch.optim.Adam(parameters, lr=1e-3).",
+        )
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
         self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None

@@ -423,11 +423,7 @@ class WorkloadSpec:
         size = self.sizes[len(self.sizes) // 2]
         size = size if n is None else whole(self.name, "n", n, 1, LARGEST_SIZE)
         for key in params:
-            if key not in self.params:
-                known = ", ".join(self.params) or "none"
-                raise InputError(
-                    f"{self.name}: there is no parameter {shown(key)}; expected one of: {known}."
-                )
+            word(self.name, "a parameter's name", key, self.params)
         given = {
             key: whole(self.name, key, params.get(key, default), 1, LARGEST_SIZE)
             for key, default in self.params.items()

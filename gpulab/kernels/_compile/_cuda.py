@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpulab._validate import is_whole
+from gpulab._validate import instance, is_whole, word
 from gpulab.errors import (
     CompileError,
     InputError,
     MissingLibraryError,
-    kind_of,
     message_of,
     pip_command,
     shown,
@@ -183,11 +182,7 @@ class CompiledModule(Result):
         """
         if name is None and len(self.kernels) == 1:
             (name,) = self.kernels
-        if name is None or name not in self.kernels:
-            raise InputError(
-                f"sass_lines: {'no name' if name is None else shown(name)} was given; expected one "
-                f"of {', '.join(self.kernels)}. Pass it."
-            )
+        name = word("sass_lines", "name", name, self.kernels)
         cubin = self.cubin
         # the lines are asked for only here: they would fill the PTX with marks
         if self.language == "CUDA C++":
@@ -740,7 +735,7 @@ def checked_arch(arch: object) -> str:
     return f"sm_{found[1]}{found[2]}{found[3]}"
 
 
-def checked_source(source: object) -> str:
+def checked_source(source: str) -> str:
     """Return the source if a compiler can be given it.
 
     Raises
@@ -750,11 +745,7 @@ def checked_source(source: object) -> str:
     CompileError
         If it is empty or holds a NUL or half a character.
     """
-    if not isinstance(source, str):
-        raise InputError(
-            f"compile_cuda: source is {kind_of(source)}; expected text. Pass the CUDA C++ as a "
-            "string."
-        )
+    instance("compile_cuda", "source", source, str, "text. Pass the CUDA C++ as a string.")
     if not source.strip():
         raise CompileError(
             "compile_cuda: the source is empty; expected CUDA C++ with a __global__ function. "
