@@ -349,10 +349,11 @@ _QUANTITIES = {
     "efficiency": ("Efficiency over ranks", "speed-up / ranks (%)"),
     "seconds": ("Time of a step over ranks", "time of a step (log scale)"),
 }
+# The dashes alone distinguish the laws: without red and green two of the colors are one gray.
 _LAWS = {
-    "Amdahl": palette.ORANGE,
-    "Gustafson": palette.BLUISH_GREEN,
-    "ring all-reduce": palette.REDDISH_PURPLE,
+    "Amdahl": (palette.ORANGE, "dash"),
+    "Gustafson": (palette.BLUISH_GREEN, "dashdot"),
+    "ring all-reduce": (palette.REDDISH_PURPLE, "longdash"),
 }
 _LABEL = 45  # characters of a name in the legend
 
@@ -426,9 +427,9 @@ def _value(point: ScalingPoint | ScalingMeasurement, quantity: Quantity) -> floa
 
 def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
     """Return the curve, and the point above which more ranks do not help."""
-    color = _LAWS.get(curve.law, palette.GREY)
+    color, dash = _LAWS.get(curve.law, (palette.GREY, "dash"))
     best = [p for p in curve.points if p.ranks == curve.best_ranks][:1]
-    line = {"line": palette.line(Badge.MODELLED, color)}
+    line = {"line": {**palette.line(Badge.MODELLED, color), "dash": dash}}
     star = {"marker": palette.marker(Badge.MODELLED, color, "star", 13)}
     parts = [("lines", f"{curve.label} (modelled)", line, curve.points)]
     parts += [("markers", f"more do not help: {plural(p.ranks, 'rank')}", star, (p,)) for p in best]
