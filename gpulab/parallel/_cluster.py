@@ -36,6 +36,7 @@ from gpulab.errors import (
     RankDiedError,
     RankError,
     StoppedError,
+    advice,
     message_of,
     shown,
 )
@@ -498,8 +499,11 @@ def _gather(
     error = call.wait(threading.Event())
     if error is not None:
         raise RankError(
-            f"cluster: the ranks could not {doing} ({_happened(error)}); expected them to. Check "
-            "that their machines reach each other and have gpulab, and start the cluster again.",
+            f"cluster: the ranks could not {doing} ({_happened(error)}); expected them to. "
+            + advice(
+                message_of(error), "Check that their machines reach each other and have gpulab."
+            )
+            + " Then start the cluster again.",
             error.ranks,
         ) from error
     return call.results
