@@ -67,9 +67,10 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     try:
         where = devices.find(device)
     except DeviceError as error:
+        known = [name for name in memory_sizes.gpus() if str(device).lower() in name.lower()]
         raise DeviceError(
             f"{error} For a GPU that is not here, pass its name, such as "
-            f"{memory_sizes.gpus()[0]!r}, or its memory, such as '24 GiB'."
+            f"{', '.join(map(repr, known or ['T4']))}, or its memory, such as '24 GiB'."
         ) from error
     return where.free_bytes, where.kind
 
