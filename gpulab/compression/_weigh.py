@@ -71,10 +71,17 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     """
     done = finish(compressed_layers.module("count", model))
     counter = _Counter(done)  # whose hooks stay: the copy is counted once
-    runs = devices.guard("count: the model", "it to run on these inputs. Try model(x) first.")
-    # any function mode keeps PyTorch's attention layer off its fused path, whose products no
-    # counter sees
-    with runs, torch.no_grad(), BaseTorchFunctionMode(), counter.products, counter:
+    with (
+        devices.guard("count: the model", "it to run on these inputs. Try model(x) first."),
+        # PyTorch would never compile again what it meets first under a dispatch mode
+        torch.compiler.set_stance("force_eager"),
+        torch.no_grad(),
+        # any function mode keeps PyTorch's attention layer off its fused path, whose products no
+        # counter sees
+        BaseTorchFunctionMode(),
+        counter.products,
+        counter,
+    ):
         done(*inputs)
     batch = int(inputs[0].shape[0]) if inputs and getattr(inputs[0], "dim", lambda: 0)() else 1
     which = (

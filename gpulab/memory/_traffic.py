@@ -203,11 +203,12 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         Callable,
         "a function of tensors. Pass traffic(f, x), not traffic(f(x)).",
     )
-    original = getattr(fn, "_torchdynamo_orig_callable", fn)
     counter = TrafficCounter()
     runs = "it to run on these arguments. Try fn(*args) first."
-    with devices.guard("traffic: the function", runs), counter:
-        result = original(*args)
+    # PyTorch would never compile again what it meets first under a dispatch mode
+    eager = torch.compiler.set_stance("force_eager")
+    with devices.guard("traffic: the function", runs), eager, counter:
+        result = fn(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])
     made = distinct(tensors_in(result))

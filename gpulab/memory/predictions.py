@@ -141,7 +141,7 @@ def predict(
     -----
     The step is ``zero_grad()``, ``loss(model(*inputs)).backward()``, ``optimizer.step()``, twice,
     because the second step has the optimizer's state from the start. A variable that keeps the
-    model's output alive adds its size.
+    model's output alive adds its size. What ``torch.compile`` made is followed uncompiled.
 
     Examples
     --------
@@ -416,6 +416,7 @@ def trace(
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()
         with (
+            torch.compiler.set_stance("force_eager"),  # as in ``undisturbed``
             contextlib.suppress(Stopped),
             contextlib.closing(tracker),
             optimizer_seen(tracker),

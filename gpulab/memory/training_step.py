@@ -177,8 +177,10 @@ def _put_back(kept: list[tuple[Any, Any]]) -> None:
 
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
-    """Suspend the caller's modes (no_grad, inference, autocast) in the block, and put the random
-    generators of Python, NumPy and torch back after it.
+    """Suspend the caller's modes (no_grad, inference, autocast) and compilation in the block, and
+    put the random generators of Python, NumPy and torch back after it.
+
+    What PyTorch meets first under a dispatch mode it would never compile again.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     # only where the caller's is on: an inner block that is the outermost one clears the cache
@@ -186,6 +188,7 @@ def undisturbed(device_type: str) -> Iterator[None]:
     with (
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
         torch.inference_mode(False),
+        torch.compiler.set_stance("force_eager"),
         torch.enable_grad(),
         torch.autocast(device_type, enabled=False) if is_casting else contextlib.nullcontext(),
         contextlib.ExitStack() as after,

@@ -407,6 +407,8 @@ def hidden_waits(
     waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
+        # PyTorch would never compile again what it meets first under a dispatch mode
+        torch.compiler.set_stance("force_eager"),
         waits,
         _fetches(waits),
     ):
