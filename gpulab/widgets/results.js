@@ -5,7 +5,8 @@ function badge(name) {
 }
 
 function cell(tag, content, attributes = {}) {
-  return element(tag, attributes, content && content.badge ? badge(content.badge) : content);
+  const long = content.length > 20 ? "gpulab-long" : null;
+  return element(tag, { ...attributes, class: long }, content && content.badge ? badge(content.badge) : content);
 }
 
 async function copy(code, button) {
