@@ -31,7 +31,7 @@ def load_ipython_extension(shell: Any) -> None:
     """
     for magic in (gpu_time, gpu_memory, gpu_compile, simulate, needs):
         shell.register_magic_function(
-            functools.partial(magic, shell),
+            types.MethodType(magic, shell),  # which has the docstring that %gpu_time? shows
             "line_cell" if magic is gpu_time else "cell",
             magic.__name__,
         )

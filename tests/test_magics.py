@@ -22,15 +22,17 @@ def shell(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """``-o`` returns it, with units and expressions read; without it the table is shown."""
+    """``-o`` returns it, with units and expressions read; without it the table is shown. The help
+    has the options.
+    """
     options = "-o -t '50 ms' -w .05 -d \"cpu\" --flops 2*n**3 --nbytes='1 KiB'"
     assert shell.run_cell(f"m = %gpu_time {options} x @ x").success
-    m = shell.user_ns["m"]
-    assert isinstance(m, Measurement)
+    m: Measurement = shell.user_ns["m"]
     assert (m.label, m.flops, m.nbytes, m.device) == ("x @ x", 1024.0, 1024.0, "cpu")
     shell.run_cell("m = %gpu_time -t 0.05 x @ x")
     assert shell.user_ns["m"] is None
     assert "x @ x on cpu" in capsys.readouterr().out
+    assert "--cold" in shell.object_inspect("%gpu_time")["docstring"]
     assert shell.run_cell("m = %gpu_time -o -t 0.05 -- -x").success
     assert shell.user_ns["m"].label == "-x"
 
