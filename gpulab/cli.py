@@ -156,7 +156,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = str(error)
     print(f"gpulab: {message}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -16,11 +16,7 @@ COMMANDS = (
     *("doctor", "lab", "report", "class", "nbgrader", "html", "claims", "recordings", "record"),
     *("misconceptions", "simulate"),
 )
-RUN = [
-    sys.executable,
-    "-c",
-    "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))",
-]
+RUN = [sys.executable, "-m", "gpulab"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
