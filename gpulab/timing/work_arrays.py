@@ -19,7 +19,6 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import IOBase
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ _WIDTH = 64  # of a long list the first entries tell the device
 # Caches whose size cannot be read: more than any of the machines of 2026 that most people have.
 _UNKNOWN_CPU_BYTES = 256 * 2**20
 _UNKNOWN_GPU_BYTES = 128 * 2**20
+_LAZY = (types.GeneratorType, map, filter, zip)  # they compute only what is taken from them
 
 Change = Callable[[Any, _backends.Backend], Any]
 
@@ -192,8 +192,8 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
     """Raise InputError where a call gave only the promise of work, or where those that follow have
     none left: nothing would be computed, so there is nothing to time.
     """
-    # A file is an iterator too, and may be written to at its end.
-    iterators = [one for one in args if isinstance(one, Iterator) and not isinstance(one, IOBase)]
+    # Python's own alone: a reader of someone else's would lose an item here, or wait for one.
+    iterators = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
     if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
             f"measure: the first call of {label} used up the iterator that it was given; expected "
@@ -206,7 +206,7 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
         )
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that nobody waited for it
-    elif not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip)):
+    elif not isinstance(result, (*_LAZY, types.AsyncGeneratorType)):
         return
     raise InputError(
         f"measure: {label} returned a {type(result).__name__}, so its work was not done; expected "
