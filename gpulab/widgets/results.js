@@ -5,7 +5,7 @@ function badge(name) {
 }
 
 function cell(tag, content, attributes = {}) {
-  const long = content.length > 20 ? "gpulab-long" : null;
+  const long = content?.length > 20 ? "gpulab-long" : null;
   return element(tag, { ...attributes, class: long }, content && content.badge ? badge(content.badge) : content);
 }
 
