@@ -55,11 +55,6 @@ _KNOWN = _NUMBERS | {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
 _BYTE_OFFSET = 40
 
 
-def _first(*rules: tuple[bool, str, str]) -> Problem | None:
-    """Return the problem of the first rule whose condition holds; None where none does."""
-    return next(((why, remedy) for holds, why, remedy in rules if holds), None)
-
-
 class Backend(abc.ABC):
     """What gpulab needs from an array library. ``device`` is text such as ``"cpu"`` or
     ``"cuda:0"``.
@@ -169,24 +164,18 @@ class Backend(abc.ABC):
         can.
         """
         where = self.device_of(x)
-        return _first(
-            (
-                library == "numpy" and where != "cpu",
-                f"it is on {where}, and numpy can access only main memory",
-                "gl.to_host(x)",
-            ),
-            (
-                library == "numpy" and not self.in_numpy(x),
-                f"numpy has no {self.dtype_name(x)}",
-                self.as_float32,
-            ),
-            (
-                library == "cupy" and not where.startswith("cuda"),
+        if library == "numpy":
+            if where != "cpu":
+                return f"it is on {where}, and numpy can access only main memory", "gl.to_host(x)"
+            if not self.in_numpy(x):
+                return f"numpy has no {self.dtype_name(x)}", self.as_float32
+        if library == "cupy" and not where.startswith("cuda"):
+            return (
                 f"it is {'in main memory' if self.name == 'numpy' else f'on {where}'}, and CuPy "
                 "can access only CUDA memory",
                 "gl.to_device(x, library='cupy')",
-            ),
-        )
+            )
+        return None
 
     def unshared(self, x: Any, library: str) -> Problem | None:
         """Return what this library alone has against a view of ``x``, which has data; None where
@@ -253,21 +242,20 @@ class NumpyBackend(Backend):
         return np.array(x, copy=True)
 
     def unshared(self, x: Any, library: str) -> Problem | None:
-        read_only = "it is read-only, " + (
-            f"which numpy marks only in a version of DLPack that {library} does not accept"
-            if library in ("jax", "tensorflow")
-            else "and the other library could write to it"
-        )
-        found = _first(
-            (
-                min(x.strides, default=0) < 0,
-                "it has a negative stride",
-                "numpy.ascontiguousarray(x)",
-            ),
-            (not x.flags.writeable, read_only, "x.copy()"),
-            (not x.flags.aligned, "its elements are not aligned in memory", "x.copy()"),
-        )
-        return found or _dtype_problem(x)
+        flags = x.flags
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "numpy.ascontiguousarray(x)"
+        if not flags.writeable:
+            if library in ("jax", "tensorflow"):
+                return (
+                    "it is read-only, which numpy marks only in a version of DLPack that "
+                    f"{library} does not accept",
+                    "x.copy()",
+                )
+            return "it is read-only, and the other library could write to it", "x.copy()"
+        if not flags.aligned:
+            return "its elements are not aligned in memory", "x.copy()"
+        return _dtype_problem(x)
 
     def from_dlpack(self, x: Any) -> Any:
         view = np.from_dlpack(x)
@@ -285,16 +273,14 @@ def _dtype_problem(x: np.ndarray) -> Problem | None:
     """Return why no other library has an array like this, and what to call; None for plain numbers
     in native order.
     """
-    is_plain = x.dtype.kind in "biufc" and x.dtype.char not in "gG"
-    return _first(
-        (isinstance(x, np.ma.MaskedArray), "its mask would be lost", "x.filled(value)"),
-        (not is_plain, f"other libraries have no dtype {x.dtype}", "x.astype('float32')"),
-        (
-            not x.dtype.isnative,
-            "its byte order is not that of this machine",
-            "x.astype(x.dtype.newbyteorder('='))",
-        ),
-    )
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        return "its mask would be lost", "x.filled(value)"
+    dtype = x.dtype
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        return f"other libraries have no dtype {dtype}", "x.astype('float32')"
+    if not dtype.isnative:
+        return "its byte order is not that of this machine", "x.astype(x.dtype.newbyteorder('='))"
+    return None
 
 
 def require_plain_numbers(a: np.ndarray) -> None:
@@ -346,18 +332,19 @@ class TorchBackend(Backend):
 
     def no_data(self, x: Any) -> Problem | None:
         """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
-        is_plain = type(x) in self._plain_types or type(x).__torch_dispatch__ is self._no_dispatch
-        layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
-        return _first(
-            (not is_plain, f"{kind_of(x)} is not plain memory", "a plain tensor made from it"),
-            (
-                x.device.type == "meta",
-                "a tensor on 'meta' has no data",
-                "torch.empty_like(x, device='cpu')",
-            ),
-            (layout != "strided", f"its layout is {layout}", "x.to_dense()"),
-            (x.is_quantized, f"its dtype {x.dtype} is quantized", "x.dequantize()"),
-        )
+        if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
+            return f"{kind_of(x)} is not plain memory", "a plain tensor made from it"
+        if x.device.type == "meta":
+            return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
+        if x.is_nested or x.layout is not self.module.strided:
+            layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            return (
+                f"its layout is {layout}",
+                "x.to_dense()",
+            )
+        if x.is_quantized:
+            return f"its dtype {x.dtype} is quantized", "x.dequantize()"
+        return None
 
     def to_host(self, x: Any) -> np.ndarray:
         self.require_data("to_host", x, in_numpy=True)
@@ -400,15 +387,16 @@ class TorchBackend(Backend):
         )
 
     def unshared(self, x: Any, library: str) -> Problem | None:
-        return _first(
-            (
-                x.requires_grad,
+        if x.requires_grad:
+            return (
                 "it takes part in autograd",
                 "gl.share(x.detach(), ...), or gl.to_host(x) for a copy",
-            ),
-            (x.is_conj(), "its conjugation is pending", "x.resolve_conj()"),
-            (x.is_neg(), "its negation is pending", "x.resolve_neg()"),
-        )
+            )
+        if x.is_conj():
+            return "its conjugation is pending", "x.resolve_conj()"
+        if x.is_neg():
+            return "its negation is pending", "x.resolve_neg()"
+        return None
 
 
 class CupyBackend(Backend):
@@ -449,8 +437,9 @@ class CupyBackend(Backend):
         return x.copy()
 
     def unshared(self, x: Any, library: str) -> Problem | None:
-        is_reversed = min(x.strides, default=0) < 0
-        return _first((is_reversed, "it has a negative stride", "cupy.ascontiguousarray(x)"))
+        if x.strides and min(x.strides) < 0:
+            return "it has a negative stride", "cupy.ascontiguousarray(x)"
+        return None
 
 
 class _UnchangingBackend(Backend):
@@ -482,20 +471,21 @@ class _UnchangingBackend(Backend):
 
     def refuses(self, x: Any, owner: Backend) -> Problem | None:
         where = owner.device_of(x)
-        off = owner.pointer(x) % _ALIGNMENT if where == "cpu" else 0
-        return _first(
-            (
-                off > 0,
+        if where == "cpu":
+            off = owner.pointer(x) % _ALIGNMENT
+            if not off:
+                return None
+            return (
                 f"it begins {off} bytes after a {_ALIGNMENT}-byte boundary, and {self.name} "
                 "always copies such memory",
                 f"gl.to_device(x, library={self.name!r})",
-            ),
-            (
-                where != "cpu" and not (where.startswith("cuda") and self.has_gpu()),
+            )
+        if not where.startswith("cuda") or not self.has_gpu():
+            return (
                 f"it is on {where}, which this {self.title} cannot use",
                 f'gl.to_device(x, "cpu", library="{self.name}")',
-            ),
-        )
+            )
+        return None
 
 
 class JaxBackend(_UnchangingBackend):
@@ -671,18 +661,14 @@ class TensorFlowBackend(_UnchangingBackend):
         """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
         one.
         """
-        return _first(
-            (
-                not isinstance(x, (self.module.Variable, self._eager)),
+        if not isinstance(x, (self.module.Variable, self._eager)):
+            return (
                 "it is a symbolic tensor of a graph, without values",
                 "what session.run or the function returns",
-            ),
-            (
-                x.dtype.name not in _KNOWN,
-                f"its dtype {x.dtype.name} is not numeric",
-                "a tensor of numbers",
-            ),
-        )
+            )
+        if x.dtype.name not in _KNOWN:
+            return f"its dtype {x.dtype.name} is not numeric", "a tensor of numbers"
+        return None
 
     def device_of(self, x: Any) -> str:
         self.require_data("device_of", x)
@@ -759,13 +745,12 @@ class TensorFlowBackend(_UnchangingBackend):
         return self._name(gpus[0].name) if gpus else "cpu"
 
     def unshared(self, x: Any, library: str) -> Problem | None:
-        return _first(
-            (
-                isinstance(x, self.module.Variable),
+        if isinstance(x, self.module.Variable):
+            return (
                 "a Variable moves to other memory when it is assigned to",
                 f"gl.share(x.value(), {library!r})",
             )
-        )
+        return None
 
     def from_dlpack(self, x: Any) -> Any:
         return self.module.experimental.dlpack.from_dlpack(x.__dlpack__())

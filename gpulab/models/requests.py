@@ -57,7 +57,6 @@ def _size(function: str, name: str, value: Any) -> int:
     return int(value)
 
 
-@arguments(element_bytes=partial(whole, low=1, high=2**20))
 def sectors_per_request(
     addresses: Lanes, mask: Mask | None = None, element_bytes: int = 4
 ) -> Counts:
@@ -91,10 +90,10 @@ def sectors_per_request(
     >>> sectors_per_request(np.stack([4 * lanes, 8 * lanes, 128 * lanes, 4 * lanes + 4]))
     array([ 4,  8, 32,  5])
     """
-    return _counted("sectors_per_request", _sectors, addresses, mask, element_bytes)
+    size = whole("sectors_per_request", "element_bytes", element_bytes, 1, 2**20)
+    return _counted("sectors_per_request", _sectors, addresses, mask, size)
 
 
-@arguments(element_bytes=_size)
 def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes: int = 4) -> Counts:
     """Return how many wavefronts each warp's shared-memory request takes: 1 without a conflict, k
     where it conflicts k ways.
@@ -135,7 +134,8 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     >>> shared_wavefronts(np.stack([4 * lanes, 8 * lanes, 128 * lanes, 0 * lanes]))
     array([ 1,  2, 32,  1])
     """
-    return _counted("shared_wavefronts", _wavefronts, addresses, mask, element_bytes)
+    size = _size("shared_wavefronts", "element_bytes", element_bytes)
+    return _counted("shared_wavefronts", _wavefronts, addresses, mask, size)
 
 
 def _counted(
