@@ -193,7 +193,7 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
     none left: nothing would be computed, so there is nothing to time.
     """
     # Python's own alone: a reader of someone else's would lose an item here, or wait for one.
-    iterators = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
+    iterators: list[Any] = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
     if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
             f"measure: the first call of {label} used up the iterator that it was given; expected "
