@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpulab.errors import KernelError
-from gpulab.kernels import simulate
+from gpulab.kernels import simulate, simulated
 from kernel_case import function_of
 
 numba = pytest.importorskip("numba", reason="numba's compiler is the reference")
@@ -354,11 +354,11 @@ def test_types_are_those_that_are_declared_or_that_meet(
     kind: str, body: str, p: Any, expected: float
 ) -> None:
     """Of kernels, device functions and their results, and of variables and expressions."""
-    text = (
-        f"{HEADER}from gpulab.kernels._language import StandIn\njit = StandIn().jit\n"
-        "@jit('int32(int32)', device=True)\ndef half(v):\n    return v / 2\n\n"
-        f"@jit('void(float64[:], {kind})')\ndef kernel(out, p):\n    {body}\n"
-    )
     out = np.zeros(1)
-    simulate(function_of(text), 1, 1, out, p)
+    with simulated():
+        function_of(
+            f"{HEADER}from numba import cuda\n"
+            "@cuda.jit('int32(int32)', device=True)\ndef half(v):\n    return v / 2\n\n"
+            f"@cuda.jit('void(float64[:], {kind})')\ndef kernel(out, p):\n    {body}\n"
+        )[1, 1](out, p)
     assert out[0] == expected
