@@ -27,9 +27,23 @@ function setText(node, text) {
 
 /** JupyterLab takes arrow keys, Enter and letters for its own shortcuts; keep plain keys here, let Escape and Ctrl/Cmd pass. */
 function keepKeys(node) {
+  node.dataset.gpulabKeys = "kept";
   node.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey || event.key === "Escape")) event.stopPropagation();
+    if (isPlainKey(event)) event.stopPropagation();
   });
+}
+
+function isPlainKey(event) {
+  return !(event.ctrlKey || event.metaKey || event.key === "Escape");
+}
+
+// Notebook 7 takes its shortcuts from the document before a key reaches the node that it is meant for: there, D twice deleted the cell. It leaves
+// the keys of an element with this attribute alone. One listener serves all instruments of the page.
+if (!window.gpulabListensToKeys) {
+  window.gpulabListensToKeys = true;
+  window.addEventListener("keydown", (event) => {
+    if (event.target.closest?.("[data-gpulab-keys]")) event.target.toggleAttribute("data-lm-suppress-shortcuts", isPlainKey(event));
+  }, true);
 }
 
 /** Listen to a model's traits and messages; returns the function that ends it. */
