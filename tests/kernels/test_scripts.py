@@ -37,6 +37,11 @@ def steps(right, left, out):
         out[i] = right[i] - left[i]
 
 @cuda.jit
+def width(out):
+    if cuda.grid(1) == 0:
+        out[0] = cuda.gridsize(1)
+
+@cuda.jit
 def last(out):
     out[0] = cuda.threadIdx.x
 
@@ -52,6 +57,8 @@ def test_add():
     np.testing.assert_array_equal(result.copy_to_host(), 2 * a)
     add.forall(a.size)(on_device, result, a.size)
     np.testing.assert_array_equal(result[:10].copy_to_host(), 4 * a[:10])
+    width.forall(1000, 100)(on_device)  # ten blocks of 100
+    assert on_device[0] == 1000
     steps.forall(a.size - 1)(result[1:], result[:-1], on_device[1:])
     np.testing.assert_array_equal(on_device[1:].copy_to_host(), np.diff(4 * a))
     on_device.copy_to_device(a)
