@@ -65,7 +65,11 @@ KERNEL = 'extern "C" __global__ void k(float* x) {'
 LOOP = "for (int i = 0; i < 500; i++) a[i] = x[i];"
 LOCAL = f"{KERNEL} int a[500]; {LOOP} x[0] = a[(int)x[1]] + a[3]; }}"
 SHARED_OF = f"{KERNEL} __shared__ float a[TILE]; a[threadIdx.x] = sinf(x[0]); x[1] = a[2]; }}"
-HALF = f"#include <cuda_fp16.h>\n{KERNEL} x[0] = __half2float(__float2half(x[1])); }}"
+# of the toolkit and of the C++ library, which come in packages of their own
+HALF = (
+    "#include <cuda_fp16.h>\n#include <cuda/std/cstdint>\n"
+    f"{KERNEL} x[0] = __half2float(__float2half(x[1])); }}"
+)
 
 
 def instructions(module, kernel):
