@@ -67,6 +67,27 @@ class _Engines:
         if targets:
             self.client.send_signal(signal.SIGINT, targets=targets, block=False)
 
+    def _connect(self, file: Path, seconds: float, fix: str) -> None:
+        """Become a client of the controller that wrote a connection file, until this object is
+        dropped; ``fix`` is what to do where none answers.
+
+        Raises
+        ------
+        RankError
+            If no controller answers.
+        """
+        import ipyparallel as ipp
+
+        try:
+            self.client = ipp.Client(str(file), timeout=seconds)
+        except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
+            raise RankError(
+                f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
+                f"expected one within {seconds:.0f} s. {fix}"
+            ) from error
+        # its thread would go on, and look for the controller for good
+        weakref.finalize(self, self.client.close)
+
 
 class LocalEngines(_Engines):
     """Engines on this machine, watched over by a supervisor."""
@@ -93,18 +114,20 @@ class LocalEngines(_Engines):
         )
         self._helpers = []
         folder = supervisor.folder
-        arguments = [
-            f"--profile-dir={folder}",
-            # For this machine alone: free ports, threads in place of eight processes.
-            *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
-            "--IPController.broadcast_scheduler_depth=0",
-            # An engine counts as registered after its first heartbeat: so a short period. The
-            # supervisor reports deaths, so that a heart that a crowded machine holds up for a
-            # while is no reason to give an engine up.
-            *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
-        ]
         supervisor.order(
-            "start", name="controller", module="ipyparallel.controller", arguments=arguments
+            "start",
+            name="controller",
+            module="ipyparallel.controller",
+            arguments=[
+                f"--profile-dir={folder}",
+                # For this machine alone: free ports, threads in place of eight processes.
+                *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
+                "--IPController.broadcast_scheduler_depth=0",
+                # An engine counts as registered after its first heartbeat: so a short period. The
+                # supervisor reports deaths, so that a heart that a crowded machine holds up for a
+                # while is no reason to give an engine up.
+                *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
+            ],
         )
         supervisor.order("load")
 
@@ -121,7 +144,7 @@ class LocalEngines(_Engines):
             "the libraries of the engines were not loaded",
             "supervisor.log",
         )
-        self.client = _connect(file, _CONNECT_SECONDS, _FIX)
+        self._connect(file, _CONNECT_SECONDS, _FIX)
         # Its heart, a process of its own, without which engines give up after a minute.
         self._helpers = psutil.Process(supervisor.started["controller"]).children()
         progress(0.5, f"waiting for {plural(self.n, 'engine')}")
@@ -141,8 +164,11 @@ class LocalEngines(_Engines):
             self._supervisor.order(
                 "start", name=f"engine {engine}", module="ipyparallel.engine", arguments=arguments
             )
-        wanted, log = set(self.ids), f"engine {first}.log"
-        self._wait(lambda: wanted <= set(self.client.ids), "too few engines have started", log)
+        self._wait(
+            lambda: set(self.ids) <= set(self.client.ids),
+            "too few engines have started",
+            f"engine {first}.log",
+        )
 
     def _wait(self, running: Callable[[], bool], failed: str, log: str) -> None:
         """Wait until something is running, as long as there is what it depends on.
@@ -249,9 +275,7 @@ class ProfileEngines(_Engines):
             )
         progress(0.1, f"looking for the controller of profile {self.profile}")
         start = f"Start it with `ipcluster start --profile={self.profile} --n={self.n}`"
-        self.client = _connect(
-            file, _ATTACH_SECONDS, f"{start}, and check that this machine can reach it."
-        )
+        self._connect(file, _ATTACH_SECONDS, f"{start}, and check that this machine can reach it.")
         self._lost = threading.Event()  # not the one of a connection before
         self.client._io_loop.add_callback(self._listen)
         to = json.loads(file.read_text(encoding="utf-8"))
@@ -321,26 +345,6 @@ class ProfileEngines(_Engines):
 
 
 Engines = LocalEngines | ProfileEngines
-
-
-def _connect(file: Path, seconds: float, fix: str) -> Any:
-    """Return a client of the controller that wrote a connection file; ``fix`` is what to do where
-    none answers.
-
-    Raises
-    ------
-    RankError
-        If no controller answers.
-    """
-    import ipyparallel as ipp
-
-    try:
-        return ipp.Client(str(file), timeout=seconds)
-    except (ipp.error.TimeoutError, TimeoutError, OSError, json.JSONDecodeError) as error:
-        raise RankError(
-            f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
-            f"expected one within {seconds:.0f} s. {fix}"
-        ) from error
 
 
 def _find_profile(name: str) -> Path:

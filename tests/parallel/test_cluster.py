@@ -41,10 +41,12 @@ def work(array: np.ndarray, *, tensor: torch.Tensor) -> dict[str, Any]:
     total = torch.full((1000,), float(array[0]))
     dist.all_reduce(total)
     print(f"first of {dist.get_rank()}\nsecond")
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     return {
         "array": array, "tensor": tensor * 2, "total": float(total[0]), "pid": os.getpid(),
-        "environment": [int(os.environ[name]) for name in names],
+        "environment": [
+            int(os.environ[name])
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        ],
         "threads": torch.get_num_threads(), "backend": dist.get_backend(),
     }  # fmt: skip
 
@@ -87,10 +89,12 @@ def test_more_ranks_than_memory_are_refused() -> None:
 
 
 def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
-    """It has ranks of its own; an exception ends it and leaves no process; the other goes on."""
+    """It has ranks of its own; an exception ends it, and so does dropping it: no process or thread
+    is left; the other goes on.
+    """
     said: list[float] = []
     second = gl.parallel.cluster(1, threads=2, progress=lambda part, _: said.append(part))
-    states, before = [repr(second)], below()
+    states, before, threads = [repr(second)], below(), psutil.Process().num_threads()
     with pytest.raises(ZeroDivisionError), second:  # noqa: PT012
         states.append(repr(second))
         mine = below() - before
@@ -98,8 +102,10 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
         raise ZeroDivisionError
     states.append(repr(second))
     second.stop()
+    gl.parallel.cluster(1).start()  # dropped, as where its cell is run again
     assert mine
-    assert gone(mine)
+    assert gone(below() - before)
+    assert psutil.Process().num_threads() <= threads
     assert states == [
         "<Ranks: 1 on no machines, not started>", "<Ranks: 1 on 1 machine, ready>",
         "<Ranks: 1 on 1 machine, stopped>",
@@ -121,9 +127,10 @@ ranks.run(lambda: time.sleep(600))
 def test_nothing_outlives_a_killed_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes its processes with it, and its folder unless their guard was killed too."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [sys.executable, "-c", KERNEL]
     for guard_too in (False, True):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as it:
+        with subprocess.Popen(
+            [sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True
+        ) as it:
             try:
                 processes = [psutil.Process(int(pid)) for pid in it.stdout.readline().split()]
                 assert len(processes) >= 2
