@@ -55,16 +55,19 @@ def class_of_five(folder: Path) -> None:
         "b.json",
         claimed(1, "Ben", {"02.8": "chunks = 1", "03.6": "rows = 40"}, "passed", "passed"),
     )
-    write(folder, "c.json", claimed(2, "=Cem", {"02.8": "chunks = 16"}, "wrong"))
     four = report_of(3, "Dana", {"02.8": "chunks = 16", "02.5": FIT, "03.6": "rows = 11"})
     four = changed(
         four, "checks", 1, "kept", value={"kind": "nothing", "reason": "code is not run here"}
     )
     four = changed(four, "checks", 0, "kept", value={"kind": "sorcery"})
     write(folder, "d.json", changed(four, "checks", 2, "seen", value=None))
-    tensor = {"id": "02.9", "kept": {"kind": "nothing", "reason": "a Tensor"}, "state": "passed"}
-    five = report_of(4, "Eve", {"02.8": "chunks = 1"})
-    write(folder, "e.json", {**five, "checks": [*five["checks"], {**five["checks"][0], **tensor}]})
+    tensor = {"id": "02.9", "kept": {"kind": "nothing", "reason": "a Tensor"}}
+    for file, made, state in (
+        ("c.json", claimed(2, "=Cem", {"02.8": "chunks = 16"}, "wrong"), "wrong"),
+        ("e.json", report_of(4, "Eve", {"02.8": "chunks = 1"}), "passed"),
+    ):
+        check = {**made["checks"][0], **tensor, "state": state}
+        write(folder, file, {**made, "checks": [*made["checks"], check]})
 
 
 RUBRICS = {
