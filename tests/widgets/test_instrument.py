@@ -82,15 +82,15 @@ class Gate:
     """Work that reports, then waits until the test lets it go or it is asked to stop and may."""
 
     def __init__(self) -> None:
-        self.begun, self.go, self.may_stop = (threading.Event() for _ in range(3))
-        self.may_stop.set()
+        self.begun, self.go, self.held = (threading.Event() for _ in range(3))
 
     def __call__(self, progress: Any, stop: Any) -> str:
         """Wait."""
+        self.report = progress
         progress(1.0, "half way")
         self.begun.set()
         while not self.go.wait(0.005):
-            if stop() and self.may_stop.is_set():
+            if stop() and not self.held.is_set():
                 return "stopped early"
         return "gone through"
 
@@ -186,13 +186,14 @@ def test_a_moved_control_is_told_beside_the_old_result(
 
 
 def test_stop_is_acknowledged_and_ends_the_work(probe: Probe, gate: Gate) -> None:
-    """Progress shows; Stop is seen before the call in flight ends; what was there stays."""
-    gate.may_stop.clear()
+    """Progress shows; Stop is seen, and stays so, before the call in flight ends."""
+    gate.held.set()
     _begin(probe, gate)
     assert (probe.status, probe.progress, probe.running) == ("running", "half way", True)
     probe.stop()
-    assert (probe.status, probe.running) == ("stopping", True)
-    gate.may_stop.set()
+    gate.report(1.0, "late")
+    assert (probe.status, probe.running, "late" in probe.progress) == ("stopping", True, False)
+    gate.held.clear()
     probe.wait()
     assert (probe.result, probe.progress, probe.error) == ("stopped early", "Go: stopped", "")
     probe.stop()
@@ -295,8 +296,7 @@ def test_two_measurements_take_turns(probe: Probe, gate: Gate) -> None:
     other.run("look", wait=True)
     assert other.result == "found"
     other.run("run")
-    waiting = threading.Event()
-    while not waiting.wait(0.005) and "Waiting" not in other.progress:
+    while not gate.held.wait(0.005) and "Waiting" not in other.progress:
         assert other.running
     other.stop()
     other.wait()
