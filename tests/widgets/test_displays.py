@@ -1,5 +1,6 @@
 """What instruments show for given settings and results, approved: words, tables, code, pictures."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -53,6 +54,8 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("TransferExplorer", {"view": "overlap", "recorded": "nvidia-h200"}),
     ("RooflineExplorer", {"beside": "nvidia-h200", "workloads": ["matmul", "add", "sort"]}),
     ("RooflineExplorer", {"beside": "none"}),
+    # not recorded: a product of float16 takes too long on that machine
+    ("RooflineExplorer", {"beside": "amd-epyc-2-cores", "size": 0.5, "dtype": "float16"}),
     ("CompareTimings", {"workload": "add", "n": 2**24}),
     ("CompareTimings", {"workload": "softmax", "recorded": False, "transfer": True}),
     ("ModelDiet", {"task": "digits-mlp", "zeros": 0.9, "stored": "8 bits", "inputs": "dynamic"}),
@@ -81,11 +84,9 @@ def no_accelerator() -> None:
 @pytest.mark.parametrize(("name", "given"), ANALYTIC, ids=IDS)
 def test_what_is_shown_for_settings(name: str, given: dict[str, Any], approved: Any) -> None:
     """Numbers, units, badges, notes, code and picture follow the controls."""
-    instrument = make(name, **given)
-    instrument.wait()
-    text = display(instrument)
-    instrument.close()
-    assert text == approved
+    with contextlib.closing(make(name, **given)) as instrument:
+        instrument.wait()
+        assert display(instrument) == approved
 
 
 @pytest.mark.parametrize(
@@ -165,11 +166,9 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
 def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
     """Table, verdict, badges and notes are those of the result, beside what is recorded."""
     name, given, action, result = PUBLISHED[case]
-    instrument = make(name, **given)
-    instrument.publish(action, result())
-    text = display(instrument)
-    instrument.close()
-    assert text == approved
+    with contextlib.closing(make(name, **given)) as instrument:
+        instrument.publish(action, result())
+        assert display(instrument) == approved
 
 
 def test_a_run_without_workers_sets_the_modelled_loading_time() -> None:
