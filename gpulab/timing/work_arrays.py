@@ -210,8 +210,8 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
         return
     raise InputError(
         f"measure: {label} returned a {type(result).__name__}, so its work was not done; expected "
-        f"a function that does it. Measure lambda: list({label}(...)), or asyncio.run({label}(...))"
-        " outside of a notebook."
+        f"a function that does it. Measure lambda: list({label}(...)); for a coroutine, outside of "
+        f"a notebook, lambda: asyncio.run({label}(...))."
     )
 
 
