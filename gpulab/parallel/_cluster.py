@@ -289,6 +289,7 @@ class Ranks:
             if self._px is not None:  # an interrupted cell takes a moment to end
                 self._px.client.wait(list(self._px.outstanding), _IDLE_SECONDS)
             if not self.ready:
+                _refuse_dead("run", engines)  # its end may have been seen only now
                 raise RankError(
                     f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
                     "recover()."
