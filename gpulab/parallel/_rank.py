@@ -37,9 +37,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -73,6 +72,7 @@ class Agent:
         self.publisher: Any = None
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
+        self.lets_in = False  # whether a SIGINT raises KeyboardInterrupt now
         # after an interrupt: when to free the rank; never, in a call in which that is done
         self._free_at: float | None = None
         self._free_after = _FREE_AFTER_SECONDS
@@ -277,7 +277,7 @@ def open_group(
     kernel: Any = IPythonKernel.instance()
     kernel.shell.user_ns.update(rank=rank, world_size=size)
     # an interrupt that comes before the function or after it would take the answer with it
-    kernel.shell_handlers["apply_request"] = _uninterrupted()(kernel.apply_request)
+    kernel.shell_handlers["apply_request"] = _interrupts_held()(kernel.apply_request)
     # ``%%px`` sends one when it is interrupted
     kernel.control_handlers.setdefault("signal_request", _on_signal_request)
     AGENT.publisher = kernel.shell.data_pub
@@ -301,19 +301,19 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
     printed = io.StringIO()
     value = error_bytes = b""
     error: BaseException | None = None
-    with observe() as seen, _interruptible() as leave:
-        if not interruptible:
-            leave()
+    with observe() as seen, _interrupts_held():
         AGENT.begin(seen, _FREE_AFTER_SECONDS if interruptible else _FREE_OPENING_AFTER_SECONDS)
         try:
+            AGENT.lets_in = interruptible
             with contextlib.redirect_stdout(printed):
                 function, args, kwargs = cloudpickle.loads(payload)
                 result = function(*args, **kwargs)
-            leave()
+            AGENT.lets_in = False
             value = cloudpickle.dumps(result)
         except BaseException as raised:
             error = raised
         finally:
+            AGENT.lets_in = False
             AGENT.begin(None)
     calls = seen.calls
     sight, trace = Sight("returned", len(calls)), ""
@@ -343,34 +343,26 @@ def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> Colle
     return next(itertools.chain(failed, waiting), None)
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], object]]:
-    """Let the first SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what
-    ends that.
+def _on_interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt in the function that is called, the first time.
 
     Those after it are the same one, sent again because the first may have come too early: a
     function that cleans up goes on.
     """
-    # a function of Python's own, since ignored signals would not wake the agent either
-    end = partial(signal.signal, signal.SIGINT, lambda *_: None)
-
-    def interrupt(number: int, frame: object) -> None:
-        end()
+    if AGENT.lets_in:
+        AGENT.lets_in = False
         raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield end
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let no SIGINT raise KeyboardInterrupt, but in what `_interruptible` holds."""
-    with _interruptible() as end:
-        end()
+def _interrupts_held() -> Iterator[None]:
+    """Let a SIGINT raise KeyboardInterrupt only while `Agent.lets_in` says so."""
+    # a function of Python's own, since ignored signals would not wake the agent either
+    before = signal.signal(signal.SIGINT, _on_interrupt)
+    try:
         yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
