@@ -37,7 +37,7 @@ function isPlainKey(event) {
   return !(event.ctrlKey || event.metaKey || event.key === "Escape");
 }
 
-// Notebook 7 takes its shortcuts from the document before a key reaches the node that it is meant for: there, D twice deleted the cell. It leaves
+// Notebook 7 takes its shortcuts from the document before a key reaches the node that it is meant for: D twice would delete the cell. It leaves
 // the keys of an element with this attribute alone. One listener serves all instruments of the page.
 if (!window.gpulabListensToKeys) {
   window.gpulabListensToKeys = true;
