@@ -293,7 +293,7 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
     Raises
     ------
     InputError
-        If it is not callable, or if it does not return a finite number, goes back, or stands still.
+        If it is not callable, or if it does not return seconds, goes back, or stands still.
     """
     read = callback(function, name, given)
     last, equal = -math.inf, 0
@@ -302,7 +302,8 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
         nonlocal last, equal
         now = read()
         is_number = type(now) is float or is_finite(now)
-        if not is_number or not last <= now < math.inf:
+        # no clock of seconds has counted 300 years; one of nanoseconds has after 10 seconds
+        if not is_number or not last <= now < 1e10:
             raise InputError(
                 f"{function}: {name} gave {shown(now)} after {last!r}; expected seconds that never "
                 "decrease. Pass time.perf_counter or one like it."

@@ -266,6 +266,7 @@ def test_progress_rises_from_0_to_1(transfer: bool) -> None:
         (lambda: len(()), (), lambda: 7.0),
         (lambda: len(()), (), lambda: "noon"),
         (lambda: len(()), (), lambda: math.nan),
+        (lambda: len(()), (), itertools.count(9_000_000_000_000, 80).__next__),  # nanoseconds
     ],
 )
 def test_what_cannot_be_timed_is_refused(work: Any, args: Any, clock: Any) -> None:
