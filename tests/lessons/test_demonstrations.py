@@ -1,5 +1,6 @@
 """What the notebooks show: recorded figures as approved tables, live ones by hand."""
 
+import re
 from typing import Any
 
 import pytest
@@ -61,13 +62,12 @@ def test_a_ladder_of_kernels(family: str, approved: Any) -> None:
 def test_claims_of_which_one_cannot_be_true() -> None:
     """00.2: one rate is above the memory's, more than noise explains; the others are below."""
     claims = lessons.four_claims()
-    ceiling = devices.ceilings("cpu").bandwidth()
+    ceiling = 1e9 * float(re.findall(r"at most ([\d.]+) GB/s", repr(claims))[0])
     moved = [gib * 2**30 for gib in (2, 8, 24, 16)]  # B to D write as well as read
     rates = [
         nbytes / parse_seconds(row[2]) / ceiling
         for nbytes, row in zip(moved, claims.rows, strict=True)
     ]
-    assert [rate > 1 for rate in rates] == [False, False, True, False]
     assert rates[2] > 2
     assert max(rates[:2] + rates[3:]) < 0.95
     assert [evidence.badge for _, evidence in claims.sources] == [Badge.MODELLED, Badge.MEASURED]
