@@ -179,12 +179,9 @@ def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
     path = copy / STATE_FOLDER / _MANIFEST
     try:
         data = json.loads(read_regular(path))
-        if data["schema"] not in (1, _SCHEMA):
+        if data["schema"] != _SCHEMA:
             raise ValueError(f"expected schema {_SCHEMA}")
-        # schema 1 had two hashes by name: the original given out ("given"), and the one "beside" it
-        entries = data["files"].items()
-        found = {name: e.values() if isinstance(e, dict) else e for name, e in entries}
-        return {name: set(filter(None, hashes)) for name, hashes in found.items()}, ()
+        return {name: set(hashes) for name, hashes in data["files"].items()}, ()
     except FileNotFoundError:
         return {}, ()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -4,7 +4,6 @@ The server itself is started in tests/browser.
 """
 
 import datetime
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -63,18 +62,6 @@ def test_a_learners_edits_survive_every_update(course: Path, tmp_path: Path) -> 
     assert (copy / BESIDE).read_text() == "mine as well"
     (copy / NAMES[0]).unlink()
     assert working_copy.update(course, copy) == [f"New in your working copy: {NAMES[0]}."]
-
-
-def test_a_record_of_the_first_schema_is_read(course: Path, tmp_path: Path) -> None:
-    """An untouched file follows its original."""
-    copy, record = tmp_path / "mine", tmp_path / "mine" / ".gpulab" / "given-out.json"
-    working_copy.update(course, copy)
-    files = json.loads(record.read_text())["files"]
-    old = {name: {"given": given[0], "beside": None} for name, given in files.items()}
-    record.write_text(json.dumps({"schema": 1, "files": old}))
-    (course / NAMES[0]).write_text("second edition")
-    (renewed,) = working_copy.update(course, copy)
-    assert NAMES[0] in renewed
 
 
 def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_path: Path) -> None:
