@@ -65,6 +65,7 @@ def test_add():
     part = cuda.device_array_like(result)
     assert isinstance(part, DeviceNDArray) and cuda.devicearray.DeviceNDArray is DeviceNDArray
     part.copy_to_device(result)
+    np.testing.assert_array_equal(part.reshape(10, 100)[3].copy_to_host(), 4 * a[300:400])
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
     cuda.current_context().deallocations.clear()

@@ -37,7 +37,7 @@ def test_what_is_shown_without_an_accelerator(name: str, approved: Any) -> None:
     )
     if name.startswith("hang"):
         spans = [(rank, span) for rank in range(found.ranks) for span in found.lane(rank)]
-        text += "".join(
+        text += f"{found.steps}\n" + "".join(
             f"{rank} {s.kind} {s.name} {s.begin_seconds:.4g} {s.end_seconds:.4g}\n"
             for rank, s in spans
         )

@@ -18,6 +18,11 @@ from texts import figure_text
 ACTIONS = [(name, action.name) for name in NAMES for action in getattr(widgets, name).actions]
 # What each action takes in seconds: the cheap ones are for every commit.
 QUICK = {"refresh", "overlap", "snapshot", "clear"}
+# Controls that a result repeats under the same name.
+OF_THE_RESULT = (
+    *("task", "batch", "batch_size", "workers", "prefetch", "pinned", "read_loss", "precision"),
+    *("checkpoint", "schedule", "stages", "microbatches", "mode", "kernel", "nbytes"),
+)
 
 
 class BrokenRepr:
@@ -185,6 +190,10 @@ def test_each_action_gives_its_result(ran: dict[str, Any], name: str, action: st
     assert instrument.latest == action
     assert instrument.shown.evidence
     assert instrument.shown.rows
+    same = [k for k in OF_THE_RESULT if k in instrument.values and hasattr(instrument.result, k)]
+    assert [getattr(instrument.result, key) for key in same] == [
+        instrument.values[key] for key in same
+    ]
     assert "have moved" not in instrument.shown.message
     compile(instrument.code, "<code>", "exec")
 

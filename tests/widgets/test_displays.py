@@ -10,6 +10,7 @@ from gpulab.errors import InputError
 from gpulab.figures import LabFigure
 from instruments import display, make, run_cell
 
+from refusals import refused
 from texts import figure_text
 
 # Instrument and settings; what is on the screen follows from them alone.
@@ -22,6 +23,10 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("NumberFormats", {}),
     ("NumberFormats", {"value": 70000, "beside": "none"}),
     ("NumberFormats", {"format": "float8_e4m3fn", "value": -0.3, "steps": 2}),
+    ("NumberFormats", {"format": "int8", "value": -3.6, "beside": "float4_e2m1fn"}),
+    ("NumberFormats", {"format": "float8_e5m2", "bits": (1, 2, 3, 4, 5)}),  # infinity
+    ("NumberFormats", {"format": "float8_e5m2", "bits": (0,)}),  # -0.0
+    ("NumberFormats", {"format": "float16", "value": 1e-9}),
     ("OccupancyExplorer", {}),
     ("OccupancyExplorer", {"threads_per_block": 1024, "registers_per_thread": 255}),
     (
@@ -31,6 +36,7 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("PipelineSchedule", {}),
     ("PipelineSchedule", {"schedule": "1f1b", "stages": 2, "microbatches": 6, "transfer_ms": 5}),
     ("PipelineSchedule", {"schedule": "interleaved", "chunks": 2, "forward_ms": 10}),
+    ("PipelineSchedule", {"schedule": "split", "stages": 3, "microbatches": 4}),
     ("PipelineTimeline", {}),
     ("PipelineTimeline", {"workers": 3, "batch_size": 64, "pinned": True, "read_loss": False}),
     ("ScalingLab", {}),
@@ -41,6 +47,8 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
         "ShardingExplorer",
         {"strategy": "all", "ranks": 64, "precision": "float32", "gpu": "A100 80GB SXM, 80.0 GiB"},
     ),
+    ("ShardingExplorer", {"strategy": "pipeline-1f1b", "ranks": 4}),
+    ("ShardingExplorer", {"strategy": "tensor", "model": "7B"}),
     ("TransferExplorer", {"view": "overlap"}),
     (
         "TransferExplorer",
@@ -187,7 +195,12 @@ def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
     instrument = make("MemoryInspector", view="predict", model="mlp", batch=1, capacity="80")
     instrument.wait()
     texts = [display(instrument)]
-    for values in ({"batch": 1024, "capacity": "8"}, {"optimizer": "sgd"}, {"picture": "timeline"}):
+    for values in (
+        {"batch": 1024, "capacity": "8"},
+        {"optimizer": "sgd"},
+        {"picture": "timeline"},
+        {"model": "transformer", "batch": 1},
+    ):
         instrument.set(**values)
         instrument.wait()
         texts.append(display(instrument))
@@ -275,6 +288,7 @@ def test_sizes_and_formats_follow_the_workload() -> None:
     assert t.values["n"] in control["suggestions"]
     assert t.values["n"] != before
     t.set(n=12345)
+    refused(InputError, t.set, n="").match("no number was typed")
     assert 'compare("add", n=12345' in t.code
     t.close()
 
