@@ -108,7 +108,9 @@ def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) ->
     command = [sys.executable, "-c", f"import sys\n{code}\nsys.exit(code)"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert [text for text in (f"race, line {RACE} ", *shows) if text not in done.stdout] == []
+    assert [
+        text for text in (f"test_program.py: race, line {RACE} ", *shows) if text not in done.stdout
+    ] == []
 
 
 def test_the_context_ends() -> None:

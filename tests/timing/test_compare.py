@@ -203,8 +203,9 @@ def test_a_large_product_is_checked_by_rows(monkeypatch: pytest.MonkeyPatch) -> 
     one, two, three = (row.max_relative_difference for row in c.rows)
     assert one < 1e-5 < 1e-3 < two < 0.02 < three == math.inf
     assert any("64 of its 1100 rows" in note.sentence for note in c.notes)
-    other = gl.compare(clock.takes(1e-3, lambda a, b: a), a, b, clock=clock, devices="cpu")
-    assert other.rows[0].max_relative_difference == 0.0  # two matrices, and no product
+    # also of two matrices, and no product
+    c = gl.compare(clock.takes(1e-3, lambda a, b: a), a, b, clock=clock, devices="cpu")
+    assert c.rows[0].max_relative_difference == 0.0
 
 
 @pytest.mark.slow  # asks for this machine's ceilings

@@ -6,6 +6,7 @@ The GPU is an H200 behind PyTorch's functions, on the test's clock; tests marked
 import dataclasses
 import functools
 import math
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,14 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
     finally:
         switches[0].allow_tf32, switches[1].allow_tf32 = before
     assert (words in single.sentence, "TF32" in double.sentence) == (True, False)
+
+
+def test_jax_is_waited_for() -> None:
+    """Its calls return within a hundredth of their time; the rest is computed on other threads."""
+    jax = pytest.importorskip("jax")
+    x, work = jax.numpy.ones((400, 400)), jax.jit(lambda x: x @ x @ x @ x @ x)
+    times = timeit.repeat(lambda: work(x).block_until_ready(), number=1, repeat=4)
+    assert gl.measure(work, x, deadline=0.1).first_call_seconds > min(times) / 2
 
 
 def test_no_switch_of_pytorch_is_named_beside_jax(clock: Clock) -> None:

@@ -93,6 +93,7 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
         ("digits-mlp", {"loading": "items", "read_loss": True}, 0),
         ("digits-mlp", {"loading": "resident", "prefetch": 2}, 0),
         ("digits-cnn", {"checkpoint": True}, 0),
+        ("digits-mlp", {"accumulate": 2}, 1e-3),
         ("digits-mlp", {"accumulate": 7}, 1e-3),
         ("digits-cnn", {"channels_last": True}, 1e-2),
         ("digits-mlp", {"fused": True}, 1e-3),
