@@ -12,7 +12,7 @@ from gpulab.kernels import simulated
 PROGRAM = """
 import sys
 import numpy as np
-from numba import cuda, float32, int32, vectorize, void
+from numba import cuda, f4, float32, int32, vectorize, void
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
@@ -24,7 +24,7 @@ def twice(x):
 def twice_sum(x, y):
     return twice(x) + twice(y)
 
-@cuda.jit(void(float32[:], float32[:], int32))
+@cuda.jit(void(f4[:], float32[:], int32))
 def add(a, b, n):
     i = cuda.grid(1)
     if i < n:
