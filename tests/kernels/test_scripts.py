@@ -45,6 +45,13 @@ def width(out):
 def last(out):
     out[0] = cuda.threadIdx.x
 
+@cuda.jit
+def total(out):
+    s = 0
+    for i in range(10000):
+        s += i
+    out[0] = s
+
 def test_add():
     a = np.random.rand(1000).astype(np.float32)
     on_device, result = cuda.to_device(a), cuda.to_device(np.zeros_like(a))
@@ -78,9 +85,15 @@ def test_last():
     last[1, 64](out)
     assert out[0] == 63
 
+def test_a_long_loop():
+    out = np.zeros(1, np.int64)
+    total[1, 1](out)
+    assert out[0] == 10000 * 9999 // 2
+
 if __name__ == "__main__":
     test_add()
     test_last()
+    test_a_long_loop()
     print(sys.argv[1:])
 """
 RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
@@ -96,7 +109,7 @@ PLUGIN = ["-p", "gpulab.pytest_simulate", "-p", "no:cacheprovider", "--fail-on-f
     [
         (COMMAND, ["['--more', '1']", "\nFalse\n"]),
         (f"sys.modules['numba'] = None\n{COMMAND}", ["['--more', '1']", "\nFalse\n"]),
-        (f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})", ["1 failed, 1 pa"]),
+        (f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})", ["1 failed, 2 pa"]),
     ],
     ids=["command", "without numba", "plugin"],
 )
