@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpulab import recordings, transfer
+from gpulab import devices, recordings, transfer
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
 
 from fake_machine import MIB, Clock, lines, play_gpus, play_link, private_turns  # noqa: F401
@@ -172,6 +172,8 @@ def test_the_sweep_of_a_cpu_is_a_host_copy() -> None:
     assert stopped.notes[-1].code == "stopped"
     with pytest.raises(StoppedError):
         transfer.sweep("cpu", sizes=[4096], stop=lambda: True)
+    if devices.default().is_cpu:  # there is no link to measure
+        assert transfer.link() == transfer.link("pcie4-x16")
 
 
 def test_a_recorded_sweep_has_the_recordings_numbers(approved: Any) -> None:
