@@ -304,9 +304,10 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
         is_number = type(now) is float or is_finite(now)
         # no clock of seconds has counted 300 years; one of nanoseconds has after 10 seconds
         if not is_number or not last <= now < 1e10:
+            after = f" after {last!r}" if math.isfinite(last) else ""
             raise InputError(
-                f"{function}: {name} gave {shown(now)} after {last!r}; expected seconds that never "
-                "decrease. Pass time.perf_counter or one like it."
+                f"{function}: {name} gave {shown(now)}{after}; expected seconds (not nanoseconds) "
+                "that never decrease. Pass time.perf_counter or one like it."
             )
         equal = equal + 1 if now == last else 0
         if equal >= MOST_EQUAL_READINGS:
@@ -314,8 +315,8 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
                 f"{function}: {name} stood still at {now!r} over {equal:,} readings; expected "
                 "seconds that grow while the work runs. Pass time.perf_counter or one like it."
             )
-        last = now
-        return now
+        last = float(now)  # a Fraction is a number too
+        return last
 
     return reading
 
