@@ -8,7 +8,12 @@
   lab.ready = async () => {
     await window.jupyterapp.restored;
     await panel().context.ready;
-    await kernel().info;
+    // Rarely the first answer never comes (seen once): ask again, or this waits for ever.
+    for (let answered = false; !answered; ) {
+      const later = new Promise((resolve) => setTimeout(resolve, 10000, false));
+      const asked = kernel().requestKernelInfo().then(() => true);
+      answered = await Promise.race([kernel().info.then(() => true), asked, later]);
+    }
     window.jupyterapp.shell.collapseLeft();
     window.jupyterapp.shell.collapseRight();
   };
