@@ -296,8 +296,8 @@ def test_the_doctors_report(approved: Any) -> None:
 def test_packages_are_held_against_the_oldest_that_works(
     monkeypatch: pytest.MonkeyPatch, version: Any, state: str
 ) -> None:
-    """Missing, half-installed and old packages are to fix; versions compare by number. pip removes
-    what is there only where that has a version.
+    """Missing, half-installed and old packages are to fix; versions compare by number. Without a
+    version pip cannot remove what is there, so the advice is to ignore it.
     """
 
     def installed(name: str) -> Any:

@@ -190,7 +190,7 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
 
 
 def test_jax_is_waited_for() -> None:
-    """Its calls return within a hundredth of their time; when the next begins, each is done."""
+    """Its calls return before their results are there; each is there when the next call begins."""
     jax = pytest.importorskip("jax")
     x, products = jax.numpy.ones((800, 800)), jax.jit(lambda x: x @ x @ x @ x @ x)
     made = [products(x).block_until_ready()]
