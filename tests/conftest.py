@@ -8,6 +8,7 @@
 - Every test begins with the same random numbers.
 """
 
+import atexit
 import gc
 import os
 import random
@@ -120,7 +121,13 @@ _COURSE = "tests/browser/test_course.py"
 def _turn(item: pytest.Item) -> tuple[bool, bool, str]:
     """The longest first, so that no worker is left alone with one at the end."""
     place = item.nodeid.partition("::")[0]
-    return place != _COURSE, not place.startswith(("tests/browser/", "tests/parallel/")), place
+    return (
+        place != _COURSE,
+        not place.startswith(
+            ("tests/browser/", "tests/lessons/", "tests/parallel/", "tests/widgets/")
+        ),
+        place,
+    )
 
 
 def pytest_sessionstart() -> None:
@@ -137,6 +144,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the longest first where workers share the tests; leave soak tests out by default."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
+        # Without the interpreter's own end, which takes 10 s after thousands of compiled functions.
+        atexit.register(os._exit, 0)
     if config.getoption("--soak"):
         return
     left_out = [item for item in items if item.get_closest_marker("soak") is not None]

@@ -43,7 +43,6 @@ H200 = gl.recordings.load("nvidia-h200")
 LANES = np.arange(32)[None] * 4
 CURVE = gl.hierarchy.recorded_latency(H200)
 STREAM = gl.hierarchy.recorded_bandwidth(H200)
-SCHEDULE = gl.models.pipeline_schedule(2, 4)
 OCCUPANCY = gl.models.occupancy(256, 32)
 ADD = gl.workloads.get("add")
 TIMELINE = gl.training.model_pipeline(0.01, 0.01)

@@ -556,7 +556,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "all cores busy, by no run queue": {**UNTOLD, "busy_seconds": 8.0},
     "half of the cores busy": {**UNTOLD, "busy_seconds": 4.0},
 }
-RAN = {"slowed_seconds": 5.2}
 GPUS: dict[str, tuple[GpuReadings, GpuReadings]] = {
     "limited": (GpuReadings(0, 5.0), GpuReadings(1, 5.2, ("power cap",))),
     "counter runs on after heavy work": (GpuReadings(0, 5.0), GpuReadings(1, 5.2)),
