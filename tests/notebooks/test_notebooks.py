@@ -126,34 +126,6 @@ def test_the_cell_for_colab_installs_there_and_nowhere_else(name: str) -> None:
 
 
 @each_notebook
-def test_every_cell_shows_something_or_makes_what_comes_after(name: str) -> None:
-    """A cell, loop or branch that does neither has lost what its prose announces."""
-    later: set[str] = set()
-    for tree in reversed(trees(name)):
-        inside = list(ast.walk(tree))
-        imported = {
-            (a.asname or a.name).split(".")[-1]
-            for n in inside
-            if isinstance(n, (ast.Import, ast.ImportFrom))
-            for a in n.names
-        }
-        words = [
-            n for n in inside if isinstance(n, ast.Expr) and not isinstance(n.value, ast.Constant)
-        ]
-        assert (
-            words
-            or [n for n in inside if isinstance(n, ast.FunctionDef)]
-            or (names_in(tree, ast.Store) | imported) & later
-            or not tree.body
-        ), ast.unparse(tree)
-        for node, part in itertools.product(inside, ("body", "orelse", "finalbody")):
-            block = getattr(node, part, None)
-            if isinstance(block, list) and block and not isinstance(node, ast.ExceptHandler):
-                assert not all(isinstance(one, ast.Pass) for one in block), ast.unparse(node)
-        later |= names_in(tree, ast.Load) | names_in(tree, ast.Store)
-
-
-@each_notebook
 def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(name: str) -> None:
     """After Run All an earlier cell finds its own values; 04.6 repairs a kernel shown before."""
     before: set[str] = set()
