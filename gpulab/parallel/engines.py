@@ -341,6 +341,9 @@ class ProfileEngines(_Engines):
             here = [engine for engine in self.ids if engine in client.ids]
             jobs = [client[engine].apply_async(_rank.close_group) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
+            # A connection that ends while nobody reads its monitor stops all of zmq's input and
+            # output in this process.
+            client._io_loop.add_callback(client._query_socket.disable_monitor)
             client.close()
 
 
