@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the longest first where workers share the tests; leave soak tests out by default."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
-        # Without the interpreter's own end, which takes 10 s after thousands of compiled functions.
+        # Skip the interpreter's shutdown, which takes 10 s after thousands of compiled functions.
         atexit.register(os._exit, 0)
     if config.getoption("--soak"):
         return

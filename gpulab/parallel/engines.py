@@ -341,8 +341,8 @@ class ProfileEngines(_Engines):
             here = [engine for engine in self.ids if engine in client.ids]
             jobs = [client[engine].apply_async(_rank.close_group) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
-            # A connection that ends while nobody reads its monitor stops all of zmq's input and
-            # output in this process.
+            # If the connection ended while nobody reads its monitor, zmq's I/O thread, the only one
+            # of this process, would block for good.
             client._io_loop.add_callback(client._query_socket.disable_monitor)
             client.close()
 

@@ -8,7 +8,7 @@
   lab.ready = async () => {
     await window.jupyterapp.restored;
     await panel().context.ready;
-    // Once the first answer never came: ask again, or this would wait for ever.
+    // The first answer was lost once: ask again instead of waiting for ever.
     for (let answered = false; !answered; ) {
       const later = new Promise((resolve) => setTimeout(resolve, 10000, false));
       const asked = kernel().requestKernelInfo().then(() => true);

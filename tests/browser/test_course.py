@@ -31,15 +31,15 @@ PRINTED = {
     "10": {"retraces-torch": r"^4 programs"},
     "11": {"slow": r"same num_heads[^\n]*\n+the flash kernel takes it", "flex": r"True"},
 }
-# What these cells show differs in its words too, between two runs or two processors.
+# Not compared: the words of these cells, too, differ between runs or processors.
 VARIES = (
     "accuracy", "barrier", "cache", "compile", "dead", "detail", "flight", "gain", "ladder",
     "left-out", "levels", "lora-run", "masked-form", "merge", "oom", "pairs", "predict-free",
     "profiler", "progress", "ranks", "report", "reveal-most", "reveal-overlap", "service", "slow",
     "speedup-use", "stale", "still", "support", "timer", "ways", "workers", "write",
 )  # fmt: skip
-# Of a text with one of these, or with a time or decimals that no recording or model gave, only the
-# words stay.
+# A match means live numbers: a measurement, or a time or decimals that are neither RECORDED nor
+# MODELLED. Only the words of such a text are compared.
 _LIVE = re.compile(
     r"MEASURED| against | on cpu|\bcpu:|\bcores?\b"
     r"|\A(?s:(?!.*(RECORDED|MODELLED)).*\d(\.\d|e-| [num]?s\b))"
@@ -51,7 +51,7 @@ def test_a_notebook_runs(tab: Tab, name: str, approved: Any) -> None:
     """Without an error, with the outputs that its checked cells keep; all is drawn and readable.
 
     The approved text is what the cells show where there is no GPU: nothing that the text around
-    them announces is missing, and no number that was not measured here is another one.
+    them announces is missing, and each number that is not measured here is the approved one.
 
     Every second one in the dark theme: they show the same kinds of output, and axe takes as long
     as the cells.
