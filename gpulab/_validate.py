@@ -204,6 +204,11 @@ def deadline(function: str, name: str, seconds: Any, most: float = 86_400.0) -> 
     return float(seconds) * (_QUICK_SHARE if os.environ.get("GPULAB_QUICK") == "1" else 1.0)
 
 
+def fewer(many: int, few: int) -> int:
+    """Return how many times something is done: with ``GPULAB_QUICK=1`` at most ``few`` times."""
+    return min(many, few) if os.environ.get("GPULAB_QUICK") == "1" else many
+
+
 def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
     """Return a name that is one of the known ones.
 

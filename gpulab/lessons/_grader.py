@@ -111,7 +111,21 @@ def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
             cwd=folder.name,
-            env=_environment(folder.name),
+            env={
+                **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                **dict.fromkeys(_OWN, folder.name),
+                "GPULAB_PROGRESS": str(Path(folder.name, "progress.json")),
+                "USER": "student",
+                # Not this process's whole path: what lies in a folder of reports must not be
+                # imported.
+                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                # A right answer is right on any processor; and each thread's arena would count as
+                # memory that the answer takes.
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "2",
+                "MALLOC_ARENA_MAX": "2",
+            },
             start_new_session=os.name == "posix",
         )
         threading.Thread(target=_listen, args=(process, lines), daemon=True).start()
@@ -148,23 +162,6 @@ def _listen(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
     for text in process.stdout or ():
         lines.put(text)
     lines.put("")  # it has ended: nobody waits for the rest of the time
-
-
-def _environment(folder: str) -> dict[str, str]:
-    return {
-        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-        **dict.fromkeys(_OWN, folder),
-        "GPULAB_PROGRESS": str(Path(folder, "progress.json")),
-        "USER": "student",
-        # Not this process's whole path: what lies in a folder of reports must not be imported.
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        # A right answer is right on any processor; and each thread's arena would count as memory
-        # that the answer takes.
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "2",
-        "MALLOC_ARENA_MAX": "2",
-    }
 
 
 # -- the grading process

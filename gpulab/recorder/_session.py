@@ -451,7 +451,19 @@ def run(arguments: argparse.Namespace) -> int:
             )
 
     try:
-        with _interrupts.deferred(_asking(), answer) as stop:
+        # What asks for the end: a batch system sends SIGTERM, a terminal that closes SIGHUP, some
+        # seconds before it kills. One that is ignored stays so: under ``nohup`` a recording goes on
+        # when its terminal is closed.
+        asks = [
+            signal.SIGINT,
+            *(
+                number
+                for name in ("SIGTERM", "SIGHUP")
+                if (number := getattr(signal, name, None)) is not None
+                and signal.getsignal(number) not in (signal.SIG_IGN, None)
+            ),
+        ]
+        with _interrupts.deferred(asks, answer) as stop:
             recording = record(
                 arguments.out,
                 minutes=arguments.minutes,
@@ -476,23 +488,6 @@ def run(arguments: argparse.Namespace) -> int:
     for reason, count in Counter(entry.reason for entry in missing).most_common():
         print(f"  not recorded: {count} x {reason}")
     return 0
-
-
-def _asking() -> list[int]:
-    """Return the signals that ask for the end: a batch system sends SIGTERM, a terminal that closes
-    SIGHUP, some seconds before it kills.
-
-    One that is ignored stays so: under ``nohup`` a recording goes on when its terminal is closed.
-    """
-    return [
-        signal.SIGINT,
-        *(
-            number
-            for name in ("SIGTERM", "SIGHUP")
-            if (number := getattr(signal, name, None)) is not None
-            and signal.getsignal(number) not in (signal.SIG_IGN, None)
-        ),
-    ]
 
 
 def _command(arguments: argparse.Namespace) -> str:

@@ -122,7 +122,7 @@ def compare_scripts(
     with backend_switches.threads(1, where):
         samples = [one.counted(little) for one in both]
         compared = _in_turns(both, little, where, 1, deadline)
-        answers = [[one.trained(seed) for seed in range(seeds)] for one in both]
+        answers = [[one.trained(seed) for seed in range(_validate.fewer(seeds, 2))] for one in both]
         difference, interval = difference_over_seeds(answers[0], answers[1])
     first, second = (row.measurement for row in compared.rows)
     notes = [

@@ -361,7 +361,7 @@ def ladder(
     climb = _Climb(job, where, base, clock)
     try:
         with backend_switches.threads(1, where):
-            return climb.result(wanted, length, seeds, turns, deadline)
+            return climb.result(wanted, length, _validate.fewer(seeds, 2), turns, deadline)
     finally:
         for run in climb.runs.values():
             run.close()

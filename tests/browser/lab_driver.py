@@ -4,7 +4,6 @@ Everything waits for a condition. ``page.js`` runs JupyterLab's own commands in 
 no test depends on its menus.
 """
 
-import json
 import os
 import re
 import shutil
@@ -27,9 +26,15 @@ CHROMIUM = (
     # Whatever asks for a name outside this machine fails at once, as without the internet.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
-_SETTINGS = {
-    "notebook-extension/tracker": {"windowingMode": "none"},  # draw all cells, not those in view
-    "docmanager-extension/plugin": {"autosave": False},
+_SETTINGS = "settings/@jupyterlab/{}.jupyterlab-settings"
+_FILES = {
+    # draw all cells, not those in view
+    _SETTINGS.format("notebook-extension/tracker"): '{"windowingMode": "none"}',
+    _SETTINGS.format("docmanager-extension/plugin"): '{"autosave": false}',
+    # A kernel looks through all objects as it ends, which takes it one or two seconds.
+    ".ipython/profile_default/startup/end.py": (
+        "__import__('atexit').register(__import__('gc').freeze)"
+    ),
 }
 # A shell's background jobs and all their children ignore Ctrl-C, so the server listens again.
 _COMMAND = (
@@ -51,10 +56,10 @@ class Lab:
         self.root = root
         self.private = Path(tempfile.mkdtemp(prefix="gpulab-lab-"))
         self.log = self.private / "server.log"
-        for plugin, values in _SETTINGS.items():
-            path = self.private / "settings/@jupyterlab" / f"{plugin}.jupyterlab-settings"
+        for name, text in _FILES.items():
+            path = self.private / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(values))
+            path.write_text(text)
         self.environment = os.environ | {
             "HOME": str(self.private),
             "JUPYTERLAB_SETTINGS_DIR": str(self.private / "settings"),
