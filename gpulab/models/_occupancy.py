@@ -1,8 +1,9 @@
 """Occupancy: how many warps of a launch an SM holds, and which resource limits them.
 
-The limits of each compute capability, the blocks that each resource allows (whole arrays of
-launches at once, in integers), one launch with its explanation, and sweeps. The rules are those
-that NVIDIA publishes in ``cuda_occupancy.h``; ``benchmarks/occupancy_oracle.py`` compares the two.
+The module has the limits of each compute capability. It computes the occupancy of whole arrays of
+launches (in integer arithmetic), of one launch with an explanation, and of a sweep over one
+argument. The rules are those that NVIDIA publishes in ``cuda_occupancy.h``;
+``benchmarks/occupancy_oracle.py`` compares the two.
 
 Sources
 -------
@@ -13,7 +14,7 @@ Sources
   Capability 7.x" (one block may take all 96 KB).
 - Steps of allocation, partitions, the splits of shared memory and L1 cache, barriers, virtual
   resources: the comments and tables of ``cuda_occupancy.h`` in the wheel ``nvidia-cuda-runtime``
-  13.5.37. Its barriers of 10.3 are 32; version 13.0.96 had 64.
+  13.5.37. It gives compute capability 10.3 32 barriers; version 13.0.96 gave it 64.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WARP_THREADS = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 MAX_BARRIERS_PER_BLOCK = 16  # PTX ISA, "bar": barriers 0 to 15
-REGISTER_STEP = 256  # registers are given to warps in steps of this
+REGISTER_STEP = 256  # a warp's registers are rounded up to a multiple of this
 PARTITIONS = 4  # a warp takes its registers from one of four equal parts of the file
 SOURCE = (
     "CUDA Programming Guide 13.0, technical specifications per compute capability (7.0 and 7.2: "
@@ -51,11 +52,11 @@ _REGISTERS = 64 * 1024
 _VIRTUAL_RESOURCES = 128
 
 Integers = npt.NDArray[np.int64]
-# Where two resources allow equally few blocks, the first of them is named: warps first, since a
-# full SM is no fault.
+# Where several resources allow equally few blocks, the first of them in this order is reported.
+# Warps come first, since a full SM is not a fault.
 LIMITERS = ("warps", "registers", "shared", "blocks", "barriers", "virtual")
 UNLIMITED = 2**31 - 1
-# Beyond it 32-bit arithmetic, the vendor's and the hardware's, would overflow.
+# Above this the 32-bit arithmetic of NVIDIA's header and of the hardware would overflow.
 _LARGEST = 2**30
 # The arguments of a launch, which can be swept.
 AXES = (
@@ -91,19 +92,19 @@ class SmLimits(Result):
     warps, blocks : int
         Resident at once.
     registers : int
-        32-bit registers of an SM, which one block may take as a whole.
+        32-bit registers of an SM; one block may use all of them.
     shared_bytes : int
         Shared memory of an SM at its largest split.
     shared_bytes_per_block : int
-        What one block may ask for after opting in; without that, 48 KiB.
+        The most that one block may request after opting in; 48 KiB without opting in.
     shared_reserved_bytes : int
-        What the driver takes from each block's allocation for itself.
+        Bytes that the driver adds to each block's allocation for its own use.
     shared_step_bytes : int
-        Shared memory is given to blocks in steps of this.
+        A block's shared memory is rounded up to a multiple of this.
     shared_splits_bytes : tuple of int
         The sizes that shared memory can be set to, ascending; the rest is L1 cache.
     barriers, virtual_resources : int or None
-        Of an SM; None where they never limit.
+        The number that an SM has; None where the resource never limits.
     """
 
     compute_capability: str
@@ -228,10 +229,10 @@ class OccupancyTable:
     ratio : ndarray of float64
         Warps over the SM's warp slots, 0 to 1.
     limiter : ndarray of str
-        The first of ``LIMITERS`` that allows no more blocks.
+        The resource that allows the fewest blocks; the first in ``LIMITERS`` where several do.
     registers_per_block, shared_bytes_per_block, shared_bytes_per_sm : ndarray of int64
-        Allocated, with roundings and the driver's share; and the split of shared memory that holds
-        for the launch.
+        What is allocated to one block, rounded up and with the driver's share; and the split of
+        shared memory that the launch runs with.
     """
 
     limits: SmLimits
@@ -269,14 +270,16 @@ def occupancy_table(
         Static and dynamic together, without the driver's share.
     compute_capability : str
     barriers_per_block : array_like of int
-        Named barriers in use; ``__syncthreads`` is one. They count from 9.0 on.
+        Named barriers in use; ``__syncthreads`` is one. They can limit from compute capability 9.0
+        on.
     carveout_percent : array_like of int
         The share of the SM's memory preferred for shared memory, 0 to 100; -1 for the driver's
         choice.
     opt_in : array_like of bool
         Whether the kernel opts in to more than 48 KiB.
     virtual_resources : array_like of int
-        Per block, from 10.0 on. No public call of CUDA 13 reports how many a kernel uses.
+        Per block; they can limit from compute capability 10.0 on. No public call of CUDA 13 reports
+        how many a kernel uses.
 
     Returns
     -------
@@ -371,10 +374,10 @@ def _round_up(value: Integers, step: int) -> Integers:
 def _register_blocks(
     sm: SmLimits, registers: Integers, warps: Integers
 ) -> tuple[Integers, Integers]:
-    """Blocks that the register file holds, and the registers of one block."""
+    """Return the blocks that the register file holds, and the registers of one block."""
     per_warp = _round_up(registers * WARP_THREADS, REGISTER_STEP)
-    # The check of one block takes its warps for a multiple of the partitions, so 5 warps must fit
-    # as 8.
+    # The check whether a single block fits rounds its warps up to a multiple of the partitions, so
+    # 5 warps need as many registers as 8.
     checked = per_warp * _round_up(warps, PARTITIONS)
     impossible = (checked > sm.registers) | (registers > MAX_REGISTERS_PER_THREAD)
     resident_warps = sm.registers // PARTITIONS // np.maximum(per_warp, 1) * PARTITIONS
@@ -385,8 +388,8 @@ def _register_blocks(
 def _shared_blocks(
     sm: SmLimits, shared: Integers, carveout: Integers, opted: Any
 ) -> tuple[Integers, Integers, Integers]:
-    """Blocks that shared memory holds, the bytes of one block, and the split that holds for
-    them.
+    """Return the blocks that shared memory holds, the bytes of one block, and the split of shared
+    memory that they run with.
     """
     per_block = _round_up(shared + sm.shared_reserved_bytes, sm.shared_step_bytes)
     most = (
@@ -401,7 +404,8 @@ def _shared_blocks(
     preferred = next_split(
         np.where(carveout < 0, sm.shared_bytes, carveout * sm.shared_bytes // 100)
     )
-    # A preference too small for one block gives way to the smallest split that holds one.
+    # If the preferred split is too small for one block, the smallest split that holds a block
+    # replaces it.
     per_sm = np.where(preferred >= per_block, preferred, next_split(per_block))
     blocks = np.where(
         per_block > most, 0, np.where(per_block > 0, per_sm // np.maximum(per_block, 1), UNLIMITED)
@@ -410,8 +414,8 @@ def _shared_blocks(
 
 
 def _shares(available: int | None, used: Integers) -> Integers:
-    """Blocks that share out what the SM has; unlimited where it has no such limit or the block uses
-    none.
+    """Return how many blocks a resource of the SM is enough for; ``UNLIMITED`` where the SM has no
+    such limit or a block uses none of the resource.
     """
     if available is None:
         return np.full_like(used, UNLIMITED)
@@ -427,9 +431,10 @@ class Occupancy(Result):
     threads_per_block, registers_per_thread, shared_bytes_per_block, barriers_per_block : int
         As passed to ``occupancy``.
     allowed : mapping of str to int
-        Blocks that each resource allows, of those that limit at all, in the order of ``LIMITERS``.
+        Blocks that each resource allows, in the order of ``LIMITERS``; resources that set no limit
+        are left out.
     allocated_registers_per_block, allocated_shared_bytes_per_block : int
-        With roundings, and the driver's share of shared memory.
+        Rounded up, and with the driver's share of shared memory.
     shared_bytes_per_sm : int
         The split of shared memory and L1 cache that holds for this launch.
     sm : SmLimits
@@ -475,22 +480,20 @@ class Occupancy(Result):
 
     @property
     def limiters(self) -> tuple[str, ...]:
-        """Every resource that allows no more blocks; where there are several, relaxing only one
-        does not help.
+        """Every resource that allows no more than ``blocks_per_sm``. Where there are several,
+        relaxing only one of them does not help.
         """
         return tuple(name for name, blocks in self.allowed.items() if blocks == self.blocks_per_sm)
 
     @property
     def limiter(self) -> str:
-        """The resource that allows no more blocks: warps, registers, shared, blocks or barriers;
-        the first of these where several do.
-        """
+        """The first of ``limiters``: warps, registers, shared, blocks or barriers."""
         return self.limiters[0] if self.limiters else LIMITERS[0]
 
     @property
     def explanation(self) -> str:
-        """A few sentences: what limits, with the numbers, and the smallest change that would lift
-        it.
+        """A few sentences: the resource that limits the launch, with the numbers, and the smallest
+        change that would allow more warps.
         """
         lanes = self.threads_per_block % WARP_THREADS
         idle = f" The last warp of each block uses {lanes} of its 32 lanes." if lanes else ""
@@ -499,7 +502,7 @@ class Occupancy(Result):
         first = _cause(self)
         others = [_WORDS[name] for name in self.limiters[1:]]
         if others and self.blocks_per_sm:
-            # the one word that is no plural
+            # "shared memory" is the only resource in the singular
             allow = "allows" if others == [_WORDS["shared"]] else "allow"
             first += f" The {' and '.join(others)} {allow} no more either."
         return f"{first} {_remedy(self)}{idle}"
@@ -563,7 +566,7 @@ def occupancy(
         As the compiler reports them, 0 to 255.
     shared_bytes_per_block : int
         Static and dynamic together, without the 1,024 bytes that the driver adds from 8.0 on. More
-        than the device has is not an error: no block fits.
+        than an SM has is not an error: the result is 0 blocks.
     compute_capability : str
         Such as "9.0" or "sm_90"; ``compute_capabilities()`` lists them.
     barriers_per_block : int
@@ -573,8 +576,8 @@ def occupancy(
     Returns
     -------
     Occupancy
-        ``ratio`` in 0-1; ``limiter`` names the scarce resource, ``explanation`` says what would
-        lift it.
+        ``ratio`` in 0-1; ``limiter`` names the scarce resource, ``explanation`` says which change
+        would allow more warps.
 
     Raises
     ------
@@ -630,8 +633,8 @@ def occupancy_sweep(
         "threads_per_block", "registers_per_thread", "shared_bytes_per_block" or
         "barriers_per_block".
     values : array_like of int, optional
-        None takes all block sizes in steps of a warp, all register counts, shared memory in
-        allocation steps, or 0 to 16.
+        None takes every value of the axis: block sizes in steps of a warp, all register counts,
+        shared memory in allocation steps, or 0 to 16 barriers.
 
     Returns
     -------
@@ -714,7 +717,9 @@ def _shared_cause(launch: Occupancy, blocks: str) -> str:
 
 
 def _shared_sizes(launch: Occupancy) -> np.ndarray:
-    """Return the largest size of each allocation step up to the launch's own."""
+    """Return the largest request that each allocation step holds, up to the launch's own
+    request.
+    """
     sm = launch.sm
     most = min(launch.shared_bytes_per_block, sm.shared_bytes)
     steps = np.arange(0, most + sm.shared_reserved_bytes + 1, sm.shared_step_bytes)
@@ -722,7 +727,8 @@ def _shared_sizes(launch: Occupancy) -> np.ndarray:
     return sizes[sizes >= 0]
 
 
-# What may lift a limit: the argument, the values to try, and the words before the gain.
+# A change that may raise the occupancy: the argument, the values to try, and the words that begin
+# its sentence.
 _Remedy = tuple[str, Callable[["Occupancy"], np.ndarray], Callable[[int], str]]
 _BLOCK: _Remedy = (
     "threads_per_block",
@@ -751,7 +757,8 @@ _REMEDIES: dict[str, _Remedy] = {
 def _remedy(launch: Occupancy) -> str:
     """Return the smallest single change that would allow more warps.
 
-    No rule of thumb: every value of an argument is tried, and the nearest that helps is reported.
+    The function tries every value of an argument and reports the nearest that helps; it uses no
+    rule of thumb.
     """
     for name, candidates, words in (_REMEDIES.get(launch.limiter, _BLOCK), _BLOCK):
         values = candidates(launch)

@@ -49,7 +49,7 @@ from gpulab.units import (
 # The roofline.
 
 Bound = Literal["memory", "arithmetic"]
-# What benchmarks/model_errors.py says of the recordings that ship; a test holds both together.
+# What benchmarks/model_errors.py prints for the shipped recordings; a test compares the two.
 KNOWN_ERROR = (
     "on amd-epyc-2-cores the recorded time is 1.4 times the model's in the median of 80 cases, "
     "0.61 to 13 times in the middle 80 %; on amd-epyc-avx2-2-cores the recorded time is 1.8 times "
@@ -163,7 +163,7 @@ class RooflinePoint(Result):
         )
         if self.seconds is None or self.share_of_roof is None:
             return least
-        # as it is shown: half a per cent more is the roof itself
+        # rounded as in the sentence: a point up to half a per cent above the roof counts as on it
         if float(f"{self.share_of_roof:.3g}") > 1.0:
             over = (
                 f"It took {format_seconds(self.seconds)}, which is "
@@ -224,8 +224,8 @@ class Roofline(Result):
     evidence : Evidence
         Of the roofs.
     device_kind : str
-        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of
-        version 1 does not have it.
+        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also for a file of version
+        1, which does not store the kind.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no device_kind
@@ -251,8 +251,8 @@ class Roofline(Result):
     def memory_roof(
         self, name: str | None = None, working_set_bytes: float = math.inf
     ) -> MemoryRoof:
-        """Return the roof of a level of memory; with None, of the fastest that holds a working set
-        (infinite: main memory).
+        """Return the roof of one level of memory. Without a name, take the fastest level that holds
+        the working set; only main memory holds an infinite one.
 
         Raises
         ------
@@ -320,7 +320,7 @@ class Roofline(Result):
         seconds : float, optional
             Of one call; None places a prediction.
         evidence : Evidence, optional
-            Where ``seconds`` comes from; needed with it.
+            Where ``seconds`` comes from; required with it, and only with it.
         arithmetic, memory : str
             The roofs; ``memory=None`` takes the level that holds ``working_set_bytes``.
         working_set_bytes : float
@@ -373,12 +373,12 @@ class Roofline(Result):
         workload : Workload
             From ``gpulab.workloads``; its FLOPs, bytes and working set are counted there.
         measurement : Measurement, optional
-            What ``gl.measure`` returned for it, or a recorded one; its badge stays with the point.
-            None places a prediction.
+            The result of ``gl.measure`` for this workload, or a recorded measurement; the point
+            keeps its badge. None places a prediction.
         arithmetic : str, optional
             None takes PyTorch's default: TF32 for convolutions of float32 where the roofs have it,
-            else the workload's number format. Pass "tf32" where that was allowed for matrix
-            products too, or "float32" where it was forbidden.
+            else the workload's number format. Pass "tf32" if TF32 was also allowed for matrix
+            products, or "float32" if it was forbidden for convolutions.
 
         Returns
         -------
@@ -449,8 +449,8 @@ class Roofline(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the points, or without points the roofs, with a row that says so if no roof is
-        stated; then the notes.
+        """Return the points, or the roofs if there are no points; then the notes. If no rate of
+        arithmetic or of main memory is stated, a row says so.
         """
         notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
         if self.points:
@@ -525,7 +525,7 @@ def roofline(
     RecordingError
         If the recording is missing or damaged.
     StoppedError
-        If it was stopped.
+        If ``stop`` ended the measurement.
 
     Examples
     --------
@@ -601,7 +601,9 @@ def _from_levels(
 
 
 def _recorded(recording: recordings.Recording) -> Roofline:
-    """Main memory as the best of copy and triad, and the matrix product of each number format."""
+    """Return the roofs of a recording: its fastest stream (copy or triad) for main memory, and its
+    matrix product of each number format.
+    """
     recorded: list[tuple[Any, ...]] = [
         (
             entry.timing,
@@ -637,7 +639,7 @@ def _recorded(recording: recordings.Recording) -> Roofline:
 # Text generation.
 
 Limit = Literal["weights", "cache", "arithmetic"]
-# bits of a weight as stored; a group of 32 codes shares a scale of 16 bits
+# Bits per stored weight. int4 has 4.5, because a group of 32 codes shares a scale of 16 bits.
 WEIGHT_BITS = {"float32": 32.0, "bfloat16": 16.0, "int8": 8.0, "int4": 4.5}
 CACHE_BITS = {"float32": 32.0, "bfloat16": 16.0, "float8": 8.0}
 _COUNT = partial(whole, low=1, high=10**8)
@@ -652,17 +654,18 @@ class LanguageModel(Result):
     name : str
     layers, width : int
     heads, kv_heads, head_size : int
-        Query heads, heads of keys and values (fewer with grouped-query attention), numbers of one.
+        Query heads; heads of keys and values (fewer with grouped-query attention); numbers in one
+        head.
     feed_width : int
-        Of the feed-forward network between its matrices.
+        Width of the feed-forward network's inner layer.
     vocabulary : int
         Tokens.
     matrices : int
-        Of the feed-forward network: 3 with a gate (SwiGLU), else 2.
+        Matrices of the feed-forward network: 3 with a gate (SwiGLU), else 2.
     tied : bool
-        Whether the scores use the table of the embeddings.
+        Whether the output layer uses the embedding table as its weights.
     biases : bool
-        Whether the projections to queries, keys and values have them.
+        Whether the projections to queries, keys and values have biases.
     source : str
         Where the figures are published.
     """
@@ -681,10 +684,10 @@ class LanguageModel(Result):
     source: str = "your own figures"
 
     def __post_init__(self) -> None:
-        """Refuse what is no shape: counts are whole numbers from 1."""
+        """Check that counts are whole numbers from 1, and flags booleans."""
         for name, kind in LanguageModel.__annotations__.items():
             value = getattr(self, name)
-            if kind == "int":  # of NumPy's integers, Python's
+            if kind == "int":  # NumPy's integers become Python's
                 advice = "Take it from the model's configuration."
                 count = _COUNT("LanguageModel", name, value, advice=advice)
                 object.__setattr__(self, name, count)
@@ -693,8 +696,8 @@ class LanguageModel(Result):
 
     @property
     def read_parameters(self) -> int:
-        """The parameters that a step of decode reads: all but the table of embeddings, of which
-        it reads a row.
+        """The parameters that a decode step reads: all except the embedding table, of which it
+        needs only single rows. A tied table counts, as the output layer.
         """
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         attention = self.width * (2 * queries + 2 * keys) + self.biases * (queries + 2 * keys)
@@ -755,7 +758,7 @@ class InferencePlan(Result):
     model : LanguageModel
     device : str
     weights, cache : str
-        How they are stored.
+        Their storage formats.
     context, batch : int
         Positions that each sequence's cache holds, and sequences.
     weight_bytes, cache_bytes : float
@@ -763,17 +766,18 @@ class InferencePlan(Result):
     memory_bytes : float or None
         Of the device; None where not known.
     largest_batch : int or None
-        Sequences of this context that fit beside the weights (0: not even the weights do), without
-        room for activations; None where the memory is not known.
+        Sequences of this context that fit beside the weights, without room for activations. 0 if
+        not even one fits; None where the memory is not known.
     step_seconds : float
         Of one step of decode: a new token for each sequence.
     prefill_seconds : float
         Of reading a prompt of ``context`` tokens: the least time to the first token.
     limit : str
-        What takes the step's time: reading the "weights", reading the "cache", or "arithmetic".
+        What takes most of the step's time: reading the "weights", reading the "cache", or
+        "arithmetic".
     knee : float
         The batch at which arithmetic takes as long as reading; infinite if reading always takes
-        longer, because each sequence brings a cache.
+        longer, because each further sequence adds a cache to read.
     evidence : Evidence
         MODELLED.
     """
@@ -880,12 +884,13 @@ def inference(
     batch : int
         Sequences that decode together.
     weights : str
-        "float32", "bfloat16", "int8" or "int4" (groups of 32 with a scale of 16 bits). Only the
-        weights are short: arithmetic is in bfloat16, or float32 for "float32".
+        "float32", "bfloat16", "int8" or "int4" (groups of 32 with a scale of 16 bits). Only storage
+        is affected: arithmetic is in bfloat16, or in float32 for "float32" and where the device
+        states no rate for bfloat16.
     cache : str
         "float32", "bfloat16" or "float8".
     memory_bytes : float, optional
-        Of the device; None takes that of its roofline's main memory.
+        Of the device; None takes the size of its main memory, where that is known.
 
     Returns
     -------
@@ -903,9 +908,10 @@ def inference(
     Notes
     -----
     FLOPs: 2 for each parameter and token, and 4 x layers x heads x head size for each earlier
-    position of attention (half of that on average in a causal prefill, which scores only the token
-    after its last position). Bytes: the weights once, and the cache of each sequence. Source: Pope
-    et al., "Efficiently Scaling Transformer Inference", MLSys 2023.
+    position in attention. In a causal prefill, attention needs half of that on average, and the
+    output layer scores only the token after the last position. Bytes: the weights once, and the
+    cache of each sequence. Source: Pope et al., "Efficiently Scaling Transformer Inference", MLSys
+    2023.
 
     Examples
     --------
@@ -932,7 +938,7 @@ def inference(
     own = shape.cache_bytes(context, CACHE_BITS[cache])
     attention = 4 * shape.layers * shape.heads * shape.head_size * context
     of_token = 2 * shape.read_parameters + attention
-    scores = 2 * shape.vocabulary * shape.width  # a prompt needs those of its last position only
+    scores = 2 * shape.vocabulary * shape.width  # a prompt needs those of its last position alone
     reading = {
         "weights": read / memory.bytes_per_second,
         "cache": batch * own / memory.bytes_per_second,

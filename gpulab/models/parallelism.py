@@ -1,18 +1,18 @@
 """The costs of parallel work: collectives, the speed-up from more ranks, and pipelines.
 
-Pure arithmetic, which ``gpulab.parallel`` compares with what real ranks do.
+The module only computes; ``gpulab.parallel`` compares its results with those of real ranks.
 
-Collectives: a message of m bytes takes alpha + m / bandwidth, a rank sends and receives one at a
-time, and links are not shared. The payload is the whole tensor, as NVIDIA's nccl-tests count it: an
-all-gather's result, a reduce-scatter's input.
+Collectives: a message of m bytes takes alpha + m / bandwidth, a rank sends one message and receives
+one at a time, and links are not shared. The payload is the whole tensor, as NVIDIA's nccl-tests
+count it: an all-gather's result, a reduce-scatter's input.
 
 Scaling: Amdahl's law, Gustafson's, and a data-parallel step.
 
 Pipelines: stages are parts of one model, each on a processor of its own; a batch is cut into
-microbatches that pass through them. (The pipeline that loads data for a training is another one:
-``gpulab.training.pipeline``.) A schedule is only an order of forward and backward passes for each
-stage; their times follow from what each pass waits for, so the bubble is counted and can be
-compared with the formula.
+microbatches that pass through them. (``gpulab.training.pipeline`` is about a different pipeline,
+which loads training data.) A schedule is only an order of forward and backward passes for each
+stage. The times follow from what each pass waits for, so the bubble is counted and can be compared
+with the formula.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 
 # More ranks than any training run has had; the search for the best number of ranks ends here.
 MOST_RANKS = 2**20
-# What arguments may be: numbers above 0, shares, numbers of ranks, bytes a second.
+# Checks of arguments: numbers above 0, shares, numbers of ranks; bytes per second below.
 _ABOVE_0 = partial(within, low=1e-30)
 _SHARE = partial(within, high=1)
 _COUNT_OF_RANKS = partial(whole, low=1, high=MOST_RANKS)
@@ -61,7 +61,8 @@ _SOURCE = (
 )
 # Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc,
 # broadcast.cc, reduce.cc, gather.cc, scatter.cc, alltoall.cc, barrier.cc; PyTorch does a
-# reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
+# reduce_scatter by one all-reduce, and that of a list by one all-reduce for each part
+# (ProcessGroupGloo.cpp).
 GLOO_ALGORITHMS = {
     "all_reduce": "ring",
     "all_gather": "ring",
@@ -76,8 +77,8 @@ GLOO_ALGORITHMS = {
 
 
 class _Algorithm(NamedTuple):
-    """One way to do a collective; shares are of the payload, ``v`` is the rank counted from the
-    root.
+    """One algorithm of a collective: messages in turn among p ranks; shares of the payload in turn,
+    and sent by rank v, counted from the root.
     """
 
     steps: Callable[[int], int]
@@ -87,7 +88,7 @@ class _Algorithm(NamedTuple):
 
 
 def _log_up(p: int) -> int:
-    return (p - 1).bit_length()
+    return (p - 1).bit_length()  # the logarithm to base 2, rounded up
 
 
 def _others(p: int, v: int = 0) -> int:
@@ -96,18 +97,20 @@ def _others(p: int, v: int = 0) -> int:
 
 
 def _part(p: int, v: int = 0) -> float:
-    """Return the share of the payload that the other ranks have, each its part."""
+    """Return the share of the payload that belongs to the other ranks, where all parts are
+    equal.
+    """
     return (p - 1) / p
 
 
 def _two_parts(p: int, v: int = 0) -> float:
-    """Return what a reduce-scatter and an all-gather move together."""
+    """Return the share of the payload that a reduce-scatter and an all-gather move together."""
     return 2 * (p - 1) / p
 
 
 def _children(p: int, v: int) -> int:
-    """How many ranks get the message from rank v of a binomial tree, in which the ranks that have
-    it double with each step.
+    """Return how many ranks get the message from rank v of a binomial tree, where the number of
+    ranks that have the message doubles with each step.
     """
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
 
@@ -246,7 +249,7 @@ class CollectiveCost(Result):
         Raises
         ------
         InputError
-            If one of them is not a rank.
+            If ``rank`` or ``root`` is not one of the ranks.
         """
         from_root = whole("sent_bytes", "rank", rank, 0, self.ranks - 1) - whole(
             "sent_bytes", "root", root, 0, self.ranks - 1
@@ -290,8 +293,9 @@ def collective_cost(
     ranks : int
         1 to 1,048,576.
     algorithm : str, optional
-        "ring" or "tree" of an all-reduce and of a reduce, "ring" or "ring all-reduce" (gloo's) of a
-        reduce-scatter; the others have one. By default the ring where there is one, as NCCL has it.
+        "ring" or "tree" for an all-reduce or a reduce; "ring" or "ring all-reduce" (gloo's) for a
+        reduce-scatter. The other operations have one algorithm each. None takes the ring where
+        there is one, as NCCL has it.
     latency_seconds, bandwidth_bytes_per_second : float
         Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
         counted.
@@ -354,11 +358,12 @@ def collective_message(
     latency_seconds: float,
     bandwidth_bytes_per_second: float,
 ) -> tuple[float, float]:
-    """Return (latency in seconds, bytes per second) of one message between two ranks, from the line
-    through times of whole collectives.
+    """Return (latency in seconds, bytes per second) of one message between two ranks, from a line
+    fitted to the times of whole collectives.
 
-    With s messages in turn that carry c times the payload, a line A + n / B over payloads of n
-    bytes means A / s for a message and c B for the link: the inverse of `collective_cost`.
+    The line is A + n / B seconds for a payload of n bytes. If the collective has s messages in turn
+    that carry c times the payload, a message has the latency A / s and the link the bandwidth c B.
+    This is the inverse of `collective_cost`.
 
     Parameters
     ----------
@@ -395,8 +400,8 @@ MODES = ("strong", "weak")
 # ready only there. Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section
 # 2.1: 2 N operations a token forward, 4 N backward.
 BACKWARD_SHARE = 2 / 3
-_WITHOUT_END = 2.0**100  # ranks: speed-ups there are those of ever more ranks
-_NO_BOUND = 2.0**50
+_WITHOUT_END = 2.0**100  # so many ranks that the speed-up has reached its limit
+_NO_BOUND = 2.0**50  # a limit from here on counts as infinite
 _ROUNDING = 1e-13  # relative
 
 
@@ -415,7 +420,7 @@ class ScalingPoint(NamedTuple):
     exposed_seconds : float
         The part of the communication that is waited for.
     speedup : float
-        Work a second over that of one rank.
+        Work per second, divided by that of one rank.
     """
 
     ranks: int
@@ -432,7 +437,7 @@ class ScalingPoint(NamedTuple):
 
 
 class PointsByRanks:
-    """What a model of scaling and a measurement have in common: points, each of a number of
+    """The base of a scaling model and of a scaling measurement: points, each at one number of
     ranks.
     """
 
@@ -464,8 +469,8 @@ class ScalingCurve(PointsByRanks, Result):
     law : str
         "Amdahl", "Gustafson" or "ring all-reduce".
     mode : str
-        "strong": the work stays, and each rank does a part of it. "weak": each rank does as much as
-        one did alone.
+        "strong": the work stays the same, and each rank does a part of it. "weak": each rank does
+        as much work as one rank alone.
     points : tuple of ScalingPoint
         Ascending in ranks.
     best_ranks : int or None
@@ -575,7 +580,7 @@ def gustafson(
     Parameters
     ----------
     serial_share : float
-        The share of the time on the ranks that is serial, 0 to 1.
+        The serial share of the time that the ranks take, 0 to 1.
     ranks : int or iterable of int
         One number, or several, each from 1 to 1,048,576.
     seconds : float
@@ -584,7 +589,7 @@ def gustafson(
     Returns
     -------
     ScalingCurve
-        Speed-up s + (1 - s) ranks: relative to one rank that does all of the larger work, and its
+        Speed-up s + (1 - s) ranks: relative to one rank that does the whole larger work, with its
         serial part once.
 
     Raises
@@ -642,28 +647,28 @@ def scaling(
     serial_share: float = 0.0,
     processors: int | None = None,
 ) -> ScalingCurve:
-    """Return how a data-parallel step scales that averages its gradients by a ring all-reduce.
+    """Return the scaling of a data-parallel step that averages its gradients by a ring all-reduce.
 
     Parameters
     ----------
     step_seconds : float
         A step on one rank, which averages nothing.
     parameter_bytes : float
-        Of the model, hence of its gradients: the payload of the all-reduce.
+        Of the model's parameters, and so of its gradients: the payload of the all-reduce.
     latency_seconds, bandwidth_bytes_per_second : float
-        Of one message between two neighboring ranks (alpha and 1 / beta); an infinite bandwidth
-        costs nothing.
+        Of one message between two neighboring ranks (alpha and 1 / beta); with an infinite
+        bandwidth only the latency counts.
     ranks : int or iterable of int
         One number, or several, each from 1 to 1,048,576.
     mode : str
-        "strong": the global batch stays, and each rank takes a part of it. "weak": each rank has a
-        batch as large as the one rank had.
+        "strong": the global batch stays the same, and each rank takes a part of it. "weak": each
+        rank has as large a batch as one rank alone.
     overlap : float
-        The share of the communication that may run beside the backward pass, 0 to 1; the rest is
-        waited for.
+        The share of the communication that may overlap with the backward pass, 0 to 1; the ranks
+        wait for the rest.
     serial_share : float
-        The share of ``step_seconds`` that each rank repeats whatever its batch, such as the
-        optimizer's update; 0 to 1.
+        The share of ``step_seconds`` that each rank repeats regardless of the size of its batch,
+        such as the optimizer's update; 0 to 1.
     processors : int, optional
         The number of processors that the ranks share: ranks beyond this number take turns. None
         gives each rank its own processor.
@@ -688,20 +693,22 @@ def scaling(
     -----
     A ring of p ranks passes 2 (p - 1) messages of 1 / p of the payload, in turn: 2 (p - 1) (alpha +
     bytes / p / bandwidth). Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-    clusters of workstations", Journal of Parallel and Distributed Computing 69 (2009). Of the
-    compute, two thirds are the backward pass (Kaplan et al. 2020): communication beyond it is not
+    clusters of workstations", Journal of Parallel and Distributed Computing 69 (2009). The backward
+    pass is two thirds of the compute (Kaplan et al. 2020); communication that takes longer is not
     hidden.
     """
     weak, places = mode == "weak", math.inf if processors is None else processors
 
     def step(p: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Return what a `ScalingPoint` has after its ranks, for a number of ranks or an array."""
+        """Return the fields of a `ScalingPoint` after ``ranks``, for a number of ranks or an
+        array.
+        """
         turns = np.maximum(p / places, 1.0)  # of ranks that share a processor
         # the part of the compute that grows with a rank's batch
         divided = step_seconds * (1 - serial_share)
         spread = divided * (turns if weak else 1 / np.minimum(p, places))
         compute = step_seconds * serial_share * turns + spread
-        # what ``collective_cost`` says of a ring all-reduce
+        # as ``collective_cost`` computes a ring all-reduce
         wire = 2 * (p - 1) / p * parameter_bytes / bandwidth_bytes_per_second
         moved = 2 * (p - 1) * latency_seconds + wire
         exposed = moved - np.minimum(overlap * moved, BACKWARD_SHARE * spread)
@@ -709,8 +716,8 @@ def scaling(
         return seconds, compute, moved, exposed, (p if weak else 1) * step_seconds / seconds
 
     def fastest(tried: Any) -> float:
-        """Return the number of ranks with the highest speed-up; of those that differ by rounding
-        alone, the first.
+        """Return the number of ranks with the highest speed-up; the first of them where the
+        speed-ups differ only by rounding.
         """
         speedups = step(tried)[-1]
         return float(tried[np.argmax(speedups >= speedups.max() * (1 - _ROUNDING))])
@@ -748,7 +755,7 @@ def _ranks(function: str, ranks: Any) -> list[int]:
 
 PassKind = Literal["forward", "backward"]
 PIPELINE_SCHEDULES = ("split", "gpipe", "1f1b", "interleaved")
-# More passes than this are no picture and no lesson, and would keep a slider waiting.
+# More passes than this cannot be read in a picture, and would delay a slider.
 MOST_PASSES = 100_000
 _MOST_COST = 1e9
 _SOURCES = {
@@ -799,15 +806,15 @@ class StagePass(Result):
 
     @property
     def name(self) -> str:
-        """In a few letters: "F3" is the forward of microbatch 3, "B" the backward of an uncut
-        batch, "F3'1" in the second chunk.
+        """A short name: "F3" is the forward of microbatch 3, "F3'1" its forward in the second
+        chunk, "B" the backward of an uncut batch.
         """
         number = str(self.microbatch) if self.count == 1 else ""
         return f"{self.kind[0].upper()}{number}" + (f"'{self.chunk}" if self.chunk else "")
 
 
 class StagePasses:
-    """What the timetable of a pipeline and a measured run of one have in common."""
+    """The base of a pipeline's timetable and of a measured run of a pipeline."""
 
     stages: int
     chunks: int
@@ -834,8 +841,8 @@ class StagePasses:
         """The most microbatches whose activations each stage holds at once: from a forward's begin
         until its backward's end.
 
-        A chunk's activations count as a part of the stage's, so this may be a fraction where there
-        are several.
+        With several chunks, the activations of one chunk count as 1 / ``chunks`` of a microbatch,
+        so the number may be a fraction.
         """
         most = [
             max(
@@ -851,7 +858,7 @@ class StagePasses:
 
 @dataclass(frozen=True, repr=False)
 class StageSchedule(StagePasses, Result):
-    """When each stage of a pipeline does which pass, for one batch from the first forward to the
+    """The times of all passes of a pipeline's stages, for one batch from the first forward to the
     last backward.
 
     Attributes
@@ -884,13 +891,13 @@ class StageSchedule(StagePasses, Result):
     @property
     def bubble_ratio(self) -> float:
         """The share of all stages' time in which they wait, counted in the timetable; 0 to 1."""
-        # a rounding below nothing is nothing
+        # rounding can give a little less than 0
         return max(0.0, 1 - sum(self.busy) / (self.stages * self.duration))
 
     @property
     def bubble_formula_ratio(self) -> float | None:
-        """The same by the formula, which ignores uneven stages and the time of transfers; None for
-        uneven stages.
+        """The bubble ratio by the formula, which ignores the time of transfers; None for uneven
+        stages, to which the formula does not apply.
         """
         if len(set(self.forward)) > 1 or len(set(self.backward)) > 1:
             return None
@@ -900,7 +907,7 @@ class StageSchedule(StagePasses, Result):
 
     @property
     def bubble_formula(self) -> str:
-        """The formula in words of p stages, m microbatches and v chunks."""
+        """The formula as text, for p stages, m microbatches and v chunks."""
         return {"split": "(p - 1) / p", "interleaved": "(p - 1) / (v m + p - 1)"}.get(
             self.schedule, "(p - 1) / (m + p - 1)"
         )
@@ -958,7 +965,7 @@ def pipeline_schedule(
     transfer: float = 0.0,
     chunks: int | None = None,
 ) -> StageSchedule:
-    """Return when each stage of a pipeline does which pass, and with it the bubble and the
+    """Return the times of all passes of a pipeline's stages, and with them the bubble and the
     activations held.
 
     Parameters
@@ -969,8 +976,8 @@ def pipeline_schedule(
         Parts of the batch (m).
     schedule : "split", "gpipe", "1f1b" or "interleaved"
         ``split``: the batch goes through uncut, one stage works at a time. ``gpipe``: all forwards,
-        then all backwards. ``1f1b``: as soon as the last stage has one, a backward after each
-        forward. ``interleaved``: 1F1B with several parts of the model a stage.
+        then all backwards. ``1f1b``: after a few forwards to warm up, each stage does one forward
+        and one backward in turn. ``interleaved``: 1F1B with several parts of the model per stage.
     forward, backward : float or one number per stage
         Cost of one microbatch's pass through a stage, in any unit of time.
     transfer : float
@@ -981,7 +988,8 @@ def pipeline_schedule(
     Returns
     -------
     StageSchedule
-        ``bubble_ratio`` counted, ``bubble_formula_ratio`` beside it, ``held`` a stage.
+        ``bubble_ratio`` is counted, ``bubble_formula_ratio`` is computed by the formula, and
+        ``held`` has a number for each stage.
 
     Raises
     ------
@@ -1065,12 +1073,12 @@ _Order = list[tuple[PassKind, int, int, int]]
 
 
 def _order(name: str, stage: int, stages: int, microbatches: int, chunks: int) -> _Order:
-    """Return the passes of one stage: so many forwards to warm up, then a backward after each
-    forward, then the backwards that are left.
+    """Return the passes of one stage in order: forwards to warm up, then a backward after each
+    forward, then the remaining backwards.
     """
     together = microbatches if name == "split" else 1
-    # As many microbatches as stages go through one chunk, then through the next; then the next of
-    # them come.
+    # A group of as many microbatches as there are stages goes through one chunk after the other;
+    # then the next group follows.
     places = [
         (k, chunk)
         for first in range(0, microbatches // together, stages)
@@ -1080,8 +1088,8 @@ def _order(name: str, stage: int, stages: int, microbatches: int, chunks: int) -
     forwards: _Order = [("forward", k, together, chunk) for k, chunk in places]
     backwards: _Order = [("backward", k, together, chunks - 1 - chunk) for k, chunk in places]
     distance = stages - 1 - stage
-    # Interleaved it is Megatron-LM's: twice the distance to the last stage, so that sends overlap,
-    # and all chunks but the last.
+    # The interleaved warm-up is Megatron-LM's: twice the distance to the last stage, so that sends
+    # overlap, and a group of microbatches for each chunk but the last.
     warm_up = {"1f1b": distance, "interleaved": 2 * distance + (chunks - 1) * stages}
     first = min(warm_up.get(name, len(places)), len(places))
     pairs = zip(forwards[first:], backwards, strict=False)
@@ -1095,12 +1103,14 @@ def _order(name: str, stage: int, stages: int, microbatches: int, chunks: int) -
 def _timetable(
     orders: Sequence[_Order], costs: dict[str, tuple[float, ...]], transfer: float, chunks: int
 ) -> tuple[StagePass, ...]:
-    """Let each stage begin its next pass as soon as it is free and the input is there."""
+    """Return the passes with their times: each stage begins its next pass as soon as it is free and
+    the pass's input has arrived.
+    """
     stages = len(orders)
     last = stages * chunks - 1
     delay = transfer if stages > 1 else 0.0
-    # When a pass of (kind, part of the model from its input to its output, microbatch) ended; what
-    # stands before the first part has no message to wait for.
+    # When the pass of (kind, part of the model, microbatch) ended; parts count from the model's
+    # input. The entries for part -1 cancel the delay, since the first part waits for no message.
     ended = {("forward", -1, k): -delay for order in orders for _, k, _, _ in order}
     free, passes = [0.0] * stages, list[StagePass]()
     left = [collections.deque(order) for order in orders]

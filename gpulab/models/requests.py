@@ -1,4 +1,4 @@
-"""Sectors and wavefronts of warps: of many at once, for the simulator, and of one, lane by lane.
+"""Sectors and wavefronts: of many warps at once for the simulator, and of one warp by lane.
 
 A *request* is one access executed by one warp. From device memory it moves whole sectors of 32
 bytes; in shared memory it takes one pass (wavefront) for every different word that the busiest bank
@@ -37,8 +37,8 @@ ELEMENT_BYTES = (1, 2, 4, 8, 16)
 
 # Warps looked at together, so that the intermediate arrays (about 1 MiB) stay in the cache.
 _WARPS_AT_ONCE = 4096
-# Keys of 31 bits are sorted four times as fast as keys of 64. A bank takes five of them, its row of
-# words the rest.
+# Keys of 31 bits are sorted four times as fast as keys of 64 bits. Five of the bits hold the bank,
+# the others the row of words.
 _LARGEST_KEY = 2**31 - 1
 _ROW_BITS = 26
 
@@ -122,11 +122,11 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     Notes
     -----
     32 banks deliver one word of 4 bytes each per wavefront, to any number of lanes that ask for the
-    same word (broadcast). Elements of 8 bytes go by half-warps and those of 16 bytes by
-    quarter-warps, each a pass of its own, so they take 2 and 4 wavefronts at the least; a part
+    same word (broadcast). Elements of 8 bytes are accessed by half-warps and those of 16 bytes by
+    quarter-warps, each part in a pass of its own, so they take at least 2 and 4 wavefronts; a part
     without an active lane takes none. Source: CUDA C++ Programming Guide, "Shared Memory" of
     compute capability 5.x and later (13.0), and for wide elements "Shared Memory" of 3.x in its
-    older editions; that hardware sometimes merges the parts of a wide broadcast is left out.
+    older editions. Hardware sometimes merges the parts of a wide broadcast; the model does not.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def _counted(
     mask: Mask | None,
     element_bytes: int,
 ) -> Counts:
-    """Return what a rule counts for each warp, some thousand warps at once."""
+    """Check the arrays, and return the count of ``rule`` for each warp, in batches of warps."""
     if (
         not isinstance(addresses, np.ndarray)
         or addresses.dtype.kind not in "iu"
@@ -170,7 +170,7 @@ def _counted(
 
 
 def _sectors(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
-    """The different sectors of each row: sort, then count the steps."""
+    """Return the number of different sectors of each row: sort the row, then count the changes."""
     addresses = addresses.astype(np.int64, copy=False)
     first = addresses >> 5
     inside = addresses & (SECTOR_BYTES - 1)
@@ -181,31 +181,33 @@ def _sectors(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
         first = np.concatenate([np.minimum(first + piece, last) for piece in range(pieces)], axis=1)
         mask = None if mask is None else np.tile(mask, (1, pieces))
     low, high = int(first.min()), int(first.max())
-    # the odd address of an inactive lane counts for nothing
+    # an inactive lane's address, which may be anything, must not widen the range of keys
     if mask is not None and high - low > _LARGEST_KEY:
         first = np.where(mask, first, first.max(where=mask, initial=low))
         low, high = int(first.min()), int(first.max())
     first -= low
     keys = _silenced(first.astype(np.int32) if high - low <= _LARGEST_KEY else first, mask)
     keys.sort(axis=1)
-    # Inactive lanes sort first, as one more value: they make the step that a row without them
-    # lacks.
+    # Inactive lanes sort first, as one more value. In a row with such lanes, the change from that
+    # value counts the first sector; in a row without, the last term counts it.
     counts: Counts = np.count_nonzero(keys[:, 1:] != keys[:, :-1], axis=1) + (keys[:, 0] >= 0)
     return counts
 
 
 def _silenced(keys: Keys, mask: Mask | None) -> Keys:
-    """The keys, in place, with -1 for every inactive lane."""
+    """Set the keys of inactive lanes to -1, in place, and return the keys."""
     if mask is not None:
         keys |= mask.astype(keys.dtype) - keys.dtype.type(1)
     return keys
 
 
 def _wavefronts(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
-    """The most different words that any one bank holds, summed over the passes of each row."""
-    # Each pass is a row of keys that sort by bank and then by row of words; -1 where no lane asks.
-    # An aligned element of two or four words fills as many neighboring banks in one row of words,
-    # so they count as one wide bank.
+    """Return the most different words that one bank must deliver, summed over the passes of each
+    row.
+    """
+    # Each pass is a row of keys that sort by bank and then by row of words; -1 for an inactive
+    # lane. An aligned element of two or four words fills as many neighboring banks in one row of
+    # words, so they count as one wide bank.
     width = max(WORD_BYTES, element_bytes)
     banks = BANKS * WORD_BYTES // width
     words = (addresses >> (width.bit_length() - 1)).astype(np.int32, copy=False)
@@ -214,8 +216,8 @@ def _wavefronts(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Coun
     keys = _silenced(keys, mask).reshape(-1, banks)
     keys.sort(axis=1)
     counts: Counts = (keys[:, -1] >= 0).astype(np.int64)
-    # Two different words of one bank: their keys differ in the low bits alone. (Unsigned, 0 - 1 is
-    # the largest number.)
+    # Two different words of one bank have keys that differ only in the low bits. (Equal keys do not
+    # count: 0 - 1, unsigned, is the largest number.)
     differing = (keys[:, 1:] ^ keys[:, :-1]).view(np.uint32)
     near = (differing - np.uint32(1) < np.uint32((1 << _ROW_BITS) - 1)).any(axis=1)
     rows = np.flatnonzero(near)
@@ -226,11 +228,12 @@ def _wavefronts(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Coun
 
 
 def _longest_run(keys: Keys) -> Counts:
-    """The most different keys within one bank of each row that has any."""
+    """Return the most different keys within one bank of each row."""
     banks = keys >> _ROW_BITS
     seen = np.zeros(keys.shape, np.int16)
     np.cumsum(keys[:, 1:] != keys[:, :-1], axis=1, out=seen[:, 1:])
-    # How many were seen before the bank began, carried along; a bank always begins with a change.
+    # The number of changes up to the bank's first key, repeated for all keys of the bank. A bank
+    # always begins with a change.
     began = np.maximum.accumulate(
         np.where(banks[:, 1:] == banks[:, :-1], np.int16(0), seen[:, 1:]), axis=1
     )
@@ -241,8 +244,8 @@ def _longest_run(keys: Keys) -> Counts:
 _ROW_BYTES = BANKS * WORD_BYTES
 _MOST_ELEMENTS = 2**20  # strides and offsets: the lanes then lie within 512 MiB
 _LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
-# A test holds this against the comparison that is committed; the microscope's counts of kernels are
-# made by the same rules.
+# A test compares this text with the committed comparison; the microscope counts a kernel's accesses
+# by the same rules.
 KNOWN_ERROR = (
     "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; its "
     "compiler changed the other accesses"
@@ -307,7 +310,9 @@ class AccessPattern(Result):
 
     @property
     def bytes_needed(self) -> int:
-        """Different bytes among those: less than ``bytes_asked`` where lanes share an element."""
+        """Different bytes that the lanes request: fewer than ``bytes_asked`` where lanes share an
+        element.
+        """
         return len(set(self._asked())) * self.element_bytes
 
     @property
@@ -327,8 +332,8 @@ class AccessPattern(Result):
 
     @property
     def ideal_wavefronts(self) -> int:
-        """The passes that the same lanes would take without conflicts: 1, 2 by half-warps, 4 by
-        quarter-warps.
+        """The passes that the same lanes would take without conflicts: 1 for a whole warp, up to 2
+        by half-warps, up to 4 by quarter-warps.
         """
         return len({self._pass_of(lane) for lane, active in enumerate(self.active) if active})
 
@@ -423,8 +428,9 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     Raises
     ------
     InputError
-        If there are not 32 whole numbers in range, one of an active lane is misaligned (hardware
-        faults there), or the sizes do not fit.
+        If there are not 32 addresses and 32 flags, an active lane's address is not a whole number
+        in range or is misaligned (hardware faults there), or ``element_bytes`` is not one of these
+        sizes.
 
     Examples
     --------
@@ -543,16 +549,16 @@ def access_pattern(
     Parameters
     ----------
     stride_elements, offset_elements : int
-        At most 2**20 either way. 0 as stride is one element for all (a broadcast). Element 0 starts
-        a sector and a row of banks.
+        From -2**20 to 2**20. With a stride of 0, all lanes read one element (a broadcast). Element
+        0 starts a sector and a row of banks.
     element_bytes : int
         1, 2, 4, 8 or 16.
     kind : str
         "strided" (lane i takes ``offset + i * stride``), "reversed" (the last lane first), "pairs"
-        (two lanes an element), "rows of 16" and "rows of 8" (a two-dimensional block so wide, in an
-        array whose rows are ``stride`` long), "swizzled" (column ``offset`` of a tile whose rows
-        are ``stride`` long and whose columns are exchanged by XOR), "scattered" (a table of 1,024
-        entries, hashed).
+        (two lanes per element), "rows of 16" and "rows of 8" (a two-dimensional block 16 or 8
+        elements wide, in an array whose rows are ``stride`` long), "swizzled" (column ``offset`` of
+        a tile whose rows are ``stride`` long and whose columns are exchanged by XOR), "scattered"
+        (a table of 1,024 entries, hashed).
     active_lanes : int
         How many lanes, from lane 0, take part: 0 to 32.
 
@@ -579,8 +585,8 @@ def access_pattern(
         element(lane, stride_elements, offset_elements) * element_bytes
         for lane in range(WARP_LANES)
     ]
-    # Elements before the array's start (a negative stride) lie whole rows of banks earlier, so that
-    # nothing else changes.
+    # A negative stride can reach addresses below 0. Then all addresses move up by whole rows of
+    # banks, which changes nothing else.
     start = max(0, -(min(addresses) // _ROW_BYTES)) * _ROW_BYTES
     return _pattern(
         [start + address for address in addresses],
