@@ -1,9 +1,9 @@
 """``traffic(fn, *args)``: what each operator of a function reads and writes.
 
 The count is the compulsory traffic of each operator by itself: each distinct element of an argument
-read once, each element of a result written once. Caches between operators, and what an operator
-reads again, are not seen; so a fused function and its parts differ here exactly by the arrays that
-fusion saves. FLOPs follow the convention of ``gpulab.workloads``.
+read once, each element of a result written once. The count ignores caches between operators, and
+data that an operator reads more than once. So a fused function and its parts differ exactly by the
+arrays that fusion saves. FLOPs follow the convention of ``gpulab.workloads``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpulab.memory.step_memory import storages_of, tensors_in
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
-# A table of more operators than this is too long to read: equal ones then share a row.
+# A table with more operators than this is too long to read: equal operators then share a row.
 _MOST_ROWS = 12
 
 
@@ -35,7 +35,7 @@ class OperatorTraffic(NamedTuple):
     Attributes
     ----------
     name : str
-        PyTorch's name of it, such as "aten.add.Tensor".
+        PyTorch's name of the operator, such as "aten.add.Tensor".
     read_bytes, written_bytes : int
         Each distinct element of its arguments once; each element of its results once.
     flops : float or None
@@ -63,8 +63,8 @@ class Traffic(Result):
     operators : tuple of OperatorTraffic
         In the order in which they ran; views, which move nothing, are left out.
     input_bytes, output_bytes : int
-        Of the tensors that the function was given (with a module's parameters), and of the new ones
-        that it returned together with the given ones that it changed in place.
+        ``input_bytes``: of the arguments, with a module's parameters. ``output_bytes``: of the new
+        tensors that the function returned, and of the arguments that it changed in place.
     evidence : Evidence
         MODELLED: counted from shapes, not measured on the memory bus.
     """
@@ -92,8 +92,8 @@ class Traffic(Result):
 
     @property
     def compulsory_bytes(self) -> int:
-        """The bytes that one fused pass would move: the inputs read once, the results written once,
-        an array in place both.
+        """The bytes that one fused pass would move: the inputs read once, the results written once.
+        An array changed in place counts as both.
         """
         return self.input_bytes + self.output_bytes
 
@@ -108,15 +108,15 @@ class Traffic(Result):
         return tuple(dict.fromkeys(each.name for each in self.operators if each.flops is None))
 
     def memory_bound(self, roof: Any, arithmetic: str = "float32") -> tuple[OperatorTraffic, ...]:
-        """Return the operators that are limited by main memory, not by arithmetic, under a
-        roofline; uncounted ones are left out.
+        """Return the operators that a roofline limits by main memory, not by arithmetic; operators
+        without a count of FLOPs are left out.
 
         Parameters
         ----------
         roof : Roofline
             From ``gpulab.models.roofline``.
         arithmetic : str
-            The number format whose roof counts.
+            The number format whose arithmetic roof is used.
         """
         ridge = roof.ridge_flops_per_byte(arithmetic)
         return tuple(
@@ -145,7 +145,7 @@ class Traffic(Result):
         return ("operator", "reads", "writes", "FLOP", "FLOP per byte"), rows
 
     def caption(self) -> str:
-        """Return the badge, and what is not counted."""
+        """Return the badge, and the operators whose FLOPs are not counted."""
         left_out = f" · FLOPs not counted: {', '.join(self.uncounted)}" if self.uncounted else ""
         return f"{self.evidence.sentence}{left_out}"
 
@@ -171,7 +171,7 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     Parameters
     ----------
     fn : callable
-        Works on torch tensors, on any device; a training step with its backward pass counts too. A
+        Works on torch tensors, on any device; it may be a training step with its backward pass. A
         function made by ``torch.compile`` is counted as the operators that it was written with.
     *args
         What ``fn`` takes.
@@ -205,7 +205,7 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     )
     counter = TrafficCounter()
     runs = "it to run on these arguments. Try fn(*args) first."
-    # PyTorch would never compile again what it meets first under a dispatch mode
+    # a function that PyTorch first meets under a dispatch mode would never be compiled later
     eager = torch.compiler.set_stance("force_eager")
     with devices.guard("traffic: the function", runs), eager, counter:
         result = fn(*args)
@@ -231,8 +231,8 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     )
 
 
-# FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the
-# operator's own definition.
+# FLOPs per output element, for operators with other than one: by the formulas of gpulab.workloads
+# (gelu) or the operator's own definition.
 _PER_ELEMENT = {
     "gelu": 5,
     "addcmul": 3,
@@ -247,7 +247,7 @@ _PER_ELEMENT = {
     "clamp": 2,
     "hardtanh": 2,
 }
-# FLOPs an input element, as gpulab.workloads counts softmax and layer_norm; a mean or a sum adds
+# FLOPs per input element, as gpulab.workloads counts softmax and layer_norm; a mean or a sum adds
 # each element once.
 _PER_INPUT = {
     "sum": 1,
@@ -269,7 +269,7 @@ _PER_INPUT = {
     "native_batch_norm": 7,
     "dot": 2,
 }
-# Operators that only move, compare places or fill; a number format may change on the way.
+# Operators without arithmetic: they move, sort or fill elements; the number format may change.
 _MOVES = {
     "copy_",
     "clone",
@@ -298,9 +298,9 @@ _MOVES = {
     "roll",
     "constant_pad_nd",
 }
-# Of these the first tensor is a table of which only the asked rows are read.
+# The first tensor of these operators is a table, of which they read only the selected rows.
 _LOOKUPS = {"index", "index_select", "gather", "embedding"}
-# A storage or a question, not a pass over memory.
+# Operators that only make or change a storage or a view, without a pass over memory.
 _NOTHING = {
     "empty",
     "empty_like",
@@ -313,21 +313,21 @@ _NOTHING = {
     "set_",
     "lift_fresh",
 }
-# In-place operators that do not look at what was there.
+# In-place operators that do not read the previous content.
 _BLIND = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"}
 
 
 class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep one ``OperatorTraffic`` for each operator that moves something, and which tensors were
-    read first and changed then.
+    """Keep one ``OperatorTraffic`` for each operator that moves data, and the tensors that were
+    first read and then changed.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[OperatorTraffic] = []
-        self._fresh: set[tuple[Any, ...]] = set()  # written before anything was read there
+        self._fresh: set[tuple[Any, ...]] = set()  # tensors written before they were read
         self._read: set[tuple[Any, ...]] = set()
-        self.changed: set[tuple[Any, ...]] = set()  # read as they were, then written over
+        self.changed: set[tuple[Any, ...]] = set()  # tensors read before they were written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count it."""
@@ -354,13 +354,13 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def distinct(tensors: Iterable[torch.Tensor]) -> dict[tuple[Any, ...], int]:
-    """Return the bytes of distinct memory behind each different tensor."""
+    """Return the bytes of each different tensor, where a byte at a repeated address counts once."""
     return {_key(tensor): _nbytes(tensor) for tensor in tensors}
 
 
 def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what distinguishes a tensor: the memory that it covers, and how; of a fake one, which
-    has no address, its storage.
+    """Return a key of the memory that a tensor covers: its address (for a fake tensor, which has
+    none, its storage), dtype, shape and strides.
     """
     if tensor.layout is not torch.strided:
         return (id(tensor),)
@@ -372,10 +372,10 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and so
-    is where windows overlap.
+    """Return the bytes of distinct elements: an expanded dimension (stride 0) counts once, and so
+    does memory where windows overlap.
 
-    Of a sparse tensor these are its values and its indices.
+    For a sparse tensor these are the bytes of its values and its indices.
     """
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
@@ -391,9 +391,7 @@ def _base(func: Any) -> str:
 
 
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any, bool]]:
-    """Yield each argument's place in the schema, its value, and whether the operator writes to
-    it.
-    """
+    """Yield each argument of the schema, its value, and whether the operator writes to it."""
     for place, argument in enumerate(func._schema.arguments):
         is_placed = place < len(args) and not argument.kwarg_only
         value = args[place] if is_placed else kwargs.get(argument.name)
@@ -418,7 +416,7 @@ def _read(
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     packet, base = func.overloadpacket, _base(func)
-    # of the functional form
+    # the name without the underscore of the in-place form
     name = base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
     if name.startswith("_scaled_dot_product"):
         return _attention_flops(name, args)
@@ -437,11 +435,11 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
 
 
 def _attention_flops(name: str, args: Any) -> float:
-    """Both products of attention, the softmax left out as in ``gpulab.workloads``; backward makes
-    five products of that size.
+    """Return the FLOPs of attention's two matrix products, without the softmax, as in
+    ``gpulab.workloads``; the backward pass has five products of that size.
 
-    Not PyTorch's own formula: that of earlier versions refuses heads that share a key and value,
-    and none is known for a CPU's operator.
+    PyTorch's own formula is not used: earlier versions of it refuse heads that share a key and
+    value, and it does not cover the CPU's operator.
     """
     backward = name.endswith("_backward")
     query, key, value = args[1:4] if backward else args[:3]

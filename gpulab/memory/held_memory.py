@@ -1,18 +1,18 @@
-"""What holds a device's memory now, where every byte has an owner and the parts sum to the whole;
-what one cell does to it (its peak, what it keeps, what it frees); and how to free what a failed
-cell left behind, or limit what may be held.
+"""A device's memory now, by owner (the parts sum to the whole); what one cell adds, keeps and
+frees; and how to free the memory that a failed cell left behind, or to limit memory.
 
 When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local
 variable of the functions that failed, so after an out-of-memory error the memory stays full
 (pytorch/pytorch#27600, ipython/ipython#11572).
 
-``limit`` makes a deliberately small device of the CPU: out-of-memory errors on demand, without the
-risk that the system kills the process. A dispatch mode over live tensor storage keeps the limit and
-raises ``torch.OutOfMemoryError``, so that code that handles it works on a full GPU too.
+``limit`` makes the CPU a deliberately small device. It gives out-of-memory errors on demand,
+without the risk that the system kills the process. A dispatch mode that counts live tensor storage
+enforces the limit and raises ``torch.OutOfMemoryError``, so code that handles this error works on a
+full GPU too.
 
-``apply_share`` gives a student a share of a shared GPU, set once for a kernel by the administrator
-of the class server: ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %",
-caps what PyTorch takes on each GPU from then on; an allocation beyond it raises
+``apply_share`` limits a student to a share of a shared GPU. The administrator of the class server
+sets ``GPULAB_GPU_MEMORY`` in the kernel's environment, such as "10 GiB" or "25 %"; it caps the
+memory that PyTorch takes on each GPU. An allocation beyond the cap raises
 ``torch.OutOfMemoryError`` in that kernel only. PyTorch's own allocator enforces the cap: CuPy,
 numba, JAX, TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own
 code can lift it. JAX and TensorFlow, which would take most of the GPU at their first operation, are
@@ -46,11 +46,11 @@ from gpulab.memory.step_memory import living, shape_of, storages_of, tensors_in
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, parse_bytes, plural
 
-# Names are looked for inside lists, tuples and mappings down to this depth, and among this many of
-# their items: deeper or longer nests are data structures of a library, whose places mean nothing to
+# Arrays are looked for inside lists, tuples and mappings down to this depth, and among this many of
+# their items. Deeper or longer nests are a library's data structures, where a path means nothing to
 # the reader.
 _DEPTH, _ITEMS = 3, 200
-_LARGEST = 10  # of the new arrays of a cell
+_LARGEST = 10  # new arrays of a cell that a result keeps
 _Life = Callable[[], Any]
 
 
@@ -60,13 +60,13 @@ class HeldTensor(NamedTuple):
     Attributes
     ----------
     name : str
-        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" where
-        only the graph that autograd keeps for the backward pass of y leads to it; "" where no name
-        was found.
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "graph of y" if only
+        the graph that autograd keeps for the backward pass of y refers to the storage; "" if no
+        name was found.
     nbytes : int
         Of the whole storage.
     shape : tuple of int
-        Of the first array found on it; of a nested tensor its number of elements.
+        Of the first array found on the storage; for a nested tensor, its number of elements.
     dtype, library : str
     shared_by : int
         How many arrays (views) were found on the storage.
@@ -93,11 +93,11 @@ class Snapshot(Result):
     ----------
     device, device_name : str
     total_bytes : int
-        Of an accelerator its memory, of a CPU what this process may use.
+        For an accelerator its memory; for a CPU the memory that this process may use.
     parts : mapping of str to int
         In drawing order, summing to ``total_bytes`` exactly: "tensors" (arrays of all libraries,
-        those without a name too), "cached" (kept by allocators for later), "this process" (context,
-        libraries, all else), "other processes", "free". Where the driver does not distinguish
+        with or without a name), "cached" (kept by allocators for later), "this process" (context,
+        libraries and the rest), "other processes", "free". Where the driver does not distinguish
         processes, "this process" and "other processes" are one part, "context and other processes".
     tensors : tuple of HeldTensor
         Largest first.
@@ -168,9 +168,9 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ holds, and no graph of a
-        named array, are not listed; on an accelerator their bytes still count as "tensors", on a
-        CPU as "this process".
+        Storages that several arrays share count once. Arrays that only C++ code holds are not
+        listed, unless they belong to the graph of a named array; on an accelerator their bytes
+        still count as "tensors", on a CPU as "this process".
 
     Raises
     ------
@@ -212,10 +212,10 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
 
 
 def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
-    """Return the parts of a device's memory, of whose bytes so many were found in arrays.
+    """Return the parts of a device's memory, where ``found`` bytes were found in arrays.
 
-    What is free is what the device says; of the rest, what this process holds is its own, and what
-    is neither its own nor free is others' (and the system's).
+    The device reports the free bytes. Of the used bytes, those that this process holds are its own,
+    and the others belong to other processes and the system.
     """
     total, free = where.memory_bytes, where.free_bytes
     held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)
@@ -246,8 +246,8 @@ def _pool_bytes(where: devices.Device) -> tuple[int, int]:
     allocator = getattr(torch, where.torch_type)
     held, taken = allocator.memory_allocated(where.index), allocator.memory_reserved(where.index)
     cupy = sys.modules.get("cupy")
-    # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a
-    # lost device.
+    # If the driver does not support CuPy's version of CUDA, CuPy holds nothing, and its errors do
+    # not mean that the device is lost.
     if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
         with cupy.cuda.Device(where.index):
             pool = cupy.get_default_memory_pool()
@@ -256,8 +256,8 @@ def _pool_bytes(where: devices.Device) -> tuple[int, int]:
 
 
 def _process_bytes(where: devices.Device) -> int | None:
-    """Return what the driver says this process holds on an NVIDIA GPU, or None where it does not
-    say.
+    """Return the bytes that this process holds on an NVIDIA GPU according to the driver, or None
+    where the driver does not report them.
     """
     if where.kind != "cuda":
         return None
@@ -274,12 +274,12 @@ def _storages(
     where: devices.Device, names: Mapping[str, Any]
 ) -> dict[tuple[str, int], tuple[HeldTensor, _Life]]:
     """Return the storages on a device that Python can reach, by library and identity, each with its
-    life (see ``storage_of``).
+    life: a function that returns None once the storage is gone (see ``storage_of``).
     """
-    # of the arrays on each storage: name, array, bytes, life
+    # for each array on a storage: name, array, bytes, life
     found: dict[tuple[str, int], list[tuple[str, Any, int, _Life]]] = {}
     seen: set[int] = set()
-    graphs: dict[Any, str] = {}  # the nodes of autograd, and the array whose graph leads to each
+    graphs: dict[Any, str] = {}  # autograd's nodes, and the array whose graph has each
 
     def take(name: str, array: Any) -> None:
         key = storage_of(array, where)
@@ -319,7 +319,9 @@ def _storages(
 
 
 def _kept_by(node: Any) -> list[Any]:
-    """Return the leaf that a node of autograd ends at, or what it keeps for the backward pass."""
+    """Return the leaf variable of an autograd node, if it has one, and the tensors that the node
+    keeps for the backward pass.
+    """
     kept = [getattr(node, "variable", None)]
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
@@ -330,12 +332,13 @@ def _kept_by(node: Any) -> list[Any]:
 
 
 def _is_tensor(item: Any) -> bool:
-    return issubclass(type(item), torch.Tensor)  # a mock's __class__ is not asked
+    return issubclass(type(item), torch.Tensor)  # unlike isinstance, does not ask a mock
 
 
 def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int, _Life] | None:
-    """Return (library, storage, bytes, life) of an array on the device, or None for one that holds
-    no memory there. The life gives None once the storage is gone; CuPy's pool reports none.
+    """Return (library, storage, bytes, life) of an array on the device, or None for an array that
+    holds no memory there. The life is a function that returns None once the storage is gone; for
+    CuPy, whose pool does not report this, it never does.
     """
     cupy = sys.modules.get("cupy")
     if _is_tensor(array):
@@ -350,7 +353,7 @@ def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int, _Life]
                     return "torch", storage._cdata, int(storage.nbytes()), weakref.ref(storage)
     elif isinstance(array, np.ndarray) and where.is_cpu:
         owner = array
-        while isinstance(owner.base, np.ndarray):  # it is a view of that one
+        while isinstance(owner.base, np.ndarray):  # the array is a view of its base
             owner = owner.base
         if owner.flags.owndata:
             return "numpy", id(owner), int(owner.nbytes), weakref.ref(owner)
@@ -402,10 +405,11 @@ class CellMemory(Result):
     Attributes
     ----------
     devices : tuple of (str, int, int, int, int)
-        Each device with the bytes of its tensors before the cell and at the peak, and the bytes by
-        which they grew over the cell, or shrank; one of the last two is 0. The CPU first. On a CPU
-        live torch storages after each operator; on an accelerator what PyTorch's allocator reports,
-        including what operators allocate internally, and what CuPy held before and after.
+        For each device, the CPU first: its name, the bytes of its tensors before the cell and at
+        the peak, and the bytes by which they grew over the cell, or shrank (one of these two is 0).
+        On a CPU these are live torch storages after each operator; on an accelerator the bytes that
+        PyTorch's allocator reports, including those that operators allocate internally, and the
+        bytes that CuPy held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -456,7 +460,7 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
     Parameters
     ----------
     names : mapping of str to object
-        Where the names of arrays are looked for, before and after.
+        The variables in which the arrays' names are looked for, before and after the block.
     """
     places, failed = devices.available(), True
     before = {
@@ -468,12 +472,12 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
         _peak(where, reset=True)
 
     def result() -> CellMemory:
-        """Return what happened in the block."""
+        """Return the memory of the block."""
         grown = host_facts.resident_bytes() - resident
         uses = [("cpu", live, host.peak_bytes, host.live_bytes)]
         for where in places[1:]:
             after = _pool_bytes(where)[0]
-            # CuPy keeps no peak: its arrays count where they are there at one of the ends
+            # CuPy records no peak: its arrays count if they exist before or after the block
             uses.append((str(where), held[where], max(held[where], after, _peak(where)), after))
         changes = tuple(
             (device, start, peak, max(0, end - start), max(0, start - end))
@@ -517,7 +521,7 @@ class Released(Result):
     host_resident_before_bytes, host_resident_after_bytes : int
         Physical memory of this process.
     what : tuple of str
-        What was done, and what is still held, in sentences.
+        Sentences about what was done, and about arrays that are still held.
     notes : tuple of Note
     evidence : Evidence
     """
@@ -565,21 +569,21 @@ class Released(Result):
 
 @_validate.arguments(outputs=_validate.flag)
 def release(device: Any = None, outputs: bool = False) -> Released:
-    """Free what the last failure holds and what allocators keep, and report how many bytes were
-    freed.
+    """Free the memory that the last failure holds and that allocators keep, and report how many
+    bytes were freed.
 
-    Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can
-    no longer look into them), collects garbage, and empties the caches of torch, CuPy and, on
-    Linux, the C library. Your variables are never touched.
+    The function clears the local variables in the frames of the last traceback (its text stays;
+    ``%debug`` can no longer show the variables), collects garbage, and empties the caches of torch,
+    CuPy and, on Linux, the C library. Your variables are never touched.
 
     Parameters
     ----------
     device : None, str or Device
-        Whose free memory is compared; None takes the best one available. Caches of all devices are
-        emptied.
+        The device whose free memory is compared; None takes the best one available. Caches of all
+        devices are emptied.
     outputs : bool
         Also empty IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports the
-        arrays in it.
+        arrays in the cache.
 
     Returns
     -------
@@ -626,8 +630,8 @@ def release(device: Any = None, outputs: bool = False) -> Released:
 
 
 def _clear_tracebacks() -> str:
-    """Clear the frames of the last errors that Python and IPython keep, of their causes and
-    contexts.
+    """Clear the frames of the last errors that Python and IPython keep, and of the errors' causes
+    and contexts.
     """
     kept = (getattr(sys, "last_exc", None), getattr(sys, "last_value", None), sys.exc_info()[1])
     errors = [error for error in kept if error is not None]
@@ -674,7 +678,7 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
 
 
 def _empty_caches() -> None:
-    """Give back what the allocators of PyTorch and CuPy keep for later, on all devices."""
+    """Release the memory that the allocators of PyTorch and CuPy keep for later, on all devices."""
     cupy, accelerators = sys.modules.get("cupy"), devices.available()[1:]
     torch.clear_autocast_cache()
     if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # type: ignore[no-untyped-call]
@@ -693,49 +697,49 @@ VARIABLE = "GPULAB_GPU_MEMORY"
 
 
 class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The context manager of ``limit``: it counts the living storages of the CPU's tensors, and
-    raises PyTorch's own error when an operator makes them too many. It may be entered repeatedly
-    and keeps track of what is still alive.
+    """The context manager of ``limit``: it counts the live storages of CPU tensors, and raises
+    PyTorch's own error when an operator's result exceeds the limit. It may be entered repeatedly,
+    and keeps counting storages that are still alive.
 
-    It keeps the bytes of each living storage and nothing of the dead, so that it can stay on for as
-    long as a training runs.
+    It keeps an entry for each live storage and none for freed ones, so that it can stay on during a
+    whole training.
 
     Parameters
     ----------
     nbytes : int
-        What the living storages together may take.
+        The most bytes that the live storages may take together.
     on_top : bool
-        Whether only those count that are made while the mode is on.
+        Whether to count only storages that are made while the mode is on.
 
     Attributes
     ----------
     live_bytes, peak_bytes : int
-        What live tensors take now, as far as they were used in the block, and the most that they
-        took.
+        Bytes of the live storages that are counted, now and at the peak.
     """
 
     def __init__(self, nbytes: int, on_top: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nbytes, self.on_top = nbytes, on_top
         self.live_bytes = self.peak_bytes = 0
-        self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
+        self._living: dict[int, tuple[int | None, Any]] = {}  # None: older, and not counted
 
     @property
     def free_bytes(self) -> int:
-        """What is left of the limit."""
+        """The bytes that are left of the limit."""
         return max(0, self.nbytes - self.live_bytes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; a result that does not fit is released before the error is raised."""
         kwargs = kwargs or {}
-        # what was there before the block, and what autograd kept
+        # arguments made before the block, or kept by autograd
         self._count((args, kwargs), ours=not self.on_top)
         before = self.live_bytes
         result = func(*args, **kwargs)
         self._count(result)
         made = self.live_bytes - before
         if made > 0 and self.live_bytes > self.nbytes:
-            # the error keeps this frame: with the result in it, what did not fit would stay
+            # the error keeps this frame, and with it the result that did not fit, unless it is
+            # released here
             result = None
             raise torch.OutOfMemoryError(
                 f"CPU out of memory. Tried to allocate {format_bytes(made)} in {func}. "
@@ -747,8 +751,8 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def __enter__(self) -> Any:
-        """Count every tensor that Python can reach now, made before the block or between two of
-        them, unless only those count that the block makes.
+        """Count every tensor that Python can reach now (made before the block, or between two
+        blocks), unless ``on_top`` is set.
         """
         if not self.on_top:
             self._count(living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)))
@@ -759,7 +763,7 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(values):
             for _, storage in storages_of(tensor, "cpu"):
                 if storage.device.type != "cpu":
-                    continue  # a fake tensor, which says it were here
+                    continue  # a fake tensor, which only claims to be on the CPU
                 key, nbytes = storage._cdata, storage.nbytes()
                 known = self._living.get(key)
                 if known is None:
@@ -786,25 +790,25 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     Parameters
     ----------
     nbytes : int or str
-        Bytes, or text such as "96 MiB". The storage of living tensors counts, including what was
-        there before, after each operator of this thread; what an operator allocates internally and
-        frees again does not.
+        Bytes, or text such as "96 MiB". The storage of live tensors counts, after each operator of
+        this thread; tensors made before the block are included. Memory that an operator allocates
+        internally and frees again does not count.
     device : None, str or Device
-        The CPU. None takes the best one available; a GPU is refused, because PyTorch limits it
+        The CPU. None takes the best device available; a GPU is refused, because PyTorch limits it
         itself: ``torch.cuda.memory.set_per_process_memory_fraction``.
     on_top : bool
-        True counts only what is made inside the block, on top of what was there.
+        True counts only tensors that are made inside the block, on top of the earlier ones.
 
     Returns
     -------
     Limit
-        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. Entered
-        again, it still counts what the first block left behind.
+        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` show how full it is. When it
+        is entered again, it still counts tensors of the first block that are alive.
 
     Raises
     ------
     InputError
-        If the size is not one.
+        If ``nbytes`` is not a size of at least 1 byte.
     DeviceError
         If there is no such device, or it is not the CPU.
 
@@ -825,7 +829,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
             f"limit: {size} bytes cannot hold a tensor; expected at least 1. Pass for example '96 "
             "MiB'."
         )
-    where = devices.find(device)  # with a GPU, None is refused: it would limit none of its tensors
+    where = devices.find(device)  # None means a GPU where there is one, and is then refused
     if not where.is_cpu:
         raise DeviceError(
             f"limit: only the tensors of a CPU can be limited, not those of {where.name}; expected "
@@ -841,8 +845,9 @@ def apply_share() -> str:
     Returns
     -------
     str
-        What was done, in a sentence; "" where the variable is not set. A share that cannot be read
-        or enforced is reported in the sentence and raises no error, so that the kernel starts.
+        A sentence about what was done; "" where the variable is not set or there is no GPU. A share
+        that cannot be read or enforced is reported in the sentence and raises no error, so that the
+        kernel starts.
 
     Notes
     -----
@@ -857,8 +862,8 @@ def apply_share() -> str:
             int(torch.cuda.get_device_properties(index).total_memory)
             for index in range(torch.cuda.device_count())
         ]
-        # All before the first is set: a size that the smallest GPU lacks caps nothing, as the
-        # sentence says.
+        # All shares are computed before the first is set: a size larger than the smallest GPU then
+        # caps nothing, as the sentence says.
         for index, share in enumerate([_share(wanted, total) for total in totals]):
             torch.cuda.set_per_process_memory_fraction(share, index)
     except (InputError, RuntimeError, ValueError, OverflowError) as error:

@@ -1,11 +1,11 @@
-"""What real kernels allocate and fake ones do not show: LSTM workspaces, losses, scratch.
+"""Memory of real kernels that fake kernels do not show: LSTM workspaces, losses, scratch.
 
-The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an
-LSTM's memory. Its size follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB,
-rows padded to 64 bytes and off multiples of 256 elements (oneDNN ``src/cpu/rnn/rnn_utils``:
-``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
+The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real workspace is most of an
+LSTM's memory. Its size follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB;
+rows are padded to 64 bytes, and further if their length would be a multiple of 256 elements (oneDNN
+``src/cpu/rnn/rnn_utils``: ``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
 
-Scratch is what an operator allocates and frees before it returns. The rules here are upper
+Scratch is memory that an operator allocates and frees before it returns. The rules here are upper
 estimates from the layouts that PyTorch and oneDNN use, so that ``fits`` errs on the safe side.
 """
 
@@ -29,7 +29,8 @@ _PAGE = 4096
 _CHANNEL_BLOCK = 16  # oneDNN pads channels to its vector width: 16 floats with AVX-512, 8 below
 _SMALL = 64 * 1024  # tiny buffers that do not grow with the tensors (partial sums, packed panels)
 _HALF = (torch.bfloat16, torch.float16)
-# of PyTorch's reductions on a GPU: threads of a block, and the values that one thread sums at most
+# of PyTorch's reductions on a GPU: threads per block, the most values that one thread sums, and
+# threads per warp
 _REDUCING_THREADS, _MOST_VALUES, _WARP = 512, 256, 32
 
 
@@ -63,7 +64,7 @@ def rnn_workspace_bytes(positions: int, batch: int, inputs: int, hidden: int, it
     return sum(_round_up(region, _PAGE) for region in regions)
 
 
-_NORMS = {  # and where the weight stands among the arguments
+_NORMS = {  # norms, and the index of the weight among their arguments
     aten.native_layer_norm.default: 2,
     aten.native_group_norm.default: 1,
     aten.native_batch_norm.default: 1,
@@ -71,15 +72,15 @@ _NORMS = {  # and where the weight stands among the arguments
 _NORM_GRADIENTS = (aten.native_layer_norm_backward.default, aten.native_group_norm_backward.default)
 
 
-# These write the loss of each element, and reduce it into the first: the scalar keeps the memory of
-# all of them.
+# These operators write the loss of each element and reduce the losses into the first: the scalar
+# keeps the memory of all elements.
 _REDUCED_IN_PLACE = (
     aten.mse_loss.default,
     aten.smooth_l1_loss.default,
     aten.binary_cross_entropy.default,
     aten.soft_margin_loss.default,
 )
-# What these allocate does not follow from shapes.
+# The allocations of these operators do not follow from shapes.
 _TARGETS = "what a CTC loss allocates depends on the longest target"
 _UNKNOWN = {
     aten._ctc_loss.default: _TARGETS,
@@ -97,8 +98,8 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
         and in_optimizer
         and getattr(args[0], "constant", None) is None
     ):
-        # of PyTorch's optimizers only ASGD's memory depends on a value that it computed, and for
-        # long on whether it is 1
+        # among PyTorch's optimizers only ASGD's memory depends on a value that it computed: on
+        # whether that is 1, as it is for the first million steps
         return 1.0
     if func in _UNKNOWN:
         raise InputError(
@@ -128,15 +129,15 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
 # -- recurrent layers in small -------------------------------------------------------------------
 # A CPU runs GRU and RNN (and LSTM in float64, or with projections) step by step. Fake tensors take
 # 100 us for each of these operators, so the layer's batch and widths are replaced by small primes,
-# and its real operators run on real tensors of that size. Each storage then counts as what it
-# stands for: its bytes with the primes replaced by the sizes. Nothing else of the bytes is
-# divisible by them.
+# and its real operators run on real tensors of that size. Each storage then counts as the large one
+# that it stands for: its bytes, with each prime factor replaced by the original size. The other
+# factors of the bytes are not divisible by these primes.
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
 class _Swapped(torch.autograd.Function):
-    """Put small tensors in the place of fake ones, or the reverse; the same for their gradients on
-    the way back.
+    """Replace fake tensors by small ones, or the reverse; in the backward pass do the same with
+    their gradients.
     """
 
     @staticmethod
@@ -166,7 +167,7 @@ class _Swapped(torch.autograd.Function):
 
 
 class RecurrentInSmall(TorchFunctionMode):
-    """Within the block a recurrent layer that runs step by step does so in small."""
+    """Within the block, a recurrent layer that runs step by step runs on small tensors."""
 
     def __init__(self, tracker: Any) -> None:
         super().__init__()
@@ -191,7 +192,7 @@ class RecurrentInSmall(TorchFunctionMode):
             or not all(isinstance(t, FakeTensor) and t.numel() for t in (x, *states, *parameters))
         ):
             return func(*args)
-        mode, device = x.fake_mode, x.device  # apart from x itself, which the graph must not keep
+        mode, device = x.fake_mode, x.device  # not x itself, which the graph must not keep
         steps, batch = x.shape[batch_first], x.shape[1 - batch_first]
         primes = iter(prime for prime in _PRIMES if steps % prime)
         n, i, p, h = [
@@ -216,7 +217,7 @@ class RecurrentInSmall(TorchFunctionMode):
             once = [
                 size if stride else 1 for size, stride in zip(shape, tensor.stride(), strict=True)
             ]
-            small = isinstance(tensor, FakeTensor)  # what takes its place
+            small = isinstance(tensor, FakeTensor)  # whether the new tensor is the small one
             with _disable_current_modes():
                 new = torch.empty_permuted(
                     once, order, dtype=tensor.dtype, device="cpu" if small else "meta"
@@ -237,7 +238,7 @@ class RecurrentInSmall(TorchFunctionMode):
             shapes.append((rows, columns)[: parameter.dim()])
         small = _Swapped.apply(swap, shapes, x, *states, *parameters)  # type: ignore[no-untyped-call]
         inputs, weights = small[1 : 1 + len(states)], small[1 + len(states) :]
-        if torch.is_autocast_enabled("cpu"):  # it keeps the converted weights, but only of leaves
+        if torch.is_autocast_enabled("cpu"):  # it caches converted weights, but only of leaves
             weights = [weight.to(torch.get_autocast_dtype("cpu")) for weight in weights]
         found = func(small[0], inputs if name == "lstm" else inputs[0], weights, *args[3:])
         whole = [(*x.shape[:2], projected * (1 + both)), *(s.shape for s in states)]
@@ -248,12 +249,14 @@ class RecurrentInSmall(TorchFunctionMode):
 
 
 def _single(tensors: Sequence[Any]) -> int:
-    """Bytes of float32 copies of the half-precision tensors among them."""
+    """Return the bytes of float32 copies of the half-precision tensors among ``tensors``."""
     return sum(4 * t.numel() for t in tensors if t.dtype in _HALF)
 
 
 def _pointwise(args: Any, outputs: Sequence[Any]) -> int:
-    """Inputs of another dtype than the result are converted first."""
+    """Return the bytes of converted inputs: those of another dtype than the result are converted
+    first.
+    """
     if not outputs:
         return 0
     dtype, size = outputs[0].dtype, outputs[0].element_size()
@@ -266,9 +269,10 @@ def _reduction(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _partial_sums(x: Any, y: Any) -> int:
-    """Bytes in which the blocks of a GPU leave their sums of a matrix's rows (the gradient of a
-    bias): more than the matrix, where it is tall. As PyTorch's ``native/cuda/Reduce.cuh`` chooses
-    (``setReduceConfig``, ``global_memory_size``), for at most 32 bits an element.
+    """Return the bytes in which a GPU's blocks store their partial sums over a matrix's rows (as
+    for the gradient of a bias). For a tall matrix they are more than the matrix. The rules are
+    those of PyTorch's ``native/cuda/Reduce.cuh`` (``setReduceConfig``, ``global_memory_size``), for
+    elements of at most 32 bits.
     """
     columns = max(1, y.numel())
     rows = x.numel() // columns
@@ -292,22 +296,22 @@ def _partial_sums(x: Any, y: Any) -> int:
 
 
 def _whole(args: Any, outputs: Sequence[Any]) -> int:
-    """An operator without a rule of its own: a copy of all that goes in and out, in float32 at
-    least.
+    """Return the estimate for an operator without a rule of its own: a copy of all arguments and
+    results, and float32 copies of those in half precision.
     """
     every = [*tensors_in(args), *outputs]
     return int(sum(t.numel() * t.element_size() for t in every) + _single(every) + _SMALL)
 
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:
-    """Norms: each thread sums its own rows of the weights' gradient."""
+    """Return the estimate for norms: each thread sums the weights' gradient over its own rows."""
     shortest = max((t.shape[-1] for t in tensors_in(args) if t.dim()), default=0)
     return 8 * shortest * torch.get_num_threads() + _single(tensors_in(args)[:1]) + _SMALL
 
 
 def _attention(args: Any, outputs: Sequence[Any]) -> int:
-    """Flash attention on a CPU: a tile of at most 256 x 512 scores a thread, and repacked
-    halves.
+    """Return the estimate for flash attention on a CPU: a tile of at most 256 x 512 scores per
+    thread, and repacked tensors in half precision.
     """
     inputs = tensors_in(args)
     head = inputs[0].shape[-1]
@@ -317,7 +321,9 @@ def _attention(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
-    """The gates of all positions, and repacked weights, in float32."""
+    """Return the estimate for an LSTM: the gates of all positions, and repacked tensors, in
+    float32.
+    """
     x, weight = args[0], args[1]
     gates = x.shape[0] * x.shape[1] * _row(weight.shape[0], 4) * 4
     sides = 4 * sum(t.numel() for t in [*tensors_in(args), *outputs] if t.dtype is not torch.uint8)
@@ -325,16 +331,16 @@ def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
 
 
 def _convolution_bytes(images: Sequence[Any], weight: Any, groups: int) -> int:
-    # once oneDNN has padded all channels to full blocks
+    # oneDNN pads all channels to full blocks
     outer = groups * _round_up(max(1, weight.shape[0] // groups), _CHANNEL_BLOCK)
     inner = _round_up(weight.shape[1], _CHANNEL_BLOCK) * math.prod(weight.shape[2:])
     elements = 2 * outer * inner + sum(
         t.numel() // max(1, t.shape[1]) * _round_up(t.shape[1], _CHANNEL_BLOCK) for t in images
     )
-    # the half copy and a float32 accumulator
+    # in half precision, a copy of 2 bytes and a float32 accumulator of 4
     itemsize = weight.element_size() if weight.dtype not in _HALF else 6
     unfolded = 0
-    # no oneDNN: columns of the whole batch are unfolded
+    # other dtypes do not use oneDNN: the columns of the whole batch are unfolded
     if weight.dtype not in (torch.float32, *_HALF):
         unfolded = max(t.numel() for t in images) * math.prod(weight.shape[2:]) * 2
     return int(elements * itemsize + unfolded * itemsize + _SMALL)
@@ -380,7 +386,7 @@ def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
     """
     name = func._schema.name
     by_kind = _pointwise if torch.Tag.pointwise in func.tags else _whole
-    # many tensors are updated one after the other, or by one kernel
+    # a _foreach_ operator updates its tensors one after the other, or by one kernel
     is_free = func.is_view or name.startswith("aten::_foreach_")
     rule = _RULES.get(name, None if is_free else by_kind)
     return 0 if rule is None else rule(args, outputs)

@@ -1,5 +1,5 @@
-"""The memory of a training step: predicted without running it, where fake tensors go through the
-real autograd and optimizer code, and traced while it runs, operator by operator.
+"""The memory of a training step: ``predict`` sends fake tensors through the real autograd and
+optimizer code without running the step; ``trace`` runs the step and follows each operator.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _ASSUMPTIONS = {
     "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, "
     "the workspaces of cuDNN's convolutions not counted",
 }
-# where PyTorch logs the traceback of an operator that fails on fakes
+# PyTorch logs the traceback of an operator that fails on fake tensors here
 FAKE_ERRORS = logging.getLogger("torch._subclasses.fake_tensor")
-# every operator of every step is kept: more would fill the memory that is looked at
+# a trace keeps every operator of every step: more steps would fill the memory that it measures
 _MOST_STEPS = 1000
 
 
@@ -90,7 +90,7 @@ def predict(
     progress: Callable[[float, str], None] | Any = _validate.LEFT_OUT,
     stop: Callable[[], bool] | None = None,
 ) -> Prediction:
-    """Return the memory that a training step will need, without running it and without its memory.
+    """Return the memory that a training step will need, without running it or using that memory.
 
     Parameters
     ----------
@@ -100,11 +100,11 @@ def predict(
         fake tensors during the call and is restored afterwards; do not use it from another thread
         meanwhile.
     *inputs
-        What ``model(*inputs)`` takes: tensors (shape, strides and dtype matter; values only of
-        small tensors of integers) or anything else.
+        What ``model(*inputs)`` takes: tensors (shape, strides and dtype matter; values matter only
+        in small tensors of integers) or anything else.
     loss : callable, optional
-        From the model's output (and ``targets``, if given) to a scalar. None means that the model
-        returns the loss (a scalar, or something with ``.loss``).
+        A function from the model's output (and ``targets``, if given) to a scalar. None means that
+        the model returns the loss (a scalar, or something with ``.loss``).
     optimizer : str, callable or None
         A name of ``torch.optim`` in any case, "sgd-momentum", a factory from parameters to an
         optimizer, or None.
@@ -117,8 +117,8 @@ def predict(
         Passed to ``loss`` after the output; with ``loss=None``, passed to the model after the
         inputs.
     device : str, optional
-        Whose rules to follow; "cuda" only where PyTorch has CUDA. None takes the model's device if
-        it is there.
+        The device type whose rules to follow; "cuda" only where PyTorch has CUDA. None takes "cuda"
+        for a model on a CUDA device, else "cpu".
     progress, stop : callable, optional
 
     Returns
@@ -141,7 +141,8 @@ def predict(
     -----
     The step is ``zero_grad()``, ``loss(model(*inputs)).backward()``, ``optimizer.step()``, twice,
     because the second step has the optimizer's state from the start. A variable that keeps the
-    model's output alive adds its size. What ``torch.compile`` made is followed uncompiled.
+    model's output alive adds its size. A result of ``torch.compile`` is followed as the uncompiled
+    code.
 
     Examples
     --------
@@ -162,11 +163,12 @@ def predict(
     with (
         training_step.undisturbed(kind),
         mock.patch.object(transformer, "_detect_is_causal_mask", _is_causal),
-        # an optimizer that may choose updates many real parameters of a GPU at once
+        # on a GPU, an optimizer that may choose updates many parameters at once, if their types are
+        # listed here
         mock.patch.object(
             optimizer_module, "_foreach_supported_types", [torch.nn.Parameter, FakeTensor]
         ),
-        # its errors are said in one sentence, without the operator's traceback
+        # errors are reported in one sentence, without the operator's traceback
         mock.patch.object(FAKE_ERRORS, "disabled", True),
         FakeTensorMode(allow_non_fake_inputs=True),
         training_step.on_substitutes(
@@ -182,7 +184,7 @@ def predict(
             ).untyped_storage(),
             device=kind,
         ) as step,
-        # a layer that is recomputed must keep the same tensors both times, so not in small
+        # a recomputed layer must keep the same tensors both times, so it cannot run in small
         contextlib.nullcontext() if checkpoint else kernel_memory.RecurrentInSmall(tracker),
         training_step.checkpointed(step.model if checkpoint else None) as calls,
         contextlib.suppress(Stopped),
@@ -241,11 +243,12 @@ def largest_batch(
         As for ``predict``.
     make_batch : callable
         Called with a number of samples; returns the model's input, or a tuple of the input and the
-        targets. Called with a fixed batch and a length, it finds the longest sequence.
+        targets. If it uses the number as the length of a fixed batch, the result is the longest
+        sequence.
     memory : None, str, Device or int
-        As for ``Prediction.fits``: a device of this machine, of which the memory that is free now
-        counts (None takes the best one available), the name of another GPU, or a capacity: bytes,
-        or text such as "24 GB".
+        As for ``Prediction.fits``: a device of this machine, whose free memory counts (None takes
+        the best one available), the name of another GPU, or a capacity: bytes, or text such as "24
+        GB".
     most : int
         The largest batch to consider.
 
@@ -253,7 +256,7 @@ def largest_batch(
     -------
     int
         MODELLED, with the margin of ``Prediction.needed_bytes``: ``predict`` with this batch shows
-        what it consists of.
+        its parts.
 
     Raises
     ------
@@ -341,8 +344,8 @@ def trace(
         Training steps of a model, 1000 at most. The second shows the optimizer's state from its
         start.
     device : optional
-        Whose memory to follow; None takes the device of the model's parameters or of the first
-        tensor among the inputs, else the best one available.
+        The device whose memory to follow; None takes the device of the model's parameters or of the
+        first tensor among the inputs, else the best one available.
     progress, stop : callable, optional
         ``stop`` is polled before each operator.
 
@@ -449,8 +452,8 @@ def _copied_storage(original: Any) -> Any:
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Take a square mask for the causal one: ``nn.Transformer`` would look at the values, which a
-    fake has not.
+    """Treat a square mask as causal: ``nn.Transformer`` would read its values, which a fake tensor
+    does not have.
     """
     if is_causal is not None:
         return is_causal
@@ -458,8 +461,8 @@ def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None
 
 
 def model_made_by(factory: Any, device_type: str, function: str = "predict") -> Any:
-    """Return the model that a factory makes with fake tensors on a kind of device; errors are said
-    in the name of a function.
+    """Return the model that a factory makes with fake tensors on a device type; error messages
+    begin with the name in ``function``.
     """
     _validate.instance(
         function,

@@ -1,11 +1,11 @@
-"""A training step's memory: every tensor storage is followed from birth to death while operators
-run, real or fake, and what a traced or predicted step amounts to is kept for tables and figures.
+"""A training step's memory: every tensor storage is followed from its creation to its release while
+real or fake operators run; a trace or a prediction keeps the result for tables and figures.
 
-A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the
-backward pass makes. Views share one storage and count once; a storage dies when its last owner does
-(PyTorch keeps one Python object per storage alive as long as the storage, so a weak reference to it
-shows this). What an operator allocates inside and frees before it returns is not seen here:
-``kernel_memory`` estimates that apart.
+A dispatch mode sees each operator below autograd, so it sees the tensors that autograd saves and
+that the backward pass makes. Views share one storage and count once; a storage is released with its
+last owner (PyTorch keeps one Python object per storage alive as long as the storage, so a weak
+reference to it shows this). Memory that an operator allocates and frees before it returns is not
+seen here: ``kernel_memory`` estimates it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from gpulab.units import format_bytes, parse_bytes
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
-_PEAK_TENSORS = 50  # that a result keeps
+_PEAK_TENSORS = 50  # the most that a result keeps
 
-# What ``with_margin`` adds for what no tensor storage shows. On a CPU a quarter for the C
-# library's heap (it keeps and splits freed blocks) and oneDNN's own buffers, and a constant for
-# code that loads on first use: real processes grew by up to 0.6 times that much
+# What ``with_margin`` adds for memory outside of tensor storage: a ratio, and bytes. On a CPU a
+# quarter for the C library's heap (it keeps and splits freed blocks) and oneDNN's own buffers, and
+# a constant for code that loads on first use: real processes grew by up to 0.6 times that much
 # (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the caching
 # allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS
 # workspace.
@@ -49,18 +49,18 @@ _ACCELERATOR_MARGIN = 0.15, 768 * 2**20
 
 
 def with_margin(nbytes: int, device_kind: str) -> int:
-    """Return what must be free on a device of a kind for a step that needs so many bytes."""
+    """Return the bytes that must be free on a kind of device for a step that needs ``nbytes``."""
     ratio, constant = _HOST_MARGIN if device_kind == "cpu" else _ACCELERATOR_MARGIN
     return int(nbytes * (1 + ratio)) + constant
 
 
 def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
-    """Return (free bytes, device kind) of a device, of a GPU of the data sheets, or of a bare
-    capacity, in bytes or such as "24 GB", then of the kind given.
+    """Return (free bytes, device kind) of a device, of a GPU named in the data sheets (all its
+    memory), or of a bare capacity, in bytes or such as "24 GB", whose kind is ``kind``.
     """
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
-    # a number without a unit in a text is no capacity, but for instance the name of a GPU
+    # text with a number but no unit is not a capacity; it may be part of a GPU's name
     has_unit = isinstance(device, str) and device[:1].isdigit() and not device.strip().isdigit()
     if has_unit or isinstance(device, numbers.Real):
         return parse_bytes(str(device)), kind
@@ -83,8 +83,8 @@ def largest_that_fits(
     most: int,
 ) -> int:
     """Return the largest batch up to ``most`` whose step fits into a memory (see
-    ``free_bytes_of``); 0 if none does. ``predicted`` takes the inputs, and ``targets``, that
-    ``make_batch`` makes of a size.
+    ``free_bytes_of``); 0 if none does. ``make_batch`` makes the inputs, and optionally the targets,
+    of a given size; ``predicted`` takes them.
     """
     free, kind = free_bytes_of(memory, kind)
     low, high, guess = 0, _validate.whole("largest_batch", "most", most, 1, 2**40) + 1, 1
@@ -94,9 +94,10 @@ def largest_that_fits(
         inputs, targets = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
         need, tries = predicted(inputs, targets=targets).needed_bytes(kind), tries + 1
         low, high = (guess, high) if need <= free else (low, guess)
-        # Bytes grow by about as much for each sample, so the line through the last two sizes leads
-        # near the answer. Of the first size most is there without any sample. Where the bytes jump,
-        # the line does not lead there: each fourth guess halves what is left.
+        # Bytes grow almost linearly with the samples, so the line through the last two sizes leads
+        # near the answer. At the first size most bytes do not depend on the samples, so the slope
+        # is taken as 1/32 of them. Where the bytes jump, the line misses: each fourth guess halves
+        # the remaining range.
         slope = max(1.0, (need - before[1]) / (guess - before[0]) if before[0] else need / 32)
         line = min(max(guess + int((free - need) // slope), low + 1), high - 1)
         before, guess = (guess, need), line if tries % 4 else (low + high) // 2
@@ -118,7 +119,7 @@ class LiveTensor(NamedTuple):
         Of the tensor that made the storage.
     dtype : str
     operator : str
-        The operator that made it; "" for what was there before the step.
+        The operator that made it; "" for a storage made before the step.
     """
 
     name: str
@@ -169,7 +170,7 @@ class Timeline(Result):
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """What a trace and the predictions have in common."""
+    """The fields that traces and predictions have in common."""
 
     label: str
     peak_bytes: int
@@ -204,7 +205,7 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class MemoryTrace(PeakMemory, Result):
-    """What held a device's memory while a training step (or a function) ran.
+    """A device's memory while a training step (or a function) ran.
 
     Attributes
     ----------
@@ -255,8 +256,8 @@ class Prediction(PeakMemory, Result):
         An upper estimate of what operators allocate inside and free before they return, beyond
         ``peak_bytes``.
     kept_bytes : int
-        What stays alive between steps: parameters, buffers, optimizer state, inputs, gradients
-        until they are released.
+        Storage that stays alive between steps: parameters, buffers, optimizer state, inputs,
+        gradients until they are released.
     peak_by_category : mapping of str to int
         Sums to ``peak_bytes``.
     peak_operator, peak_phase : str
@@ -266,7 +267,8 @@ class Prediction(PeakMemory, Result):
     optimizer, precision : str
     checkpoint : bool
     device_type : str
-        Whose rules (autocast, choice of kernels) the step followed: "cpu" or "cuda".
+        The device type whose rules (autocast, choice of kernels) the step followed: "cpu" or
+        "cuda".
     timeline : Timeline
     notes : tuple of Note
     evidence : Evidence
@@ -285,13 +287,13 @@ class Prediction(PeakMemory, Result):
     device_type: str
 
     def needed_bytes(self, device_kind: str = "cpu") -> int:
-        """Return peak, scratch and a margin: what must be free for the step to be safe on such a
-        device.
+        """Return the bytes that must be free on a kind of device for the step to be safe: peak,
+        scratch and a margin.
         """
         return with_margin(self.peak_bytes + self.scratch_bytes, device_kind)
 
     def fits(self, device: Any = None) -> bool:
-        """Return whether the step fits into what is free on a device now.
+        """Return whether the step fits into the memory that is free on a device now.
 
         Counts the peak, the scratch inside operators and a margin for heaps, allocators and
         libraries. Memory in use on the device counts as taken, including this model's own
@@ -301,16 +303,16 @@ class Prediction(PeakMemory, Result):
         Parameters
         ----------
         device : None, str, Device or int
-            A device of this machine (None takes the best one available), or for a machine that is
-            not here the name of its GPU, or a capacity, all of it free: bytes, or text such as
-            "80 GiB".
+            A device of this machine (None takes the best one available), the name of a GPU that is
+            not here, or a capacity: bytes, or text such as "80 GiB". A named GPU and a capacity
+            count as entirely free.
 
         Raises
         ------
         DeviceError
             If this machine has no such device.
         InputError
-            If a capacity is no size, such as a negative one.
+            If a capacity is not a valid size, such as a negative one.
         """
         free, kind = free_bytes_of(device, self.device_type)
         return self.needed_bytes(kind) <= free
@@ -356,8 +358,8 @@ class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop
 
 @dataclass(slots=True)
 class Record:
-    """One storage: ``born`` and ``died`` are event numbers, alive from ``born`` up to but not
-    ``died``.
+    """One storage. ``born`` and ``died`` are event numbers: it is alive from ``born`` until just
+    before ``died``.
     """
 
     nbytes: int
@@ -380,8 +382,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device_type : str
         Storages elsewhere (an optimizer's step counters on the host) are not counted.
     replace : callable, optional
-        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator: how a prediction
-        corrects fake kernels.
+        ``replace(operator, arguments, keywords, in_optimizer)`` runs the operator; predictions use
+        it to correct fake kernels.
     scratch : callable, optional
         ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
     stop : callable, optional
@@ -410,7 +412,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_key: dict[int, tuple[int, Any]] = {}
         self._parameters: dict[int, Any] = {}
         self._fakes: Any = WeakIdKeyDictionary()
-        # storages in small: their bytes -> those that they stand for
+        # small storage -> function from its bytes to those that it stands for
         self.scales: dict[int, Callable[[int], int]] = {}
 
     # -- what runs for each operator --------------------------------------------------------------
@@ -418,7 +420,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note which storages it made or resized."""
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about a tensor, not work
+        if func.namespace == "prim":  # a query about a tensor, not work
             return func(*args, **kwargs)
         if self.stop is not None and self.stop():
             self.is_stopped = True
@@ -469,8 +471,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return storages_of(tensor, self.device_type)
 
     def _stand_in(self, tensor: Any, func: Any) -> Any:
-        """Return what a fake operator sees in place of a real tensor, such as one that the loss
-        holds: its views are of that memory.
+        """Return the fake tensor that a fake operator sees in place of a real one, such as one that
+        the loss holds. It is kept, so that all views share its memory.
         """
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         if (
@@ -521,8 +523,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes += record.nbytes
 
     def share(self, new: Any, old: Any, scale: Callable[[int], int] | None) -> Any:
-        """Count a new tensor, which keeps the old one alive, as the same memory; with a scale it is
-        that memory in small.
+        """Count a new tensor as the same memory as the old one, which it keeps alive. With a scale,
+        the new tensor is a small stand-in for that memory.
         """
         storage = new.untyped_storage()
         key = storage._cdata
@@ -557,7 +559,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._count(part, storage, "", category, name)
 
     def watch_parameter(self, parameter: Any, name: str) -> None:
-        """Count a parameter, and take what appears in its ``grad`` for a gradient."""
+        """Count a parameter, and treat a tensor in its ``grad`` as a gradient."""
         self._parameters[id(parameter)] = parameter
         self.watch(parameter, "parameters", name)
 
@@ -575,7 +577,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.watch(tensor, "inputs", "input")
 
     def mark_gradients(self) -> None:
-        """Categorize what the parameters' ``grad`` holds now as gradients."""
+        """Categorize the tensors that are now in the parameters' ``grad`` as gradients."""
         for parameter in self._parameters.values():
             if parameter.grad is not None:
                 for _, storage in self._storages(parameter.grad):
@@ -588,7 +590,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps.append(len(self.operators))
 
     def close(self) -> None:
-        """Stop listening: later deaths change nothing, and no parameter is kept alive."""
+        """Stop following storages: later releases change nothing, and no parameter is kept
+        alive.
+        """
         self.mark_gradients()
         self._by_key.clear()
         self._parameters.clear()
@@ -596,10 +600,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- what it amounts to -----------------------------------------------------------------------
 
     def classify(self) -> None:
-        """Give each storage that has no category one, by when it was made and whether it outlived
-        its phase.
+        """Give a category to each storage without one, by the phase in which it was made and
+        whether it outlived that phase.
         """
-        ends: list[int] = []  # of each event's phase: the first later event of another one
+        ends: list[int] = []  # for each event, the first later event of another phase
         for _, events in itertools.groupby(self.phases):
             length = len(list(events))
             ends += [len(ends) + length] * length
@@ -660,8 +664,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def living(kinds: Iterable[type]) -> list[Any]:
-    """Return all objects of exactly these types that Python's collector knows; it knows a million
-    others, so no line runs for each.
+    """Return all objects of exactly these types that Python's garbage collector knows. It knows a
+    million other objects, so the loop calls no function of Python code for each.
     """
     wanted, objects = set(map(id, kinds)), gc.get_objects()
     return [
@@ -672,7 +676,7 @@ def living(kinds: Iterable[type]) -> list[Any]:
 
 
 def shape_of(array: Any) -> tuple[int, ...]:
-    """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
+    """Return an array's shape; for a nested tensor, which has none, its number of elements."""
     return (
         (int(array.numel()),)
         if getattr(array, "is_nested", False)
@@ -687,7 +691,9 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run a real operator on a few elements, for which a second thread would only be waited for."""
+    """Within the block, run real operators on one thread: on few elements more threads only cost
+    time.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -698,8 +704,8 @@ def one_thread() -> Iterator[None]:
 
 
 def storages_of(tensor: Any, device_type: str) -> list[tuple[Any, Any]]:
-    """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several
-    of a sparse one.
+    """Return pairs (dense part, storage) of a tensor: one for a dense tensor, several for a sparse
+    one, none if the tensor is not on a device of this type.
     """
     if tensor.device.type != device_type:
         return []

@@ -32,10 +32,10 @@ from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, w
 from gpulab.memory.step_memory import Stopped
 from gpulab.timing.work_arrays import held_by
 
-# One at a time: two threads that lend tensors to the same model would put back each other's.
+# One thread at a time: two threads that lend tensors to the same model would restore each other's.
 _ONE_AT_A_TIME = threading.RLock()
-# Fake integers and masks up to this many (a batch's lengths) keep their values: what is computed
-# from them alone is known.
+# Fake tensors of integers or booleans with up to this many elements (such as a batch's lengths)
+# keep their values, so that results computed from them alone are known.
 _VALUES = 4096
 
 
@@ -47,9 +47,9 @@ class Lender:
     new_storage : callable
         From a tensor to an untyped storage of the same size: a clone, or a fake.
     device : str or None
-        Where stand-ins live; None: each where its original does.
+        The stand-ins' device; None takes each original's device.
     dtype : torch.dtype, optional
-        What floating-point tensors are converted to.
+        The number format to which floating-point tensors are converted.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Lender:
         self._storages: dict[int, tuple[Any, Any]] = {}
 
     def tensor(self, original: Any) -> Any:
-        """Return the stand-in of a tensor: same shape, strides, dtype and class, another
-        storage.
+        """Return the stand-in of a tensor: another storage, the same shape and strides, the same
+        dtype unless the lender converts it, and a parameter for a parameter.
         """
         if id(original) not in self._tensors:
             with torch.no_grad():
@@ -128,8 +128,8 @@ class Lender:
 
 
 def modules_in(value: Any) -> list[Any]:
-    """Return the modules that a loss holds: itself, its closure, its defaults, and the globals that
-    it names.
+    """Return the modules that a loss holds: the loss itself if it is one, else those in its
+    closure, its defaults, and the globals that it names.
     """
     if isinstance(value, torch.nn.Module):
         return [value]
@@ -140,8 +140,8 @@ def modules_in(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
-    """Within the block, every tensor of the modules is its stand-in; afterwards all attributes are
-    as before.
+    """Within the block, every tensor of the modules is replaced by its stand-in; afterwards all
+    attributes are as before.
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
     with _ONE_AT_A_TIME:
@@ -160,7 +160,7 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
                         "_hooks"
                     ):
                         attributes[name] = lender.everything(value)
-                attributes["_compiled_call_impl"] = None  # what ``compile()`` made has the tensors
+                attributes["_compiled_call_impl"] = None  # compiled code has the old tensors
             yield
         finally:
             try:
@@ -180,10 +180,12 @@ def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) and compilation in the block, and
     put the random generators of Python, NumPy and torch back after it.
 
-    What PyTorch meets first under a dispatch mode it would never compile again.
+    Compilation is suspended because PyTorch would never compile a function that it first meets
+    under a dispatch mode.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    # only where the caller's is on: an inner block that is the outermost one clears the cache
+    # only if the caller's autocast is on: else this block were the outermost one, which clears the
+    # cache
     is_casting = torch.is_autocast_enabled(device_type)
     with (
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
@@ -226,7 +228,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             for kind in kinds
             if isinstance(kind, type)
             and issubclass(kind, torch.optim.Optimizer)
-            and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)  # which needs a closure
+            and kind not in (torch.optim.Optimizer, torch.optim.LBFGS)  # LBFGS needs a closure
         }
         name = optimizer.lower()
         _validate.word(function, "optimizer", name, [*sorted(known), "sgd-momentum"])
@@ -273,8 +275,8 @@ def loss_of(function: str, value: Any) -> Any:
 
 
 class FakeScaler(torch.amp.GradScaler):
-    """PyTorch's scaling of the loss, without the question whether a gradient overflowed: a fake
-    tensor cannot answer it.
+    """PyTorch's loss scaling, without the check whether a gradient overflowed: a fake tensor has no
+    values to check.
     """
 
     def _maybe_opt_step(
@@ -345,7 +347,7 @@ class Step:
                 if self.loss is None
                 else self.loss(self.model(*self.inputs), *targets)
             )
-        torch.clear_autocast_cache()  # its end does so only where it is the outermost block
+        torch.clear_autocast_cache()  # the end of autocast does so only in the outermost block
         return loss_of(self.function, value)
 
     def _guard(self, part: str, call: Callable[[], Any]) -> Any:
@@ -371,8 +373,8 @@ def on_substitutes(
     new_storage: Callable[[Any], Any],
     device: str | None,
 ) -> Iterator[Step]:
-    """Give a step whose model, loss and batch hold stand-ins of their tensors, which the tracker
-    counts; the caller's modules are as before afterwards.
+    """Yield a step whose model, loss and batch hold stand-ins of their tensors. The tracker counts
+    the stand-ins; afterwards the caller's modules are as before.
 
     Parameters
     ----------
@@ -398,7 +400,7 @@ def on_substitutes(
             precision=precision,
             device=tracker.device_type,
         )
-        del batch, goals, lender  # they would keep tensors alive that the step lets go
+        del batch, goals, lender  # they would keep tensors alive that the step releases
         yield step
 
 
@@ -424,10 +426,10 @@ def explain(function: str, part: str, error: Exception) -> str:
 
 @contextlib.contextmanager
 def checkpointed(model: Any) -> Iterator[list[str]]:
-    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member;
-    of None nothing.
+    """Recompute each direct child of a model in the backward pass; for a child that is a ModuleList
+    or ModuleDict, each member. With None, nothing is recomputed.
 
-    Gives a list that grows by one entry for each call of a child.
+    Yields a list that grows by one entry for each call of a child.
     """
     calls: list[str] = []
 
@@ -448,7 +450,7 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def optimizer_seen(tracker: Any) -> Iterator[None]:
-    """Tell the tracker while any optimizer's ``step`` runs."""
+    """Set the tracker's ``in_optimizer`` while any optimizer's ``step`` runs."""
 
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
