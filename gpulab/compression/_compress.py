@@ -1,27 +1,27 @@
 """Pruning, sparse formats, quantization and weight sharing.
 
 Pruning sets the smallest weights to zero, or removes whole channels. Importance is the magnitude of
-a weight (Han et al., "Learning both Weights and Connections", NeurIPS 2015), for a channel the norm
-of its filter as the batch norm after it scales it (after Li et al., "Pruning Filters for Efficient
-ConvNets", ICLR 2017). Sparse formats store and multiply only what is not zero, where a device has
-kernels for it.
+a weight (Han et al., "Learning both Weights and Connections", NeurIPS 2015), and for a channel the
+norm of its filter, scaled as the following batch norm scales it (after Li et al., "Pruning Filters
+for Efficient ConvNets", ICLR 2017). Sparse formats store and multiply only nonzero weights, where a
+device has kernels for them.
 
-To remove channels, the model is traced with ``torch.fx``. A layer can lose an output channel where
-everything that reads the channel is known: its output passes only through modules that treat each
-channel by itself (norms over a batch, activations, pooling, depthwise convolutions) until it ends
-in linear or convolutional layers, whose weights for that channel go too. A sum with another branch
-(a residual connection) ties channels of several layers together; those layers are left whole.
+To remove channels, the model is traced with ``torch.fx``. A layer can lose an output channel if
+every reader of the channel is known: its output passes only through modules that treat each channel
+by itself (batch norms, activations, pooling, depthwise convolutions) and then enters linear or
+convolutional layers, whose weights for that channel are removed too. A sum with another branch (a
+residual connection) ties channels of several layers together; those layers keep all channels.
 
-``quantize`` makes a model to ship; ``quantize_aware`` makes one to train, which ``finish`` turns
-into one to ship. The scheme (a scale for each channel or one a layer, inputs rounded or not) is
-apart from the arithmetic that runs it: float32 on rounded values everywhere, PyTorch's integer
-kernels on a CPU, torchao's on what it supports.
+``quantize`` makes a model to ship; ``quantize_aware`` makes a model to train, which ``finish``
+turns into one to ship. The scheme (a scale for each channel or for each layer, inputs rounded or
+not) is independent of the arithmetic that runs it: float32 on rounded values on any device,
+PyTorch's integer kernels on a CPU, or torchao's kernels where it has them.
 
-``share_weights`` makes a layer's weights a few values, its codebook, and each weight a short index
-into it: k-means on the weights of each layer (Han, Mao, Dally, "Deep Compression", ICLR 2016,
-section 3). Start values are spread evenly over the range, which that paper found better than random
-ones; then Lloyd's steps run until nothing changes. Zeros of a pruned layer stay zero and take no
-entry.
+``share_weights`` restricts a layer's weights to a few values, its codebook; each weight becomes a
+short index into it: k-means on the weights of each layer (Han, Mao, Dally, "Deep Compression", ICLR
+2016, section 3). The start values are spread evenly over the range, which the paper found better
+than random values; then Lloyd's steps run until nothing changes. Zeros of a pruned layer stay zero
+and need no entry.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from gpulab.errors import DeviceError, InputError
 # Pruning and sparse formats.
 
 
-# Of four neighbors in a row of the weight matrix two stay: the pattern that NVIDIA's sparse Tensor
-# Cores take (Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv:2104.08378, section
-# 3).
+# Of every four neighbors in a row of the weight matrix two are kept: the pattern that NVIDIA's
+# sparse Tensor Cores accept (Mishra et al., "Accelerating Sparse Deep Neural Networks",
+# arXiv:2104.08378, section 3).
 _GROUP, _KEPT = 4, 2
-# What treats each channel by itself: functions, modules, and modules for images.
+# Operations that treat each channel by itself: functions, modules, and modules for images.
 _FUNCTIONS = ("relu", "relu_", "gelu", "silu", "hardswish", "sigmoid", "tanh", "dropout")
 _EACH = (
     *(nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU),
@@ -81,8 +81,8 @@ def prune(
     pattern: str | None = None,
     skip: Iterable[str] = (),
 ) -> Any:
-    """Return a pruned copy of a model, ready to be fine-tuned: what was pruned stays zero in
-    training, and channels are gone.
+    """Return a pruned copy of a model, ready to be fine-tuned: pruned weights stay zero in
+    training, and removed channels are gone.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def prune(
         It is not changed. A pruned model can be pruned further: ``amount`` includes the weights
         that are zero already.
     amount : float
-        The share of weights to set to zero, the smallest of all layers together, or of channels to
-        remove from each layer, 0 to 0.9999.
+        The share of weights to set to zero (the smallest of all layers together), or the share of
+        channels to remove from each layer; 0 to 0.9999.
     structured : bool
         Remove whole channels and the weights that read them, instead of setting single weights to
         zero.
@@ -103,14 +103,14 @@ def prune(
     Returns
     -------
     torch.nn.Module
-        With masks on its weights (``compression.finish`` makes plain weights of them), or with
+        With masks on its weights (``compression.finish`` turns them into plain weights), or with
         smaller layers.
 
     Raises
     ------
     InputError
-        If an argument is not usable, no layer is left, or no channel can be removed without
-        touching others.
+        If an argument is not usable, no layer is left, or no layer can lose a channel without
+        affecting other layers.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def _smallest(found: Mapping[str, Any], amount: float) -> dict[str, Any]:
 
 def two_of_four(weight: Any) -> Any:
     """Return the mask that keeps the two largest of every four neighbors in a row of the weight
-    matrix; a rest of a row is kept.
+    matrix; a remainder of fewer than four is kept whole.
     """
     rows = weight.detach().abs().flatten(1)
     whole = rows.shape[1] // _GROUP * _GROUP
@@ -170,8 +170,8 @@ def two_of_four(weight: Any) -> Any:
 
 
 def _put(layer: Any, mask: Any) -> None:
-    """Give a layer a mask; what one that it has already keeps at zero stays there, whatever the new
-    one says.
+    """Give a layer a mask. If the layer already has a mask, the two are combined: a weight that
+    either sets to zero is zero.
     """
     if parametrize.is_parametrized(layer, "weight"):
         for each in layer.parametrizations.weight:
@@ -211,14 +211,14 @@ def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float) -> An
 
 
 class _Chain(NamedTuple):
-    """One layer that can lose output channels, and what goes with them.
+    """One layer that can lose output channels, and the layers that change with it.
 
     Attributes
     ----------
     producer : str
         The layer.
     followers : list of str
-        Modules between that hold one value or filter a channel: batch norms and depthwise
+        Modules in between that have one value or one filter per channel: batch norms and depthwise
         convolutions.
     consumers : list of str
         Layers that read the channels.
@@ -244,7 +244,7 @@ def _chains(model: Any) -> list[_Chain]:
     nodes = [node for node in graph.nodes if node.op == "call_module"]
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     uses = Counter(node.target for node in nodes)
-    # those that run once and share their weight with no other
+    # modules that run once and share their weight with no other
     modules = {
         name: each
         for name, each in model.named_modules()
@@ -260,14 +260,14 @@ def _chains(model: Any) -> list[_Chain]:
 
 
 def _chain(start: Any, modules: Mapping[str, Any]) -> _Chain | None:
-    """Walk on from a layer's node to all that reads its output; None where something is met that is
-    not known to keep channels apart.
+    """Follow a layer's output to all its readers, and return the chain; None if a reader may mix
+    channels.
     """
     producer = modules[start.target]
     channels, is_image = producer.weight.shape[0], isinstance(producer, nn.Conv2d)
     chain = _Chain(start.target, [], [])
-    # with whether the channels are an image's second dimension; else they are the last one, where a
-    # flattened image has several values of each
+    # (node, whether the channels are the second dimension, as in an image). If not, they are the
+    # last dimension, in which a flattened image has several values per channel.
     passed = [(start, is_image)]
     for node, spread in passed:
         for user in node.users:
@@ -278,7 +278,7 @@ def _chain(start: Any, modules: Mapping[str, Any]) -> _Chain | None:
             elif spread and isinstance(layer, nn.Flatten) and layer.start_dim == 1:
                 passed.append((user, False))
             elif (
-                # depthwise: a filter for each channel, which goes with it
+                # depthwise: the filter of a channel is removed with it
                 spread
                 and isinstance(layer, nn.Conv2d)
                 and layer.groups == channels == layer.out_channels > 1
@@ -322,7 +322,7 @@ def _shrink(model: Any, chain: _Chain, amount: float) -> None:
         _cut(layer, keep, ("weight", "bias", "running_mean", "running_var"), sizes, kept)
     for name in chain.consumers:
         layer = model.get_submodule(name)
-        # behind a flattened image, several values of each channel
+        # after a flattened image there are several values per channel
         values = layer.weight.shape[1] // channels
         columns = (keep[:, None] * values + torch.arange(values, device=keep.device)).flatten()
         part = (slice(None), columns)
@@ -330,8 +330,8 @@ def _shrink(model: Any, chain: _Chain, amount: float) -> None:
 
 
 def _cut(layer: Any, part: Any, tensors: Iterable[str], sizes: Iterable[str], size: int) -> None:
-    """Keep a part of each of these tensors of a layer, in place, and set its sizes; those that it
-    lacks stay so.
+    """Cut the named tensors of a layer to a part, in place, and set the named sizes; names that the
+    layer lacks are skipped.
     """
     for name in tensors:
         old = getattr(layer, name, None)
@@ -346,8 +346,8 @@ def _cut(layer: Any, part: Any, tensors: Iterable[str], sizes: Iterable[str], si
 
 
 def _importance(model: Any, chain: _Chain) -> Any:
-    """Return one value a channel: the norm of its filter, as the first batch norm behind it scales
-    it.
+    """Return one value per channel: the norm of its filter, as the batch norms and depthwise
+    filters that follow scale it.
     """
     size = model.get_submodule(chain.producer).weight.detach().flatten(1).norm(dim=1)
     for name in chain.followers:
@@ -361,8 +361,9 @@ def _importance(model: Any, chain: _Chain) -> Any:
     return size
 
 
-# Half of a row of the weight matrix is stored, in tiles: the least multiples of rows and columns
-# that PyTorch's 2:4 kernels take in half precision (torch/sparse/semi_structured.py).
+# The 2:4 format stores half of each row of the weight matrix, in tiles. These are the smallest
+# multiples of rows and columns that PyTorch's kernels accept in half precision
+# (torch/sparse/semi_structured.py).
 _TILES = (
     "float16 or bfloat16 with multiples of 32 rows and 64 columns. Convert with model.half(), or "
     "skip this layer."
@@ -383,11 +384,11 @@ def to_sparse(
     model : torch.nn.Module
         Usually pruned; it is not changed.
     format : str
-        "csr" on any device (compressed sparse rows; each value with its column's index), or "2:4"
-        on an NVIDIA GPU of compute capability 8.0 or newer (linear layers in half precision, pruned
-        with ``pattern="2:4"``).
+        "csr" on any device (compressed sparse rows: each value is stored with its column's index),
+        or "2:4" on an NVIDIA GPU of compute capability 8.0 or newer (linear layers in half
+        precision, pruned with ``pattern="2:4"``).
     skip : iterable of str, optional
-        Names of layers to leave out, of all that fit the format.
+        Names of layers to leave dense.
 
     Raises
     ------
@@ -437,15 +438,15 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
 
 WEIGHTS = ("per-channel", "per-tensor")
 ARITHMETIC = ("float", "integer", "torchao")
-# The share of the newest batch in a followed range. Jacob et al. (2018) smooth over thousands of
-# steps; a course's run has a hundred.
+# The weight of the newest batch in a range that is followed during training. Jacob et al. (2018)
+# smooth over thousands of steps; a run of the course has about a hundred.
 _MOMENTUM = 0.1
-# In one dimension Lloyd's steps settle after a few dozen; a cap keeps a strange weight from going
-# on for ever.
+# In one dimension Lloyd's algorithm converges within a few dozen steps; the cap ends it for unusual
+# weights too.
 _MOST_STEPS = 200
 
 
-# The rules for what ``quantize`` and ``quantize_aware`` both take.
+# Checks of the arguments that ``quantize`` and ``quantize_aware`` have in common.
 _SCHEME: Mapping[str, Callable[[str, str, Any], Any]] = {
     "weights": partial(_validate.word, known=WEIGHTS),
     "activations": partial(_validate.word, known=("dynamic", "static")),
@@ -469,35 +470,36 @@ def quantize(
     Parameters
     ----------
     model : torch.nn.Module
-        Trained; pruned or shared before, if you like (zeros stay zero). It is not changed.
+        A trained model, which may be pruned or have shared weights (zeros stay zero). It is not
+        changed.
     weights : str
-        "per-channel", a scale for each output channel; or "per-tensor", one for the layer.
+        "per-channel", a scale for each output channel; or "per-tensor", one scale for the layer.
     activations : str or None
         None leaves the layers' inputs in float32; "dynamic" rounds them to 8 bits by the range of
-        each batch; "static" by the range that ``calibration`` showed.
+        each batch; "static" rounds them to 8 bits by the range seen in ``calibration``.
     bits : int
         Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on an x86 CPU where PyTorch
         reports no AVX-512 VNNI: 16-bit sums would overflow).
     calibration : tensor or iterable of tensors, optional
-        Inputs of the model, for "static", like those that it will get in use.
+        Inputs of the model for "static", similar to those of later use.
     arithmetic : str
         "float": float32 on the rounded values, on any device; saves memory, not time. "integer":
         PyTorch's 8-bit CPU kernels (needs activations="dynamic" and bits=8). "torchao": PyTorch's
-        library for it, linear layers, 8 bits, per channel.
+        quantization library; for linear layers, 8 bits, per channel.
     skip : iterable of str, optional
         Names of layers to leave in float32.
 
     Returns
     -------
     torch.nn.Module
-        In evaluation mode, not to be trained further.
+        In evaluation mode; it cannot be trained further.
 
     Raises
     ------
     InputError
         If an argument is invalid, or two arguments contradict each other.
     DeviceError
-        If the device has no such integer kernels; the message says what to use instead.
+        If the device lacks the requested integer kernels; the message says what to use instead.
 
     Examples
     --------
@@ -554,7 +556,7 @@ def quantize_aware(
     scheme = Scheme(weights, bits, activations, 8)
     copied = compressed_layers.duplicate("quantize_aware", model)
     for name, layer in compressed_layers.chosen("quantize_aware", copied, skip).items():
-        check_padding(layer)  # before the training and not after it, when ``finish`` would refuse
+        check_padding(layer)  # refuse here, not after the training in ``finish``
         new = Aware(layer, scheme, _MOMENTUM)
         copied = compressed_layers.replace(copied, name, new.train(layer.training))
     return copied
@@ -575,7 +577,7 @@ def _with_integers(done: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     refused = compressed_layers.refusal("cpu", convolution=True)
     integers = Scheme(scheme.weights, 8, "dynamic", compressed_layers.activation_bits())
     for name, layer in found.items():
-        # a convolution without such a kernel keeps its integers and computes in float32
+        # without an integer kernel, a convolution keeps integer weights and computes in float32
         stays = refused and hasattr(layer, "groups")
         done = compressed_layers.replace(
             done, name, (Quantized(layer, scheme) if stays else Integer(layer, integers)).eval()
@@ -603,7 +605,7 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
             "few hundred of the training inputs."
         )
     seen: dict[str, list[tuple[Any, Any]]] = {name: [] for name in found}
-    for name, layer in found.items():  # of a copy, in which others take their places
+    for name, layer in found.items():  # hooks on a copy, whose layers are replaced later
         layer.register_forward_pre_hook(
             lambda _, inputs, ends=seen[name]: ends.append(torch.aminmax(inputs[0].detach()))
         )
@@ -671,14 +673,14 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
 @_validate.arguments(clusters=partial(_validate.whole, low=2, high=256))
 def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -> Any:
     """Return a copy whose layers each have only ``clusters`` different weights, ready to be
-    fine-tuned: the codebooks are what is trained.
+    fine-tuned: training changes the codebooks.
 
     Parameters
     ----------
     model : torch.nn.Module
         It is not changed. Masks of a pruned model are kept: its zeros stay.
     clusters : int
-        Entries of each layer's codebook, 2 to 256; an index takes log2 of that many bits, rounded
+        Entries of each layer's codebook, 2 to 256; an index takes log2(``clusters``) bits, rounded
         up.
     skip : iterable of str, optional
         Names of linear and convolutional layers to leave out.
@@ -707,23 +709,23 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
                 )
             kept = layer.parametrizations.weight[0].mask != 0
             compressed_layers.plain(layer)
-        # On the CPU: not every accelerator has the float64 in which the means are taken.
+        # On the CPU, because the means are computed in float64, which not every accelerator has.
         codebook, nearest = (
             each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters)
         )
         indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
         indices[kept] = nearest
         layer.weight = torch.nn.Parameter(codebook)
-        # unsafe: the parametrized weight has another shape than the codebook that it comes from
+        # unsafe: the weight has another shape than the codebook from which it is computed
         parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
     return copied
 
 
 def k_means(values: Any, clusters: int) -> tuple[Any, Any]:
-    """Return codebook and indices of a flat tensor: each value belongs to the nearest entry, each
-    entry is the mean of its values.
+    """Return the codebook and the indices of a flat tensor: each value gets the index of the
+    nearest entry, and each entry is the mean of its values.
 
-    With no more different values than clusters the codebook is those values.
+    If there are no more different values than clusters, the codebook consists of these values.
     """
     distinct, inverse = torch.unique(values, return_inverse=True)
     if len(distinct) <= clusters:

@@ -1,16 +1,16 @@
 """A compressed model on disk: each tensor in the smallest form that loses nothing.
 
 One file: a magic word, the length of the header and a checksum of all that follows, a compressed
-JSON header that names each tensor and how it is stored, then the raw bytes. The forms, of which the
-smallest is taken tensor by tensor:
+JSON header with each tensor's name and form, then the raw bytes. Each tensor is stored in the
+smallest of these forms:
 
 - ``plain``: the values as they lie in memory;
-- ``book``: the different values once, and for each element an index of as few bits as will do
-  (shared and few-bit weights);
-- ``mask``: one bit an element says whether it is zero, and only the others follow, plain or as
+- ``book``: each different value once, and for each element an index of as few bits as possible
+  (shared weights and weights of few bits);
+- ``mask``: one bit per element that says whether it is zero, then the nonzero elements, plain or as
   ``book`` (pruned weights);
 - ``narrow``: whole numbers in the smallest integers that hold them (the indices of ``to_sparse``);
-- ``same``: a tensor that another name has already (tied weights).
+- ``same``: the name of an earlier tensor that this one shares (tied weights).
 
 Nothing in a file is executed when it is read.
 """
@@ -49,12 +49,13 @@ _DTYPES = (
 
 
 def save(model: Any, path: str | Path) -> int:
-    """Write the finished model's tensors to a file, whole or not at all, and return its bytes.
+    """Write the finished model's tensors to a file, completely or not at all, and return the file's
+    size in bytes.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Anything that this package makes, or any other module.
+        A model made by this package, or any other module.
     path : str or Path
 
     Raises
@@ -78,7 +79,7 @@ def load(path: str | Path) -> dict[str, Any]:
     CheckpointError
         If the file is damaged or was not written by ``save``.
     InputError
-        If it has a tensor of a library's own type, and that library is not installed.
+        If the file has a tensor of a library's own type, and that library is not installed.
     OSError
         If it cannot be read.
     """
@@ -139,11 +140,11 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
     """Return the header's entry and the bytes of the smallest form."""
     name = str(tensor.dtype).removeprefix("torch.")
     if type(tensor) is not torch.Tensor or name not in _DTYPES:
-        file = io.BytesIO()  # a library's own kind, in PyTorch's file format
+        file = io.BytesIO()  # a library's own type is stored in PyTorch's file format
         torch.save(tensor, file)
         return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
     plain = tensor.cpu().contiguous().flatten()
-    # bfloat16, which NumPy does not have, as its 16 bits
+    # NumPy has no bfloat16: take its 16 bits as integers
     flat = np.asarray((plain.view(torch.uint16) if name == "bfloat16" else plain).numpy())
     entry: dict[str, Any] = {"dtype": name, "shape": list(tensor.shape)}
     forms: list[tuple[dict[str, Any], list[bytes]]] = [
@@ -156,7 +157,7 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
         booked = _book(flat)
         if booked is not None:
             forms.append(({**entry, "form": "book", "bits": booked[0]}, booked[1]))
-        # of these 16 bits without the sign: a mask leaves -0 too
+        # bfloat16 is compared without its sign bit, so that -0 counts as zero too
         zero = (flat << 1 if tensor.dtype is torch.bfloat16 else flat) == 0
         if zero.any():
             rest, bits = flat[~zero], np.packbits(~zero).tobytes()
@@ -168,8 +169,8 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
-    """Return bits an index, the book and the packed indices; None where there are too many
-    different values.
+    """Return (bits per index, [book, packed indices]); None where there are too many different
+    values.
     """
     book, indices = np.unique(flat, return_inverse=True)
     if not 1 <= len(book) <= _MOST_VALUES:

@@ -1,15 +1,15 @@
-"""Count what a model costs, and compare models: bytes on disk, FLOPs, time, accuracy, and why
-smaller is not faster.
+"""Count the cost of a model, and compare models by bytes on disk, FLOPs, time and accuracy, with
+the reasons why a smaller model is not faster.
 
 Parameters and FLOPs are counted layer by layer, while the model runs once. A multiply and an add
-are two FLOP. Counted are the layers with weights, attention and other matrix products; norms,
-activations and sums are left out, as by PyTorch's ``FlopCounterMode``. A zero that is stored is
-multiplied and counts; one that is not stored does not.
+are two FLOP. Layers with weights, attention and other matrix products are counted; norms,
+activations and sums are left out, as in PyTorch's ``FlopCounterMode``. A stored zero is multiplied
+and counts; a zero that is not stored does not.
 
-A recipe leads from a trained network to a light one. Its order keeps accuracy: remove channels,
-fine-tune; set weights to zero, fine-tune; then share or quantize what is left, with training that
-knows of it where there are few bits. Trained networks are kept, so that ten recipes train the first
-one once.
+A recipe leads from a trained network to a light one. Its order preserves accuracy: remove channels,
+fine-tune; set weights to zero, fine-tune; then share or quantize the remaining weights, with
+quantization-aware training where there are few bits. Trained networks are kept, so that ten recipes
+train the first network only once.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ from gpulab.units import format_bytes_per_second, format_flops_per_second, forma
 
 
 def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
-    """Run a model once and return what each of its layers costs.
+    """Run a model once and return the cost of each of its layers.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Masks and the like are finished first, so that the shipped model is counted.
+        ``finish`` is applied first (to masks, for instance), so that the shipped model is counted.
     *inputs : tensor
-        A batch, on the model's device; the first dimension of the first tensor counts items.
+        A batch, on the model's device; the first dimension of the first tensor is the number of
+        items.
     label : str, optional
 
     Returns
     -------
     Cost
         Evidence MODELLED; a note names operators of other libraries (``torch.library``), whose
-        products are not seen.
+        products are not counted.
 
     Raises
     ------
@@ -70,13 +71,13 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     23680
     """
     done = finish(compressed_layers.module("count", model))
-    counter = _Counter(done)  # whose hooks stay: the copy is counted once
+    counter = _Counter(done)  # its hooks stay on this copy, which is used only here
     with (
         devices.guard("count: the model", "it to run on these inputs. Try model(x) first."),
-        # PyTorch would never compile again what it meets first under a dispatch mode
+        # a function that PyTorch first meets under a dispatch mode would never be compiled later
         torch.compiler.set_stance("force_eager"),
         torch.no_grad(),
-        # any function mode keeps PyTorch's attention layer off its fused path, whose products no
+        # any function mode keeps PyTorch's attention layer from its fused path, whose products no
         # counter sees
         BaseTorchFunctionMode(),
         counter.products,
@@ -108,23 +109,23 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
 
 
 def stored_weights(model: Any) -> int:
-    """Return how many weights are stored: parameters, and the integers or values in a layer that
-    took another's place.
+    """Return how many weights are stored: parameters, and the integers or values in compressed
+    layers that replaced others.
     """
     parameters: int = sum(p.numel() for p in model.parameters())
     return parameters + sum(m.stored for m in model.modules() if isinstance(m, Shipped))
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """PyTorch's counter of matrix products, hooks on the layers that count for themselves, and a
-    mode that sees every operator.
+    """A mode that sees every operator, with PyTorch's counter of matrix products, and with hooks
+    that count layers with weights by themselves.
 
     Attributes
     ----------
     rows : dict
         As ``Cost.layers``.
     within : int
-        FLOP that PyTorch's counter saw inside of those layers.
+        FLOP that PyTorch's counter saw inside of these layers, which count twice otherwise.
     unknown : dict of str
         Operators whose products no counter sees.
     """
@@ -135,7 +136,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.within = 0
         self.unknown: dict[str, None] = {}
         self.products = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
-        self.begun: list[int] = []  # FLOP seen before each layer that is at work
+        self.begun: list[int] = []  # FLOP seen before each layer that is running
         for name, each in model.named_modules():
             if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, Shipped)):
                 each.register_forward_pre_hook(
@@ -144,7 +145,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 each.register_forward_hook(self._leave(name), always_call=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and note it where no counter sees its products."""
+        """Run an operator, and note its name if no counter sees its products."""
         known = _NAMESPACES if self.begun else _NAMESPACES[:-3]
         if func.namespace not in known and func.overloadpacket not in flop_registry:
             self.unknown[func._schema.name] = None
@@ -166,9 +167,10 @@ def _cost(layer: Any, output: Any) -> tuple[str, int, int]:
     """Return a layer's kind, parameters and FLOP: two for each stored weight, at each position of
     the output.
     """
-    # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
+    # an LSTM is one operator on a CPU, and so are LSTM, GRU and RNN in cuDNN: no product is visible
+    # inside
     if isinstance(layer, torch.nn.RNNBase):
-        steps = output[0].data  # of a packed sequence the tensor in it
+        steps = output[0].data  # for a packed sequence, the tensor in it
         read = sum(
             getattr(layer, weight).numel()
             for weight in layer._flat_weights_names
@@ -191,8 +193,8 @@ def _cost(layer: Any, output: Any) -> tuple[str, int, int]:
     return f"{kind}, {layer.form}" if shipped else kind, stored + bias, flops
 
 
-# Whose operators are counted, or multiply no matrices; the last three only inside of layers, which
-# count for themselves.
+# Namespaces whose operators are counted, or multiply no matrices. The last three are known only
+# inside of layers, whose FLOP are counted from their weights.
 _NAMESPACES = (
     "aten",
     "prim",
@@ -205,8 +207,8 @@ _NAMESPACES = (
     "onednn",
 )
 _ATEN = torch.ops.aten
-# What FlopCounterMode has no formula for, or none for fewer heads of keys than of queries, from the
-# shapes of the arguments.
+# FLOP from the arguments' shapes, for operators for which FlopCounterMode has no formula, or none
+# for fewer key heads than query heads.
 _FORMULAS: dict[Any, Callable[..., int]] = {
     **dict.fromkeys((_ATEN.mv, _ATEN.dot, _ATEN.vdot), lambda left, *_, **__: 2 * math.prod(left)),
     _ATEN.addmv: lambda _, left, *__, **___: 2 * math.prod(left),
@@ -227,21 +229,20 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 Progress = Callable[[float, str], None]
-Models = Any  # a module, several (one a seed), or a mapping from label to either
+Models = Any  # a module, several (one per seed), or a mapping from label to either
 
-# From bytes moved to the best rate, in bytes per second, that the device's memory has shown for
-# them; None where that is not known.
+# A function from the bytes moved to the best rate measured for that size in the device's memory, in
+# bytes per second; None where no rate is known.
 _Roof = Callable[[int], float | None]
 
-# Zeros that training left by chance, and a few per cent of them, change nothing that anybody would
-# ask about.
+# A share of zeros up to this is not worth an explanation: training leaves some by chance.
 _MANY = 0.05
-# A single item's call as a share of a batch's: from here on the batch's work is the smaller part.
-# One that took longer than the batch was disturbed, and shows nothing.
+# The time of one item as a share of a batch's time. From the first value on, the batch's own work
+# is the smaller part; above the second, the measurement was disturbed and shows nothing.
 _STARTING, _DISTURBED = 0.5, 1.2
-# FLOPs that fell by so much more than the time did need an explanation.
+# If FLOPs fell by this factor more than the time did, that needs an explanation.
 _MORE = 1.3
-# A share of the memory's best rate: below it, moving bytes is no great part of the time.
+# A share of the memory's best rate: below it, moving bytes is a small part of the time.
 _MEMORY = 0.3
 
 
@@ -263,17 +264,18 @@ def weigh(
     Parameters
     ----------
     models : module, sequence of modules, or mapping of str to either
-        Each is finished first (masks become plain zeros, and so on). Several modules under one
-        label are the same recipe with different seeds: all count for the accuracy, the first one
-        for the time, the largest file for the size. All labels get the same batch and take turns,
-        call by call; the first label is the baseline.
+        ``finish`` is applied to each first (masks become plain zeros, and so on). Several modules
+        under one label are the same recipe with different seeds: the accuracy is over all of them,
+        the time is the first one's, and the size is that of the largest file. All labels get the
+        same batch and take turns, call by call; the first label is the baseline.
     on : str or Task, optional
-        The task whose test gives the accuracy and the inputs.
+        The task whose test set gives the accuracy and the inputs.
     inputs : tensor, optional
-        A batch to time with, in place of the test's first ``batch_size`` items; needed without a
-        task.
+        A batch for the timing, in place of the test set's first ``batch_size`` items; required
+        without a task.
     device : optional
-        Where copies of the models are timed and tested; None takes the device of the first model.
+        The device on which copies of the models are timed and tested; None takes the first model's
+        device.
     batch_size : int
     deadline : float
         Seconds of sampling for each model and each of the two batch sizes.
@@ -321,7 +323,7 @@ def weigh(
     many = race(batch, progress=part(progress, 0.1, 0.6))
     one = race(batch[:1], progress=part(progress, 0.6, 1.0))
 
-    # measured once a process, and only where it decides; another clock's seconds have none
+    # measured once per process, only where it is needed, and not with a test's own clock
     def roof(nbytes: int) -> float | None:
         return devices.ceilings(where, stop=stop).bandwidth(nbytes) if clock is None else None
 
@@ -336,7 +338,7 @@ def weigh(
             label=label,
             file_bytes=max(_storage.size_on_disk(each) for each in finished[label]),
             parameters=stored_weights(model),
-            # none of a CSR layer's, but all of a layer that stayed dense beside it
+            # CSR layers store no zeros; dense layers beside them do
             zeros=sum(
                 int((w == 0).sum()) for each, w in _weights(model) if not isinstance(each, Sparse)
             ),
@@ -373,8 +375,8 @@ def weigh(
 
 
 def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[Note, ...]:
-    """Return a note on the models whose loss on the test is no finite number: a share of right
-    answers hides that.
+    """Return a note on the models whose loss on the test set is not finite, which an accuracy does
+    not show.
     """
     labels = [
         label
@@ -389,8 +391,8 @@ def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[No
 
 
 def _notes_of(rows: Any) -> tuple[Note, ...]:
-    """Return one note of a kind, with the labels that it concerns: six models on a busy machine
-    would say the same six times.
+    """Return one note per code, with the labels of its models: otherwise six models on a busy
+    machine would repeat it six times.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for row, note in [
@@ -439,7 +441,9 @@ def _inputs(job: Any, inputs: Any, batch_size: Any) -> Any:
 
 
 def _runner(model: Any) -> Callable[[Any], None]:
-    """Return a call that gives nothing back: outputs of different models are not meant to agree."""
+    """Return a function that runs a model and returns None: the timing must not compare the outputs
+    of different models.
+    """
 
     def run(x: Any) -> None:
         with torch.no_grad():
@@ -449,14 +453,16 @@ def _runner(model: Any) -> Callable[[Any], None]:
 
 
 def part(report: Progress, begin: float, end: float, prefix: str = "") -> Progress:
-    """Return a report of a part of the work, from one fraction of the whole to another."""
+    """Return a progress function for a part of the work: it maps the part's fractions to a range of
+    the whole.
+    """
     before = f"{prefix}: " if prefix else ""
     return lambda fraction, text: report(begin + (end - begin) * fraction, before + text)
 
 
 def _traffic(run: Callable[[Any], None], x: Any) -> tuple[int | None, int | None]:
-    """Return operators and bytes moved, by count; None where an operator's storage cannot be looked
-    at (a library's own tensors).
+    """Return the number of operators and the bytes that they move; None and None if a tensor's
+    storage cannot be read (a library's own tensor types).
     """
     try:
         seen = memory.traffic(run, x)
@@ -467,7 +473,7 @@ def _traffic(run: Callable[[Any], None], x: Any) -> tuple[int | None, int | None
 
 def _weights(model: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each linear and convolutional layer with its weight as plain numbers: a tensor of a
-    library's own kind (2:4, torchao) has no operator that counts its zeros.
+    library's own type (2:4, torchao) is converted, since it has no operator that counts zeros.
     """
     for layer in model.modules():
         if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d, Shipped)):
@@ -506,7 +512,7 @@ def _forms(model: Any, finished: Any) -> tuple[str, ...]:
 
 
 class _Beside(NamedTuple):
-    """A model beside the first one, with what else its reasons are derived from."""
+    """A model and the first one, with the other facts from which the reasons are derived."""
 
     first: WeighedModel
     one: WeighedModel
@@ -516,14 +522,14 @@ class _Beside(NamedTuple):
 
     @property
     def flops_ratio(self) -> float:
-        """How many times fewer FLOPs it has."""
+        """The first model's FLOPs divided by this model's."""
         one = self.one.flops_per_item
         return self.first.flops_per_item / one if one else 1.0
 
 
 def _reasons(pair: _Beside) -> tuple[Note, ...]:
-    """Return why a model is not faster than the first, or not by as much as its FLOPs fell; nothing
-    where the gain has no interval.
+    """Return why a model is not faster than the first, or is faster by less than its FLOPs fell; an
+    empty tuple if the speed-up has no interval.
     """
     one = pair.one
     if one.speedup is None or one.speedup_interval is None:
@@ -592,8 +598,8 @@ def _of_forms(pair: _Beside) -> list[Note]:
 
 
 def _of_work(pair: _Beside) -> Note:
-    """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or
-    products that are small.
+    """Return why the time fell less than the FLOPs: starting operators, moving bytes, or small
+    products.
     """
     took = f"to 1/{pair.one.speedup:.3g}" if pair.one.faster == "faster" else "did not"
     less = f"Its FLOPs fell to 1/{pair.flops_ratio:.3g}, its time {took}"
@@ -607,8 +613,8 @@ def _of_work(pair: _Beside) -> Note:
 
 
 def _starting(pair: _Beside) -> str:
-    """Return that a single item takes most of a batch's time, where it does: what both have in
-    common is that operators are started.
+    """Return words for the case that a single item takes most of a batch's time, else "": then
+    starting the operators, which both must do, takes most of the time.
     """
     whole, single, operators = (
         pair.one.median_seconds,
@@ -643,8 +649,8 @@ def _rates(pair: _Beside) -> str:
 
 
 def _of_memory(pair: _Beside) -> str:
-    """Return that memory takes a good part of the time, where its bytes are more than before for
-    each FLOP, and come near the best rate.
+    """Return a sentence if memory takes a large part of the time, else "": the model moves more
+    bytes per FLOP than the first, at a rate near the memory's best.
     """
     first, one = pair.first, pair.one
     if not first.moved_bytes or not one.moved_bytes:
@@ -667,10 +673,10 @@ def _of_memory(pair: _Beside) -> str:
 
 NETWORKS = ("as it is", "resnext", "mobilenet")
 COMPUTE = ("dense", "csr", "integer")
-# inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
+# number of inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
 _CALIBRATION = 256
-# From here on down, rounding after training loses much that training with rounding keeps (ibid.,
-# section 4).
+# With this many bits or fewer, rounding after training loses much accuracy that training with
+# rounding keeps (ibid., section 4).
 _FEW_BITS = 4
 
 Stop = Callable[[], bool]
@@ -683,14 +689,14 @@ class Recipe:
     Attributes
     ----------
     network : str
-        "as it is", or for images "resnext" (grouped convolutions) or "mobilenet" (depthwise ones)
-        in its place.
+        "as it is" takes the task's own; for images, "resnext" (grouped convolutions) or "mobilenet"
+        (depthwise convolutions) replace it.
     channels : float
         The share of channels to remove.
     zeros : float
         The share of weights to set to zero.
     values : int
-        Number of different weights in each layer (k-means); 0 leaves them.
+        Number of different weights in each layer (k-means); 0 leaves the weights as they are.
     bits : int
         Of a weight, 2 to 8; 32 leaves float32.
     weights : str
@@ -701,7 +707,7 @@ class Recipe:
         "dense" as usual, "csr" multiplies only the nonzero weights, "integer" uses 8-bit CPU
         kernels.
     fine_tune : float
-        Training after each step that loses something, as a share of the task's epochs; 0 for none.
+        Training after each step that costs accuracy, as a share of the task's epochs; 0 for none.
     """
 
     network: str = "as it is"
@@ -749,7 +755,7 @@ class Recipe:
 
     @property
     def label(self) -> str:
-        """What is done, in a few words; recipes of one label do the same."""
+        """The recipe in a few words; recipes with the same label do the same."""
         tensor = " a tensor" if self.weights == "per-tensor" else ""
         inputs = f", {self.activations} inputs" if self.activations else ""
         loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
@@ -794,7 +800,7 @@ def diet(
         Each recipe is applied for each seed: with other initial weights and another order of the
         data.
     device : optional
-        Where the models are trained and timed; None takes the best there is.
+        The device on which the models are trained and timed; None takes the best one available.
     batch_size, deadline, progress, stop
         As for ``weigh``.
 
@@ -821,7 +827,7 @@ def diet(
     ]
     given = _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
     numbers = [SEED("diet", "seed", seed) for seed in given]
-    # one that is there twice is no second seed
+    # a recipe that is listed twice must not count as a second seed
     wanted = list({each.label: each for each in wanted}.values())
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
@@ -877,7 +883,7 @@ def cook(
     Returns
     -------
     torch.nn.Module
-        Ready to be weighed, or to be worked on.
+        A model to pass to ``weigh``, or to change further.
 
     Raises
     ------
@@ -939,7 +945,7 @@ def _trained(
     job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop
 ) -> Any:
     """Return a copy of the task's trained network, which is trained once."""
-    key = (job, device, network, seed)  # the task itself: another one may have its name
+    key = (job, device, network, seed)  # the task itself: another task may have the same name
     if key not in _models:
         model = _built(job, network, seed)
         _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
@@ -985,14 +991,14 @@ def _train(
 
 @dataclass(frozen=True)
 class Support(Result):
-    """What a device can do.
+    """The forms of lighter models that a device can run.
 
     Attributes
     ----------
     device : str
     abilities : mapping of str to (bool, str)
-        For each form of a lighter model whether it works, and its advantage, or why it cannot run
-        and what to use instead.
+        For each form of a lighter model: whether it works, and a sentence on its advantage, or on
+        why it cannot run and what to use instead.
     evidence : Evidence
         MEASURED: each was tried.
     """
@@ -1006,7 +1012,7 @@ class Support(Result):
         return f"<{self.device}: {there}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a form."""
+        """Return one row per form."""
         return (self.device, "runs here", ""), [
             (name, "yes" if works else "no", sentence)
             for name, (works, sentence) in self.abilities.items()
@@ -1019,7 +1025,7 @@ def support(device: Any = None) -> Support:
     Parameters
     ----------
     device : optional
-        None takes the best there is.
+        None takes the best one available.
 
     Raises
     ------
@@ -1072,13 +1078,13 @@ def support(device: Any = None) -> Support:
 def _tried(
     good: str, place: str, change: Callable[[Any], Any], dtype: torch.dtype = torch.float32
 ) -> tuple[bool, str]:
-    """Try a change of a layer whose sizes suit every kernel, multiples of 32 with more than 16
-    rows; return whether it works, and what is good about it or what was refused.
+    """Try a change on a layer whose sizes suit every kernel (multiples of 32, with more than 16
+    rows). Return whether it works, with ``good`` or the error's message.
     """
     try:
         model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, dtype)
         with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
             float(change(model)(torch.ones(32, 64, dtype=dtype, device=place)).float().sum())
-    except Exception as error:  # a refusal to run on this device is what is asked for
+    except Exception as error:  # the question is whether this device refuses
         return False, f"{message_of(error)}."
     return True, good

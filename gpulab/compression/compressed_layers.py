@@ -1,24 +1,25 @@
 """Which layers can be compressed, the modules that compression puts in their place, and ``finish``,
 which turns a model in training into the model that is shipped.
 
-Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an
-embedding is a table of rows that are looked up one at a time. A weight that two layers share (tied
-embeddings) is left alone, for a change here would be a change there. So is one of a library's own
-kind (torchao's, 2:4): it is compressed already, and few operators take it.
+Only the weights of linear and convolutional layers are compressed: biases and norms have few, and
+an embedding is a table from which single rows are read. A weight that two layers share (tied
+embeddings) is left alone, since a change in one layer would change the other. So is a weight of a
+library's own type (torchao's, 2:4): it is compressed already, and few operators accept it.
 
-Three of the modules are parametrizations (they compute a layer's weight while it is trained), the
-others take a layer's place in the model that is shipped.
+``Mask`` and ``Codebook`` are parametrizations: they compute a layer's weight while it is trained.
+``Aware`` wraps a layer while it is trained. The other modules take a layer's place in the model
+that is shipped.
 
 Weights are symmetric: code = round(weight / scale) from -(2^(b-1) - 1) to 2^(b-1) - 1, so that 0 is
-exactly 0 and what was pruned stays pruned. Inputs are affine: code = round(x / step) + zero from 0
-to 2^b - 1, because what follows a ReLU has no negative half to spend codes on. Rounding is to the
-nearest, ties to even, as PyTorch's.
+exactly 0 and pruned weights stay zero. Inputs are affine: code = round(x / step) + zero from 0 to
+2^b - 1, because the output of a ReLU has no negative values that would need codes. Rounding is to
+nearest, ties to even, as in PyTorch.
 
 Linear layers run in FBGEMM or QNNPACK (``torch.ops.quantized``), convolutions in oneDNN
 (``torch.ops.onednn``, which PyTorch's own compiler uses). Without VNNI instructions an x86 CPU
 multiplies pairs of 8-bit numbers into 16-bit sums, and two products of 8-bit inputs with large
-weights overflow it: the answer is wrong, without any error. So inputs get 7 bits there, and 127 *
-127 * 2 still fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8
+weights overflow such a sum: the answer is wrong, without any error. So inputs have 7 bits there,
+and 127 * 127 * 2 fits (PyTorch calls it ``reduce_range``, oneDNN's guide "nuances of int8
 computations").
 
 Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
@@ -56,11 +57,12 @@ share = functools.partial(_validate.within, high=0.9999, advice="Pass for exampl
 def quiet() -> Iterator[None]:
     """Silence warnings of PyTorch and torchao; errors pass.
 
-    They say that a sparse format is in beta, or that this machine cannot load a library of torchao:
-    none concerns the CPU, and a learner can do nothing about them. torchao's come from loggers too.
+    The warnings say that a sparse format is in beta, or that this machine cannot load a library of
+    torchao. None of them concerns the CPU, and a learner can do nothing about them. Some of
+    torchao's come from loggers.
     """
-    # these two only: logging.disable would silence the notebook's own, and of two threads at once
-    # the last one would leave it so
+    # only these two loggers: logging.disable would silence the notebook's own, and two threads at
+    # once could leave it disabled
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -119,8 +121,8 @@ def layers(model: Any) -> dict[str, Any]:
 
 
 def weight_of(layer: Any) -> Any:
-    """Return the parameter behind a layer's weight: its own, or the one that a parametrization
-    computes it from.
+    """Return the parameter behind a layer's weight: the weight itself, or the parameter from which
+    a parametrization computes it.
     """
     if parametrize.is_parametrized(layer, "weight"):
         held = layer.parametrizations.weight
@@ -129,11 +131,11 @@ def weight_of(layer: Any) -> Any:
 
 
 def plain(layer: Any) -> None:
-    """Make the weight that a layer's parametrizations compute its plain weight, in place.
+    """Replace a layer's parametrizations by the weight that they compute, in place.
 
-    A deep copy of a parametrized layer shares its class with the original, and PyTorch takes the
-    computed attribute off that class: so the layer gets a class of its own first, else the original
-    would lose its weight.
+    A deep copy of a parametrized layer shares its class with the original, and PyTorch removes the
+    computed attribute from that class. So the layer gets a class of its own first; otherwise the
+    original would lose its weight.
     """
     kind = type(layer)
     layer.__class__ = type(kind.__name__, kind.__bases__, dict(kind.__dict__))
@@ -146,7 +148,7 @@ def chosen(function: str, model: Any, skip: Iterable[str] = ()) -> dict[str, Any
     Raises
     ------
     InputError
-        If there are none, or a name is not among them.
+        If no layer is left, or a name to skip is not a layer's.
     """
     there = layers(model)
     left_out = [
@@ -176,8 +178,8 @@ def replace(model: Any, name: str, new: Any) -> Any:
 def finish(model: Any) -> Any:
     """Return a copy without the parts that only training needs, in evaluation mode.
 
-    Masked and shared weights become plain ones (with their zeros, with their few values), a layer
-    trained as if it were quantized becomes a quantized one. The outputs stay the same. A model
+    Masked and shared weights become plain ones (with their zeros, with their few values); a layer
+    trained as if it were quantized becomes a quantized layer. The outputs stay the same. A model
     without such parts is copied as it is.
 
     Parameters
@@ -210,8 +212,8 @@ def finish(model: Any) -> Any:
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")
-# Below this a range holds nothing but zeros; a scale of zero would divide by zero. It is the
-# smallest normal float32.
+# The smallest normal float32, as the least scale: the range of a tensor of zeros would give a scale
+# of 0, and a division by it.
 TINY = 1.1754943508222875e-38
 
 
@@ -265,7 +267,7 @@ def input_grid(low: Any, high: Any, bits: int) -> tuple[Any, Any]:
 
 
 def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
-    """Return the inputs rounded to the grid; what lies outside becomes its end."""
+    """Return the inputs rounded to the grid; values outside of the grid become its nearest end."""
     return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
 
 
@@ -280,16 +282,16 @@ def activation_bits() -> int:
     """Return how many bits an input may have: 8, or 7 on an x86 CPU where PyTorch reports no
     AVX-512 VNNI.
 
-    That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not
-    look for, and FBGEMM does not use.
+    There is also an AVX-VNNI, which Intel's Core processors have from the 12th generation on;
+    PyTorch does not check for it, and FBGEMM does not use it.
     """
     is_x86 = platform.machine().lower() in _X86
     return 7 if is_x86 and not torch.cpu._is_vnni_supported() else 8
 
 
 def refusal(device: Any, convolution: bool = False) -> str:
-    """Return why integer kernels cannot run on a device, as a sentence; "" where they can: a tiny
-    layer is tried.
+    """Try a tiny layer with integer kernels on a device; return a sentence that says why they
+    cannot run, or "" if they can.
     """
     where = devices.find(str(device))
     if not where.is_cpu:
@@ -312,7 +314,7 @@ def refusal(device: Any, convolution: bool = False) -> str:
 
 
 def two_four_refusal(device: Any) -> str:
-    """Return why a device has no 2:4 sparsity, as a sentence; "" where it has."""
+    """Return a sentence that says why a device has no 2:4 sparsity, or "" if it has."""
     where = devices.find(str(device))
     is_nvidia = where.torch_type == "cuda" and torch.version.cuda is not None
     if is_nvidia and torch.cuda.get_device_capability(where.index) >= (8, 0):
@@ -324,7 +326,7 @@ def two_four_refusal(device: Any) -> str:
 
 
 class Mask(nn.Module):
-    """A parametrization: the weight times a mask of zeros and ones, so that what was pruned stays
+    """A parametrization: the weight times a mask of zeros and ones, so that pruned weights stay
     zero whatever the optimizer does.
     """
 
@@ -335,7 +337,7 @@ class Mask(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the weight with zeros where the mask has them; their gradient is zero too."""
+        """Return the weight with zeros where the mask has zeros; their gradient is zero too."""
         return weight * self.mask
 
 
@@ -358,10 +360,10 @@ class Codebook(nn.Module):
 
 
 class Aware(nn.Module):
-    """A layer that is trained as if it were quantized: weights and inputs are rounded on the way,
-    gradients pass as if not.
+    """A layer that is trained as if it were quantized: weights and inputs are rounded in the
+    forward pass, and gradients ignore the rounding.
 
-    With "static" inputs their range is followed while training, and frozen in evaluation.
+    With "static" activations, the inputs' range is followed in training and frozen in evaluation.
     """
 
     low: torch.Tensor
@@ -405,8 +407,8 @@ class Aware(nn.Module):
 
 
 def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return what a linear or convolutional layer, or the one in its place, gives with another
-    weight.
+    """Return the output of a linear or convolutional layer, or of its replacement, computed with
+    the given weight.
     """
     if hasattr(layer, "stride"):
         return functional.conv2d(
@@ -416,14 +418,15 @@ def apply(layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class Shipped(nn.Module):
-    """The shape and the bias of the layer whose place a compressed one takes.
+    """The base of the compressed layers: it keeps the shape and the bias of the layer that it
+    replaces.
 
-    ``form`` is the word for how it stores its weight, in a list of a model's layers.
+    ``form`` says in a word how the weight is stored, for lists of a model's layers.
     """
 
     form: str
-    # What the kernels take, made of the buffers when it is needed: neither copied nor kept when
-    # other buffers are loaded.
+    # The weight in the form that the kernels take, made from the buffers when it is needed. It is
+    # not copied with the module, and is discarded when other buffers are loaded.
     _made: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -468,7 +471,7 @@ def check_padding(layer: Any) -> None:
     Raises
     ------
     InputError
-        If it pads with something else than zeros, or not by as much on both sides.
+        If it pads with values other than zeros, or by different amounts on the two sides.
     """
     if not isinstance(layer, nn.Conv2d):
         return
@@ -490,8 +493,8 @@ class Quantized(Shipped):
     """A layer that keeps its weight as integers and a scale; the arithmetic is float32 on the
     rounded values.
 
-    The results are those of integer arithmetic (up to float32's rounding of the sum), the speed is
-    not: the weight is turned into float32 at every call.
+    The results are those of integer arithmetic (up to float32's rounding of the sum), but the speed
+    is not: every call converts the weight to float32.
     """
 
     form = "integers"
@@ -535,7 +538,7 @@ class Quantized(Shipped):
 
 
 class Integer(Quantized):
-    """The same numbers with integer arithmetic: the library's CPU kernels take 8-bit inputs and
+    """A quantized layer with integer arithmetic: PyTorch's CPU kernels multiply 8-bit inputs and
     weights and add in 32 bits.
     """
 
@@ -544,7 +547,7 @@ class Integer(Quantized):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output in float32; the inputs' range is taken from this batch."""
         if self._made is None:
-            # a layer's one scale is repeated for its channels
+            # a single scale is repeated for all channels
             scales = self.scale.detach().flatten().expand(len(self.codes)).contiguous()
             zeros = torch.zeros(len(scales), dtype=torch.int64)
             self._made = self._packed(scales, zeros), scales, zeros
@@ -574,11 +577,11 @@ class Integer(Quantized):
         return output
 
     def _packed(self, scales: torch.Tensor, zeros: torch.Tensor) -> Any:
-        """Return the weight as the library wants it."""
+        """Return the weight in the packed format of the kernels."""
         if self.convolution:
             return torch.ops.onednn.qconv_prepack(self.codes, scales, 1.0, 1, *self._shape())
-        # PyTorch means to move these to torchao; until then they are the fast ones, and refusal()
-        # reports where they are missing
+        # PyTorch plans to move these kernels to torchao; until then they are the fast ones, and
+        # refusal() reports where they are missing
         with quiet():
             codes = torch._make_per_channel_quantized_tensor(self.codes, scales.double(), zeros, 0)
             bias = None if self.bias is None else self.bias.detach()
@@ -611,13 +614,13 @@ class Sparse(Shipped):
 
     @property
     def stored(self) -> int:
-        """How many weights it stores: those that are not zero."""
+        """How many weights the layer stores: the nonzero ones."""
         return self.values.numel()
 
     @property
     def matrix(self) -> Any:
-        """The weight as a matrix in PyTorch's CSR format, on the device and in the type of its
-        parts.
+        """The weight as a matrix in PyTorch's CSR format, with the device and the number format of
+        ``values``.
         """
         if (
             self._made is None
@@ -625,7 +628,8 @@ class Sparse(Shipped):
             or self._made.dtype != self.values.dtype
         ):
             shape = (self.weight_shape[0], math.prod(self.weight_shape[1:]))
-            # it says that its sparse formats are in beta, once a process, in the middle of a lesson
+            # PyTorch warns once per process that its sparse formats are in beta, which would
+            # disturb a lesson
             with quiet():
                 self._made = torch.sparse_csr_tensor(
                     self.rows, self.columns, self.values, shape, check_invariants=False
@@ -634,7 +638,7 @@ class Sparse(Shipped):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight with its zeros."""
+        """The weight as a dense tensor, with its zeros."""
         dense: torch.Tensor = self.matrix.to_dense()
         return dense.view(self.weight_shape)
 

@@ -1,4 +1,4 @@
-"""What counting and weighing return: plain results that tables and figures read."""
+"""The results of counting and weighing, as plain data for tables and figures."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Cost(Result):
     batch : int
         Items.
     layers : mapping of str to (str, int, int)
-        By the layer's name in the model, in the order in which they ran: "linear", "convolution",
-        "depthwise", "8 groups" or "recurrent", with the form that it is stored in; the weights and
-        biases that are stored; and the FLOP of the whole batch.
+        From a layer's name in the model, in the order in which the layers ran, to its kind
+        ("linear", "convolution", "depthwise", "8 groups" or "recurrent", with the form in which its
+        weight is stored), the number of stored weights and biases, and the FLOP of the whole batch.
     other_flops : int
-        Of matrix products outside of layers, such as attention.
+        FLOP of matrix products outside of the counted layers, such as attention.
     parameters : int
         Of the whole model, each tied weight once.
     evidence : Evidence
         MODELLED.
     notes : tuple of Note
-        What was not counted.
+        Which operators were not counted.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no notes
@@ -99,8 +99,7 @@ class WeighedModel(Result):
     file_bytes : int
         Of the file that ``compression.save`` writes.
     parameters, zeros : int
-        Stored weights and biases; how many weights of linear and convolutional layers are zero and
-        stored.
+        Stored weights and biases; stored weights of linear and convolutional layers that are zero.
     forms : tuple of str
         How its layers are stored and computed, such as "dense zeros", "csr", "integers in float".
     flops_per_item : float
@@ -110,20 +109,20 @@ class WeighedModel(Result):
     moved_bytes : int or None
         Bytes that those operators read and write by count, for the whole batch.
     median_seconds : float
-        Of one call with a batch, the device having finished.
+        Of one call with a batch, until the device has finished.
     interval_seconds : (float, float) or None
     single_seconds : float
         Of one call with a single item.
     single_interval_seconds : (float, float) or None
     speedup : float or None
-        The first model's time over this one's, measured in turns; None for the first.
+        The first model's time divided by this model's, measured in turns; None for the first model.
     speedup_interval : (float, float) or None
     accuracies : tuple of Accuracy
-        On the test: one for each seed; empty where no task was given.
+        On the test set, one for each seed; empty where no task was given.
     reasons : tuple of Note
-        Why it is not faster than the first, or less so than its FLOPs promise; empty where there is
-        nothing to explain. The codes: "dense zeros", "unpacked", "converted", "rounding", "no
-        instructions", "indices", "starting", "memory", "rate" or "elsewhere".
+        Why the model is not faster than the first, or less than its FLOPs suggest; empty where
+        there is nothing to explain. The codes: "dense zeros", "unpacked", "converted", "rounding",
+        "no instructions", "indices", "starting", "memory", "rate" or "elsewhere".
     evidence : Evidence
     """
 
@@ -158,10 +157,11 @@ class WeighedModel(Result):
     def accuracy_interval(self) -> tuple[float, float] | None:
         """A 95 % interval over test items, and over seeds where there are several.
 
-        One seed: that of its test. Several: the half-width over the seeds (Student's t of their
-        accuracies) and the half-width over the items (the mean of the seeds' own, as if all erred
-        on the same items) are combined as independent errors are, root of the sum of squares. The
-        second part is an upper bound, so the interval is wide rather than narrow.
+        With one seed, it is the interval of that seed's test. With several, two half-widths are
+        combined as independent errors are, by the root of the sum of squares: the one over the
+        seeds (Student's t of their accuracies), and the one over the items (the mean of the seeds'
+        own, as if all seeds failed on the same items). The second is an upper bound, so the
+        interval is rather too wide than too narrow.
         """
         if self.accuracy is None:
             return None
@@ -178,8 +178,8 @@ class WeighedModel(Result):
 
     @property
     def faster(self) -> str:
-        """Whether it is "faster", "slower" or "as fast" as the first: whether the interval includes
-        1; "" for the first, or without one.
+        """The comparison with the first model: "faster", "slower", or "as fast" if the speed-up's
+        interval includes 1. "" for the first model, or without an interval.
         """
         if self.speedup is None or self.speedup_interval is None:
             return ""
@@ -201,7 +201,7 @@ class Weighing(Result):
     Attributes
     ----------
     task : str
-        Whose test gave the accuracy; "" without one.
+        The task whose test set gave the accuracy; "" without a task.
     device : str
     batch : int
         Items of a call.
@@ -223,19 +223,21 @@ class Weighing(Result):
     @property
     def sentences(self) -> tuple[str, ...]:
         """One sentence for each model except the first: how much smaller and faster it is, and why
-        not more.
+        it is not faster still.
         """
         return tuple(_sentence(self.models[0], each) for each in self.models[1:])
 
     def front_of(self, *, size: bool = True, time: bool = True) -> tuple[str, ...]:
-        """Return the labels of the Pareto front: no other model is as good in accuracy and, as
-        chosen, in size and time, and better in one of them.
+        """Return the labels of the models on the Pareto front: no other model is at least as good
+        in every criterion and better in one. The criteria are accuracy and, if chosen, size and
+        time.
         """
         values = {
             m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time)
             for m in self.models
         }
-        # another beats it that is as good in everything (more is better) and better in something
+        # a model is beaten by another that is at least as good in all values (more is better) and
+        # better in one
         return tuple(
             label
             for label, mine in values.items()
@@ -243,15 +245,15 @@ class Weighing(Result):
         )
 
     def with_models(self, more: Weighing) -> Weighing:
-        """Return this with the models of another weighing that has the same first model; a model of
-        the same label is replaced.
+        """Return this weighing with the models of another one that has the same first model; a
+        model with the same label is replaced.
 
         Times of different weighings are comparable by ``speedup`` only: each was measured in turns
         with its own first model.
         """
         kept = {each.label: each for each in self.models}
         kept.update({each.label: each for each in more.models[1:]})
-        # of each kind the newest: ten weighings would say it ten times
+        # the newest note of each code: ten weighings would repeat it ten times
         notes = {note.code: note for note in (*self.notes, *more.notes)}
         return dataclasses.replace(self, models=tuple(kept.values()), notes=tuple(notes.values()))
 
@@ -263,7 +265,7 @@ class Weighing(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a model."""
+        """Return one row per model."""
         several = max((len(each.accuracies) for each in self.models), default=0)
         right = f"accuracy ({several} seeds)" if several > 1 else "accuracy"
         headers = (
@@ -294,7 +296,9 @@ class Weighing(Result):
         return headers, rows
 
     def _repr_html_(self) -> str:
-        """Return the table, and below it, in full width, a sentence a model and the notes."""
+        """Return the table, and below it, in full width, a sentence for each model and the
+        notes.
+        """
         notes = [f"Note ({note.code}): {note.sentence}" for note in self.notes]
         shown = "".join(f"<li>{html.escape(each)}</li>" for each in (*self.sentences, *notes[:2]))
         return f"{super()._repr_html_()}<ul>{shown}</ul>{html_more_notes(notes[2:])}"

@@ -1,13 +1,14 @@
-"""What autocast really does: which operator runs in which type, seen by a dispatch mode below it
-and compared with what PyTorch's documentation says.
+"""Autocast's policy: which operator runs in which type, as observed by a dispatch mode below
+autocast, and compared with PyTorch's documentation.
 
-Run as ``python -m gpulab.precision._autocast float16``, it tries every operator on fake CUDA
-tensors and prints what it saw as JSON: PyTorch's own dispatcher decides, and no GPU is needed. That
-happens in a process of its own, since a build without CUDA can abort there.
+Run as ``python -m gpulab.precision._autocast float16``, the module tries every operator on fake
+CUDA tensors and prints its observations as JSON: PyTorch's own dispatcher decides, and no GPU is
+needed. This runs in a process of its own, since a build of PyTorch without CUDA can abort the
+process.
 
 ``CASES`` says how to call each operator: a function and the shapes of the numbers that it takes.
-What is not a number of the network (targets, masks, and the weights and statistics of
-normalizations, which stay float32 in a model under autocast) is made inside.
+The function makes the other arguments itself: targets, masks, and the weights and statistics of
+normalizations, which stay float32 in a model under autocast.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SOURCE = (
 )
 POLICIES = ("lower", "float32", "widest", "inputs")
 DTYPES = ("bfloat16", "float16")
-# What was seen of one operator: policy or None, what float32 and lower inputs ran in, and why it
-# was not seen.
+# The observation of one operator: its policy or None, the types in which it ran for float32 and for
+# lower inputs, and why it was not observed.
 Seen = tuple[str | None, str, str, str]
 _PATIENCE_SECONDS = 120
 WORDS = {
@@ -65,7 +66,7 @@ class AutocastRow(NamedTuple):
         The type that the operator computes in when its inputs are float32, and when they are of the
         lower precision; "" if not observed.
     note : str
-        Why it was not observed, or "".
+        Why the operator was not observed, or "".
     """
 
     operator: str
@@ -99,7 +100,7 @@ class AutocastPolicy(Result):
 
     @property
     def observed(self) -> bool:
-        """Whether this was seen, rather than read in the documentation."""
+        """Whether the policies were observed, rather than taken from the documentation."""
         return any(row.policy is not None for row in self.rows)
 
     def row(self, operator: str) -> AutocastRow:
@@ -108,14 +109,15 @@ class AutocastPolicy(Result):
         Raises
         ------
         InputError
-            If it is not among these.
+            If the operator is not among the rows.
         """
         known = {row.operator: row for row in self.rows}
         return known[_validate.word("AutocastPolicy.row", "operator", operator, known)]
 
     def operators(self, policy: str) -> tuple[str, ...]:
-        """Return the operators of one policy: as observed, without those that could not be tried;
-        as documented where none was.
+        """Return the operators of one policy. If any operator was observed, this is the observed
+        policy, and operators that could not be tried are left out; otherwise it is the documented
+        one.
 
         Raises
         ------
@@ -140,8 +142,8 @@ class AutocastPolicy(Result):
         return f"<autocast to {self.dtype} on {self.kind}, {how}: {counts}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a policy, and one for each operator on which the lists say something
-        else.
+        """Return one row per policy, and one for each operator whose observed policy differs from
+        the documented one.
         """
         rows = [
             (WORDS[policy], str(len(names)), ", ".join(names))
@@ -172,11 +174,11 @@ def autocast_policy(
     Parameters
     ----------
     device : str or Device, optional
-        None is this machine's best. "cuda" where there is none asks PyTorch's dispatcher with fake
-        tensors, in a process of its own (some seconds, once); "xpu" then gives the documented
-        lists. Both are marked MODELLED.
+        None takes this machine's best. On a machine without such a device, "cuda" asks PyTorch's
+        dispatcher with fake tensors, in a process of its own (some seconds, once), and "xpu" gives
+        the documented lists. Both are marked MODELLED.
     dtype : str, optional
-        "bfloat16" or "float16"; None is the device's usual one (bfloat16 on a CPU, float16
+        "bfloat16" or "float16"; None takes the device's usual one (bfloat16 on a CPU, float16
         elsewhere).
     operators : iterable of str, optional
         The operators to try; all of them by default.
@@ -199,7 +201,7 @@ def autocast_policy(
     [('linear', 'lower'), ('cross_entropy', 'float32'), ('relu', 'inputs')]
     """
     kind, where = _place(device)
-    usual = "bfloat16" if kind == "cpu" else "float16"  # as autocast takes by itself
+    usual = "bfloat16" if kind == "cpu" else "float16"  # autocast's own defaults
     chosen = _validate.word("autocast_policy", "dtype", usual if dtype is None else dtype, DTYPES)
     asked = (
         list(CASES)
@@ -226,10 +228,10 @@ def autocast_policy(
                 "none known; the lists beside it are PyTorch's documented ones",
             ),
         )
-    else:  # where the dispatcher cannot be asked now, its lists are all there is
+    else:  # if the dispatcher cannot be asked, only the documented lists are available
         seen, evidence = {}, Evidence.modelled("PyTorch follows its documentation", SOURCE)
     unseen: Seen = (None, "", "", f"no {kind} device here")
-    # of CUDA's operators, transforms and linear algebra are not asked without a device
+    # without a CUDA device, transforms and linear algebra are not observed, and left out
     if operators is None and seen:
         names = tuple(name for name in names if name in seen)
     elif operators is None:
@@ -261,12 +263,12 @@ def _on_device(names: Sequence[str], where: devices.Device, dtype: str) -> dict[
 
 @functools.cache
 def _all_without_device(dtype: str) -> dict[str, Seen]:
-    """Return what PyTorch's dispatcher decides for CUDA on this machine without one.
+    """Return the decisions of PyTorch's dispatcher for CUDA, on this machine without a CUDA device.
 
     Raises
     ------
     OSError, subprocess.TimeoutExpired, ValueError, IndexError
-        If it cannot be asked; the cache keeps no such moment.
+        If the dispatcher cannot be asked; the cache does not keep such a failure.
     """
     command = [sys.executable, "-m", "gpulab.precision._autocast", dtype]
     done = subprocess.run(
@@ -279,7 +281,7 @@ def _all_without_device(dtype: str) -> dict[str, Seen]:
 
 
 def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
-    """Return what PyTorch's dispatcher decides of these; empty where it cannot be asked now."""
+    """Return the dispatcher's decisions for these operators; empty where it cannot be asked."""
     try:
         every = _all_without_device(dtype)
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
@@ -288,8 +290,8 @@ def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
 
 
 def _place(device: Any) -> tuple[str, devices.Device | None]:
-    """Return the kind of device and the device itself, or None where there is only a list for
-    it.
+    """Return the kind of device and the device itself, or None where only a documented list is
+    available.
     """
     if (
         isinstance(device, str)
@@ -568,7 +570,7 @@ LISTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "widest": ("cat", "stack", "index_copy"),
     },
 }
-# Names under which the lists speak of one operator.
+# Operators that the lists have under another name.
 SAME = {
     "cross_entropy": "cross_entropy_loss",
     "grid_sample": "grid_sampler",
@@ -593,8 +595,8 @@ def documented(kind: str, operator: str) -> str:
     )
 
 
-Kernel = tuple[str, list[str], list[str]]  # name, types given, types it gave
-# Which kernel this takes depends on the GPU at hand.
+Kernel = tuple[str, list[str], list[str]]  # name, input types, output types
+# Operators whose kernel depends on the GPU, and the note that says so.
 _NEEDS_A_GPU = {"scaled_dot_product_attention": "which kernel it takes depends on the GPU"}
 
 
@@ -602,7 +604,7 @@ Maker = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
-    """Return the policy of one operator, with inputs of a maker's; autocast is on already."""
+    """Return the policy of one operator, with inputs made by ``make``; autocast must be on."""
     function, shapes = CASES[name]
 
     def run(*dtypes: torch.dtype) -> list[Kernel]:
@@ -621,8 +623,8 @@ def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
         return None, "", "", "no kernel that takes floating-point numbers was seen"
     mixed: list[Kernel] = []
     if len(shapes) > 1:
-        # Many operators that autocast leaves alone refuse inputs of two types: then nothing made
-        # them equal.
+        # Many operators that autocast leaves alone refuse inputs of two types: then autocast did
+        # not convert them to one.
         with contextlib.suppress(RuntimeError):
             mixed = run(low, *[torch.float32] * (len(shapes) - 1))
     first = next((t for t in map(_runs_in, high) if t != "float32"), "float32")
@@ -637,8 +639,8 @@ def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
 
 
 def _runs_in(kernel: Kernel) -> str:
-    """Return the type that a kernel computes in: the wider of its first input and first output, for
-    a softmax may take one and give two.
+    """Return the type in which a kernel computes: the wider of the types of its first input and
+    first output, since a softmax may read a narrow type and return a wide one.
     """
     _, given, gave = kernel
     types = [given[0], *gave[:1]]
@@ -646,7 +648,7 @@ def _runs_in(kernel: Kernel) -> str:
 
 
 def _fake(low: torch.dtype) -> dict[str, Seen]:
-    # torch.autocast("cuda") switches itself off without a GPU; the switches below it do not.
+    # torch.autocast("cuda") switches itself off without a GPU; these two settings do not.
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", low)
 
@@ -687,8 +689,8 @@ _IDLE = frozenset(
 
 
 class KernelTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep for each operator that computes its name and the floating types that it was given and
-    gave; below autocast, so after its casts.
+    """Keep the name and the floating-point types of the inputs and outputs of each operator that
+    computes. The mode works below autocast, so it sees the types after autocast's casts.
     """
 
     def __init__(self) -> None:
@@ -706,7 +708,9 @@ class KernelTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _types(tree: Any) -> list[str]:
-    """Return the types of the numbers in a tree; a complex one by that of its parts."""
+    """Return the floating-point types of the tensors in a tree; for a complex tensor, the type of
+    its parts.
+    """
     tensors = [
         x
         for x in tree_leaves(tree)
@@ -762,7 +766,7 @@ CASES: Mapping[str, Case] = {
     "dot": (torch.dot, ((4,), (4,))),
     "bilinear": (functional.bilinear, (_SQUARE, _SQUARE, (3, 4, 4))),
     "tensordot": (lambda a, b: torch.tensordot(a, b, 1), (_SQUARE, _SQUARE)),
-    # What networks do between products.
+    # Operators that networks use between products.
     "relu": (functional.relu, (_SQUARE,)),
     "gelu": (functional.gelu, (_SQUARE,)),
     "silu": (functional.silu, (_SQUARE,)),

@@ -1,15 +1,16 @@
-"""The number formats of deep learning: their bits, range and overflow; exact rounding to them from
-float64, to nearest with ties to even, or stochastic; and one number as a format holds it.
+"""The number formats of deep learning: their bits, range and overflow; exact rounding from float64
+to a format, to nearest with ties to even, or stochastic; and a single number as a format holds it.
 
-Casting through float32 rounds twice, and just off a midpoint the second rounding goes wrong; here a
-float64 is rounded once, on its bits. The results stay float64, which holds every number of every
-format exactly. ``encode`` and ``decode`` convert them to bits and back.
+Casting through float32 rounds twice, and just off a midpoint the second rounding gives a wrong
+result. Here a float64 is rounded once, on its bits. The results stay float64, which holds every
+number of every format exactly. ``encode`` and ``decode`` convert them to bits and back.
 
 Additions are rounded once too, though float64 does the arithmetic. The float64 sum of two numbers
-may itself be rounded, and rounding it again could go wrong. The rest that float64 lost is known
-exactly (Knuth's two-sum); where there is one, a sum whose last bit is even is moved to its odd
-neighbor on the side of the rest. Such a sum lies on no midpoint of a narrower format, so the second
-rounding decides as one rounding would (Boldo and Melquiond, 2008).
+may itself be rounded, and rounding it again could go wrong. The remainder that float64 lost is
+known exactly (Knuth's two-sum). If there is a remainder and the last bit of the sum is 0, the sum
+is moved to its odd neighbor in the direction of the remainder. Such a sum is never a midpoint of a
+narrower format, so the second rounding gives the result of a single rounding (Boldo and Melquiond,
+2008).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Format(Result):
     bits : int
         Sign, exponent and mantissa together; tf32 has 19 bits, which travel in 32.
     storage_bits : int
-        What one number takes in memory.
+        The bits that one number takes in memory.
     exponent_bits, mantissa_bits : int
         As stored; a normal number has one more bit of mantissa, which is always 1 and not stored.
         An integer has no exponent.
@@ -58,7 +59,7 @@ class Format(Result):
     overflow : str
         The usual result of rounding beyond the largest number: "infinity", "nan" or "saturate".
     use : str
-        What it is for.
+        What the format is used for.
     source : str
         Where these facts are from.
     """
@@ -79,7 +80,7 @@ class Format(Result):
 
     @property
     def evidence(self) -> Evidence:
-        """The definition that these facts follow from."""
+        """The definition from which these facts follow."""
         return Evidence.modelled("the format's definition", self.source, "none: a definition")
 
     @property
@@ -90,8 +91,8 @@ class Format(Result):
     @cached_property
     def emax(self) -> int:
         """The exponent of the largest number."""
-        # All exponents but the highest, which IEEE formats keep for infinities and nans and the
-        # others use.
+        # IEEE formats reserve the highest exponent for infinities and nans; the other formats use
+        # it for numbers.
         return (
             (1 << self.exponent_bits) - 1 - self.bias - int(self.has_infinity)
             if self.kind == "float"
@@ -130,8 +131,8 @@ class Format(Result):
 
     @property
     def overflow_threshold(self) -> float:
-        """The midpoint between the largest number and what would come next; beyond it a number
-        overflows.
+        """The midpoint between the largest number and the one that would come next; beyond it a
+        number overflows.
 
         ``overflows_at_threshold`` says whether the midpoint itself does.
         """
@@ -139,8 +140,8 @@ class Format(Result):
 
     @property
     def overflows_at_threshold(self) -> bool:
-        """Whether the midpoint itself overflows: where the largest number is odd in its last bit,
-        the tie goes beyond it.
+        """Whether the midpoint itself overflows: if the last bit of the largest number is 1, the
+        tie rounds away from it.
         """
         return (self.largest / self._last_spacing) % 2 == 1
 
@@ -166,7 +167,7 @@ class Format(Result):
         return f"<format {self.name}: {shape}, up to {self.largest:g}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a fact."""
+        """Return one row per fact."""
         fields = (
             f"1 sign, {self.exponent_bits} exponent, {self.mantissa_bits} mantissa"
             if self.kind == "float"
@@ -303,7 +304,7 @@ def format(name: str) -> Format:
 
 
 def find(function: str, name: str | Format) -> Format:
-    """Return the format that a name or a format names, for another function's messages."""
+    """Return the format of a name, or the format itself; error messages begin with ``function``."""
     return (
         name
         if isinstance(name, Format)
@@ -312,13 +313,13 @@ def find(function: str, name: str | Format) -> Format:
 
 
 def overflow_rule(function: str, one: Format, overflow: str | None) -> Overflow:
-    """Return the rule to follow: the format's own for None, else "saturate" or a rule that the
-    format can follow.
+    """Return the overflow rule: the format's own for None, else the given one, which the format
+    must be able to follow.
 
     Raises
     ------
     InputError
-        If the format has no code for what the rule asks.
+        If the format has no code for the result that the rule gives.
     """
     if overflow is None:
         return one.overflow
@@ -343,7 +344,7 @@ def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.nd
         One of ``formats()``.
     overflow : str, optional
         The result for infinities and for numbers that round beyond the largest: "infinity", "nan"
-        or "saturate" (the largest number with the sign). None is the format's own rule.
+        or "saturate" (the largest number with the sign). None takes the format's own rule.
 
     Returns
     -------
@@ -378,21 +379,21 @@ def round_to(x: Any, format: str | Format, overflow: str | None = None) -> np.nd
 
 
 def rounded(x: np.ndarray, one: Format, rule: Overflow) -> np.ndarray:
-    """Return ``round_to`` of a float64 array, with nothing checked."""
+    """Return ``round_to`` of a float64 array, without checks."""
     if one.kind == "integer":
         return finished(np.rint(x) + 0.0, x, one, rule)  # + 0.0: an integer has no negative zero
     if one.mantissa_bits >= _MANTISSA_BITS:
         return finished(x, x, one, rule)
     dropped = _MANTISSA_BITS - one.mantissa_bits
     bits = np.ascontiguousarray(x).view(np.uint64).reshape(x.shape)
-    # Half a unit less one, plus the last bit that stays: what lies over the midpoint carries, and
-    # the midpoint only into an odd number.
+    # Add half a unit minus one, plus the last bit that is kept: a number above the midpoint then
+    # carries, and the midpoint itself carries only if that bit is 1.
     carry = (bits >> np.uint64(dropped)) & np.uint64(1)
     wide = (bits + (np.uint64((1 << (dropped - 1)) - 1) + carry)) & np.uint64(
         ~((1 << dropped) - 1) & 0xFFFFFFFFFFFFFFFF
     )
-    # Below the smallest normal number all numbers are equally far apart: adding 3 * 2**51 of these
-    # steps makes float64 drop the rest.
+    # Below the smallest normal number all numbers have the same spacing: adding and subtracting 3 *
+    # 2**51 times that spacing makes float64 round to a multiple of it.
     anchor = 1.5 * 2.0**_MANTISSA_BITS * one.smallest_subnormal
     magnitude = np.abs(x)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -405,7 +406,7 @@ def rounded(x: np.ndarray, one: Format, rule: Overflow) -> np.ndarray:
 
 
 def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) -> np.ndarray:
-    """Apply a format's range to numbers of its grid: the overflow rule, and what a nan becomes."""
+    """Apply a format's overflow rule, and its replacement of a nan, to numbers already rounded."""
     result = np.array(nearest, dtype=np.float64, copy=True)
     beyond = (nearest > one.largest) | (nearest < one.lowest)
     if beyond.any():
@@ -422,12 +423,12 @@ def finished(nearest: np.ndarray, x: np.ndarray, one: Format, rule: Overflow) ->
 
 
 def as_float64(function: str, x: Any) -> np.ndarray:
-    """Return what a caller gave as a float64 array.
+    """Return a caller's numbers as a float64 array.
 
     Raises
     ------
     InputError
-        If it holds no real numbers, or some that float64 does not hold.
+        If they are not real numbers, or float64 cannot hold one of them exactly.
     """
     is_tensor = isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool
     expected = "real numbers. Pass a float, a list of floats or an array."
@@ -440,7 +441,7 @@ def as_float64(function: str, x: Any) -> np.ndarray:
         raise InputError(f"{function}: x is {shown(x)}; expected {expected}")
     with np.errstate(over="ignore"):
         converted = np.array(given, dtype=np.float64)
-    # what float64 may not hold: large whole numbers, and all longer floats
+    # numbers that float64 may not hold: large whole numbers, and all longer floats
     large, longer = np.abs(converted) >= 2.0**53, given.dtype.itemsize > 8
     some = large if given.dtype.kind in "iu" else longer & ~np.isnan(converted)
     # compared one by one, as Python's numbers: NumPy would compare whole numbers as float64
@@ -490,8 +491,9 @@ def encode(x: Any, format: str | Format, overflow: str | None = None) -> np.ndar
     if one.kind == "integer":
         return shaped(value.astype(np.int64).astype(np.uint8), given)
     finite = np.where(np.isfinite(value), np.abs(value), 0.0)
-    # Its place among the numbers from zero on: each power of two has as many as the mantissa
-    # counts, and those below the smallest normal number lie as far apart as those above it.
+    # The place of a number in the order of the format's numbers from zero on: each power of two has
+    # 2**mantissa_bits numbers, and the subnormal numbers have the same spacing as the smallest
+    # normal ones.
     exponent = np.where(finite < one.smallest_normal, one.emin, np.frexp(finite)[1] - 1)
     steps = np.ldexp(finite, one.mantissa_bits - exponent).astype(np.int64)
     place = steps + ((exponent - one.emin).astype(np.int64) << one.mantissa_bits)
@@ -547,7 +549,7 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
     ).astype(np.int64)
     mantissa = (code & np.uint64((1 << one.mantissa_bits) - 1)).astype(np.int64)
     whole = np.where(field > 0, mantissa + (1 << one.mantissa_bits), mantissa).astype(np.float64)
-    with np.errstate(over="ignore"):  # the codes of infinities and nans, which are put right below
+    with np.errstate(over="ignore"):  # the codes of infinities and nans, which are corrected below
         value = np.ldexp(whole, np.maximum(field, 1) - one.bias - one.mantissa_bits)
     special = field == (1 << one.exponent_bits) - 1
     if one.has_infinity:
@@ -559,7 +561,7 @@ def decode(codes: Any, format: str | Format) -> np.ndarray:
 
 def add(a: np.ndarray, b: np.ndarray, one: Format) -> np.ndarray:
     """Return a + b rounded once to a format of at most 50 bits of mantissa; beyond its largest
-    number, infinity or what its rule says.
+    number, its overflow rule applies.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         total = a + b
@@ -577,8 +579,8 @@ def running_sum(values: list[float], one: Format, draws: list[float] | None = No
     """Return the sum of numbers, one after the other, with each partial sum rounded once; the same
     as ``add`` in a loop, and faster.
 
-    With a draw from 0 to 1 for each value the rounding is stochastic: up with the share of the way
-    to the next number as its chance.
+    With a draw from 0 to 1 for each value, the rounding is stochastic: a sum rounds away from zero
+    with a probability equal to its share of the way to the next number.
     """
     lowest, kept, largest = one.emin, one.mantissa_bits, one.largest
     # what a sum beyond the largest number becomes
@@ -622,17 +624,18 @@ class Number(Result):
     ----------
     format : Format
     given : float
-        What was asked for.
+        The requested number.
     held : float
-        What the format makes of it.
+        The number that the format holds in its place.
     code : int
         The bits.
     kind : str
         "normal", "subnormal", "zero", "infinite" or "nan".
     below, above : float
-        The next numbers; nan where there is none.
+        The next smaller and the next larger number of the format; nan where there is none.
     spacing : float
-        From the held number to the next one farther from zero; nan for what is not finite.
+        From the held number to the next one farther from zero; nan if the held number is not
+        finite.
     evidence : Evidence
         MODELLED: a definition.
     """
@@ -663,14 +666,16 @@ class Number(Result):
 
     @property
     def relative_error(self) -> float:
-        """The rounding error divided by the number asked for; nan where there is none."""
+        """The rounding error divided by the requested number; nan where either number is not
+        finite.
+        """
         if not (math.isfinite(self.given) and math.isfinite(self.held)):
             return math.nan
         return abs(self.held - self.given) / abs(self.given) if self.given else 0.0
 
     @property
     def reading(self) -> str:
-        """How the bits make the number."""
+        """How the bits give the number, in words."""
         one = self.format
         if self.kind in ("infinite", "nan"):
             return (
@@ -695,7 +700,7 @@ class Number(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a fact."""
+        """Return one row per fact."""
         error = self.relative_error
         rows = [
             ("asked for", f"{self.given:.17g}"),
@@ -766,7 +771,7 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
     Raises
     ------
     InputError
-        If these are not bits of the format.
+        If ``code`` is not a bit pattern of the format.
 
     Examples
     --------
@@ -807,13 +812,13 @@ def _made(given: float, held: float, code: int, one: Format) -> Number:
 def nearby(
     low: float, high: float, format: str | Format, most: int = 200
 ) -> tuple[np.ndarray, int]:
-    """Return the numbers of a format from ``low`` to ``high``, and how many there are; the first
-    are left out beyond ``most``.
+    """Return the numbers of a format from ``low`` to ``high``, and how many there are; with more
+    than ``most`` numbers the array is empty.
 
     Raises
     ------
     InputError
-        If the ends are not finite, or the lower one is the higher one.
+        If the ends are not finite, or ``low`` is above ``high``.
 
     Examples
     --------
@@ -829,7 +834,7 @@ def nearby(
     bottom, top = max(float(low), one.lowest), min(float(high), one.largest)
     if bottom > top:
         return np.zeros(0), 0
-    first, last = _ordinal(bottom, one), _ordinal(top, one)  # the nearest may lie outside
+    first, last = _ordinal(bottom, one), _ordinal(top, one)  # the nearest number may lie outside
     first += _value(first, one) < bottom
     last -= _value(last, one) > top
     count = max(0, last - first + 1)
@@ -839,7 +844,9 @@ def nearby(
 
 
 def _ordinal(x: float, one: Format) -> int:
-    """Return the place of the nearest number in the order of the format's numbers, zero being 0."""
+    """Return the place of the number nearest to x in the order of the format's numbers; zero has
+    0.
+    """
     if one.kind == "integer":
         return int(round_to(x, one))
     return int(encode(abs(x), one)) * (-1 if x < 0 else 1)

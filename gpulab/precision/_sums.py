@@ -1,4 +1,4 @@
-"""What a sum and a product lose in a narrow format, and what accumulating in a wider one saves."""
+"""The errors of sums and matrix products in narrow formats, and the gain of a wider accumulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from gpulab.results import Result
 from gpulab.units import plural
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
-# Float64 does the arithmetic behind the simulation, and products of two operands must fit into it.
+# The simulation computes in float64, which must hold the product of two operands exactly; so
+# float64 is not in this list.
 _NARROW = (
     "float32",
     "tf32",
@@ -108,9 +109,10 @@ def sum_error(
     x : array_like of float64
         At least one finite number; all are added.
     formats : iterable of str
-        Of the values and of the accumulator; each narrower one is also accumulated in float32.
+        Formats of the values and of the accumulator; values narrower than float32 are also
+        accumulated in float32.
     seed : int
-        Of the sum whose partial sums are rounded stochastically.
+        Of the random draws of stochastic rounding.
 
     Returns
     -------
@@ -140,7 +142,7 @@ def sum_error(
     for one in _narrow("sum_error", formats):
         held = rounded(given, one, one.overflow)
         ways = [*((one, order) for order in ORDERS), (find("sum_error", "float32"), ORDERS[0])]
-        # float32 is tried without rounding by chance, and without a wider accumulator
+        # float32 has no row with stochastic rounding, nor one with a wider accumulator
         for wide, order in ways[:2] if one.name == "float32" else ways:
             total = _total(held, wide, order, chance)
             error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
@@ -188,8 +190,8 @@ class ProductRow(NamedTuple):
         The largest and the root mean square difference from the exact product, divided by those of
         the exact product.
     badge : Badge
-        MODELLED for exact arithmetic, rounding by rounding; MEASURED for what PyTorch's product
-        gave on the device.
+        MODELLED for exact arithmetic, rounding by rounding; MEASURED for PyTorch's product on the
+        device.
     """
 
     operands: str
@@ -233,8 +235,8 @@ class ProductError(Result):
         return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
 
     def caption(self) -> str:
-        """Return the evidence of the simulated rows; the measured ones name theirs in a row of
-        their own.
+        """Return the evidence of the simulated rows, then that of the measured rows where there are
+        any.
         """
         device = (
             f"; measured rows: {self.device_evidence.sentence}"
@@ -254,10 +256,11 @@ def matmul_error(
     a, b : array_like of float64
         Matrices of shapes (m, k) and (k, n); at most 2**26 products.
     formats : iterable of str
-        Of the operands. Each is accumulated in itself and in float32, exactly.
+        Formats of the operands. Each product is simulated exactly, accumulated in the same format
+        and in float32.
     device : str or Device, optional
-        Where PyTorch's own product of the same operands is also measured; None is this machine's
-        best device. "simulated" skips it.
+        The device on which PyTorch's own product of the same operands is also measured; None takes
+        this machine's best device. "simulated" skips it.
 
     Returns
     -------
@@ -341,7 +344,7 @@ def _row(
 def _on_device(
     left: np.ndarray, right: np.ndarray, tried: Sequence[Format], exact: np.ndarray, device: Any
 ) -> tuple[list[ProductRow], Evidence]:
-    """Multiply with PyTorch on a device, in each format that it multiplies plainly."""
+    """Multiply with PyTorch on a device, in each format that its plain matrix product supports."""
     where = devices.find(device)
     rows = []
     for one in tried:

@@ -1,5 +1,5 @@
-"""Gradients and the range of a format: the magnitudes of a model's gradients, as one backward pass
-in float32 makes them, and which become zero, lose digits or overflow at which scale of the loss.
+"""Gradients and the range of a format: the magnitudes of a model's gradients in one backward pass
+in float32, and the shares of them that become zero, lose digits or overflow at a scale of the loss.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpulab.recordings.schema import thin
 from gpulab.results import Result
 from gpulab.units import plural
 
-# So many magnitudes are kept of each kind, as evenly spaced places in the sorted list, the two ends
-# among them: enough for a share of 0.001 %, and a result that still fits into a file.
+# The most magnitudes kept of each kind, from evenly spaced places in the sorted list, with its two
+# ends: enough to resolve a share of 0.001 %, and few enough for a file.
 MOST_KEPT = 2**17
 KINDS = ("parameters", "activations")
 
@@ -36,15 +36,15 @@ class Magnitudes(Result):
     Attributes
     ----------
     kind : str
-        "parameters" (what the optimizer gets), "activations" (what travels backward between
-        layers), or "given".
+        "parameters" (gradients that the optimizer uses), "activations" (gradients that pass
+        backward between layers), or "given".
     count : int
-        All of them.
+        The number of all values.
     zeros, not_finite : int
         The number of values that are exactly zero, and of those that are infinite or nan.
     sorted_magnitudes : ndarray
-        Of the others, ascending; at most 2**17, evenly spaced places of the sorted list where there
-        were more.
+        Magnitudes of the other values, ascending. If there are more than 2**17, only 2**17 from
+        evenly spaced places in the sorted list are kept.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class Gradients(Result):
         Raises
         ------
         InputError
-            If it is not among these.
+            If there is no such kind.
         """
         known = {"all": self.all} | {each.kind: each for each in self.kinds}
         return known[_validate.word("Gradients.kind", "kind", name, known)]
@@ -120,8 +120,8 @@ class Gradients(Result):
     def all(self) -> Magnitudes:
         """All kinds together."""
         kept = [each.sorted_magnitudes for each in self.kinds]
-        # Where kinds were thinned by different factors, each kept value of one stands for more than
-        # one of another.
+        # If kinds were thinned by different factors, a kept value of one kind stands for more
+        # values than one of another. So all are thinned by the largest of these factors.
         weights = [
             each.finite / len(values) if len(values) else 1.0
             for each, values in zip(self.kinds, kept, strict=True)
@@ -151,7 +151,7 @@ class Gradients(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a kind."""
+        """Return one row per kind."""
         rows = [
             (
                 k.kind,
@@ -197,8 +197,7 @@ def gradients(
     Returns
     -------
     Gradients
-        Of the parameters, and of the outputs of the layers (the activations), through which the
-        backward pass goes.
+        Of the parameters, and of the outputs of the layers (the activations).
 
     Raises
     ------
@@ -255,7 +254,7 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
 
     leaves = [module for module in model.modules() if not list(module.children())]
     for module in leaves:
-        module.register_forward_hook(watch)  # on the copy, which nobody else sees
+        module.register_forward_hook(watch)  # on the copy, which is used only here
     with torch.enable_grad():
         value = step._guard("forward", step._forward)
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -267,15 +266,15 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
 
 
 def _in_numpy(gradient: Any) -> np.ndarray:
-    """Return a gradient in float64: of an embedding it may be sparse, and Apple's GPUs have no
-    float64.
+    """Return a gradient as a dense float64 array. It is converted on the host, because Apple's GPUs
+    have no float64; that of an embedding may be sparse.
     """
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
     found: np.ndarray = dense.cpu().double().numpy()
     return found
 
 
-# powers of two, as float32 holds them
+# the powers of two that float32 holds as normal numbers
 _SCALES = [math.ldexp(1.0, power) for power in range(-126, 128)]
 _GIVEN = Evidence.modelled(
     "the numbers that were given, in full",
@@ -409,7 +408,9 @@ class GradientWindow(Result):
 
 
 def plain(scale: float) -> str:
-    """Return a scale as text: a number, with its power of two where it is one beyond a thousand."""
+    """Return a scale as text: as a power of two if it is one below 1 or from 2**20 on, else a
+    number.
+    """
     mantissa, exponent = math.frexp(scale)
     if mantissa == 0.5 and not 1 <= scale < 2**20:
         return f"2^{exponent - 1}"
@@ -448,7 +449,7 @@ def gradient_window(
     scale : float
         Positive. Powers of two shift the exponents and change no digit.
     which : str
-        "all", "parameters" or "activations", for what ``gradients`` returned.
+        "all", "parameters" or "activations", if ``gradients`` is a ``Gradients``.
     tolerance : float
         The share that may vanish at a scale that counts as safe, 0 to 1.
 
@@ -556,7 +557,7 @@ def safe_scales(
     """
     if not kept.size:
         return _SCALES[0], _SCALES[-1]
-    # the smallest gradient that must stay decides, and the largest
+    # the smallest gradient that must not vanish decides, and the largest one
     first = math.floor(tolerance * kept.size)
     least, top = float(kept[first]) if first < kept.size else math.inf, float(kept[-1])
     half, end = one.smallest_subnormal / 2, _overflows_from(one)

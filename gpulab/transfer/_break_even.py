@@ -18,8 +18,8 @@ from gpulab.transfer.copies import BreakEven, BreakEvenRow
 from gpulab.units import format_seconds
 from gpulab.workloads import Workload, WorkloadSpec
 
-# The accelerator's seconds with both copies and what was noted about them, or the note that says
-# why there are none: a function of the work, its inputs on the host, and the deadline.
+# A function of the work, its inputs on the host, and the deadline. It returns the accelerator's
+# seconds with both copies and the notes on them, or a note that says why there is no time.
 DeviceTime = Callable[[Workload, tuple[Any, ...], float], "tuple[float, tuple[Note, ...]] | Note"]
 
 _DEFAULT_PROCESSOR = "nvidia-h200"
@@ -51,7 +51,7 @@ def break_even(
     ----------
     workload : str or WorkloadSpec
     sizes : iterable of int, optional
-        Of the workload; its own by default.
+        Sizes of the workload; by default the workload's own list.
     device : Device or str, optional
         The accelerator; the best one available by default.
     link : Link or str, optional
@@ -64,7 +64,7 @@ def break_even(
         parameters are recorded.
     dtype : str
     deadline : float
-        Seconds for the whole. Sizes that would take longer are left out, with a note.
+        Seconds for the whole search. Sizes that would take longer are left out, with a note.
     progress, stop : callable, optional
         ``stop`` is called between the calls of a measurement; if it returns True, the result covers
         the sizes reached.
@@ -148,10 +148,10 @@ def break_even(
 def answer(
     sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]
 ) -> tuple[int | None, str, str]:
-    """Return (size, reason, sentence) of two lines over ascending sizes.
+    """Return (size, reason, sentence) for the times of host and device over ascending sizes.
 
-    The size is where they cross for the last time, between two sizes tried on straight lines in
-    log-log scales.
+    The size is where the two curves cross for the last time; between the tried sizes they are
+    interpolated as straight lines on log-log scales.
     """
     wins = [h > d for h, d in zip(host_seconds, device_seconds, strict=True)]
     tried = f"n = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"n = {sizes[0]}"
@@ -186,7 +186,9 @@ def answer(
 
 
 class _Other(NamedTuple):
-    """The accelerator, in whatever form: its times with copies, and what stands behind them."""
+    """The accelerator, measured, modelled or recorded: its times with copies, their evidence, and a
+    check whether a workload can run there.
+    """
 
     time: DeviceTime
     evidence: Evidence
@@ -278,7 +280,7 @@ def _measured(where: Device, stop: Stop | None) -> _Other:
             label=w.label,
             stop=stop,
         )
-        if m.with_transfer_seconds is None:  # the only reason for it
+        if m.with_transfer_seconds is None:  # only a stop leaves it out
             raise StoppedError(
                 f"break_even: stopped before {w.label} was timed with its copies; there is nothing "
                 "to compare. Run it again."
@@ -289,27 +291,27 @@ def _measured(where: Device, stop: Stop | None) -> _Other:
 
 
 def _sizes_of(arrays: tuple[Any, ...]) -> list[int]:
-    """Return the bytes of each array among the inputs; what is no array (a model with its
-    optimizer) stays on its device.
+    """Return the bytes of each array among the inputs; other inputs (a model with its optimizer)
+    stay on their device and are not copied.
     """
     owners = ((a, _backends.backend_of(a)) for a in arrays)
     return [owner.nbytes(a) for a, owner in owners if owner is not None]
 
 
-# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they
-# should be in a search. A row shows no interval, so a median of too few samples is told too.
+# Notes on a measurement that make its time doubtful; notes on set-up, batching and deadlines are
+# normal in a search. A row shows no interval, so a median of too few samples is reported too.
 _DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible", "no-interval")
 
 
 class _Search:
-    """A search under way."""
+    """A search in progress."""
 
     def __init__(self, other: _Other, series: Series) -> None:
         self.other, self.series = other, series
         self.rows: list[BreakEvenRow] = []
         self.notes: list[Note] = []
-        self._pace = 0.0  # seconds of a call per operation or byte, at the size before
-        # by whose times, and the note's code
+        self._pace = 0.0  # seconds of a call per operation or byte, at the previous size
+        # (side, the note's code) -> (size, the note's sentence)
         self._disturbed: dict[tuple[str, str], list[tuple[int, str]]] = {}
 
     def size(self, w: Workload) -> bool:
@@ -344,8 +346,8 @@ class _Search:
         return False
 
     def disturbances(self) -> list[Note]:
-        """Return what disturbed the measurements of each side: once each, with its sizes and the
-        first size's sentence.
+        """Return one note for each kind of disturbance of each side's measurements, with all sizes
+        and the first size's sentence.
         """
         return [
             Note(

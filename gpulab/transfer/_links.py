@@ -1,11 +1,11 @@
 """Links between host and device: as formulas, and as sweeps over sizes.
 
 A modelled link is a latency and a bandwidth; a machine without a GPU uses it, badged MODELLED. The
-named ones carry rates that were measured in public on such hardware, or the data sheet's where no
-measurement was published; each states which. The user may set either number.
+named links have published rates measured on such hardware, or the data sheet's rate where no
+measurement was published; each states its source. The user may set either number.
 
-A sweep is measured between two buffers that are there already, each point a small measurement; on a
-machine without an accelerator it is the copy within host memory.
+A sweep measures copies between two buffers that are allocated in advance; each point is a small
+measurement. On a machine without an accelerator it measures the copy within host memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpulab.workloads import MARGIN, free_bytes
 # Default sizes of sweeps: every power of two from 1 KiB to 1 GiB.
 SIZES = tuple(2**k for k in range(10, 31))
 
-# Beyond it no memory lies, and a whole number would not turn into a float without loss.
+# No memory is larger than this.
 BYTES = partial(_validate.whole, low=1, high=2**62, advice="Pass for example 2**20.")
 
 # A copy call and the wait for it cost about this much on the host side, whatever the link.
@@ -53,8 +53,8 @@ _RATES: Mapping[str, tuple[float, str]] = {
     "nvlink4": (450e9, f"{_DATASHEET} (H100 and H200: 900 GB/s both directions together)"),
     "nvlink-c2c": (450e9, f"{_DATASHEET} (Grace Hopper: 900 GB/s both directions together)"),
 }
-# (Link, memory) -> what benchmarks/model_errors.py says of a recorded machine with that link; a
-# test holds both together.
+# (Link, memory) -> what benchmarks/model_errors.py prints for a recorded machine with that link; a
+# test compares the two.
 KNOWN_ERRORS: Mapping[tuple[str, str], str] = {
     ("pcie5-x16", "pinned"): (
         "on nvidia-h200 the recorded time is 0.97 times the model's in the median of 42 cases, "
@@ -161,7 +161,7 @@ def named_link(
     bandwidth_bytes_per_second: float | None = None,
     memory: str = "pinned",
 ) -> Link:
-    """Return a modelled link by name (see ``gpulab.transfer.link``), or the one given."""
+    """Return a modelled link by name (see ``gpulab.transfer.link``), or the link itself."""
     if isinstance(name, Link):
         return name
     word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
@@ -258,7 +258,7 @@ _PROCESSORS: Mapping[str, ProcessorModel] = {_H200.name: _H200}
 
 
 def processor(which: ProcessorModel | str) -> ProcessorModel:
-    """Return a modelled processor by name, or the one given.
+    """Return a modelled processor by name, or the model itself.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
 
 
 def check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...]:
-    """Return sizes ascending and without repeats; those of a full sweep for None.
+    """Return the sizes ascending and without repeats; None gives the sizes of a full sweep.
 
     Raises
     ------
@@ -284,19 +284,19 @@ def check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...]:
     return tuple(sorted({BYTES("sweep", "nbytes", n) for n in given}))
 
 
-# For a number of bytes, a function that has copied them when it returns.
+# From a number of bytes to a function that copies them and returns when the copy is complete.
 Copies = Callable[[int], Callable[[], Any]]
 
 DIRECTIONS = ("to_device", "to_host")
 MEMORY = ("pageable", "pinned")
 
-# The precision asked of each point: a quarter of what a fit's curve is uncertain by.
+# The requested precision of each point: a quarter of the uncertainty of a fit's curve.
 _RELATIVE_WIDTH = 0.02
-# Default sizes stop where the buffers would take more than this share of what is free.
+# Default sizes stop where the buffers would take more than this share of the free memory.
 _SHARE_OF_FREE = 0.25
-# The noise that a modelled sweep gets where none is asked for: that of a quiet machine's medians.
+# The noise of the modelled sweep that ``sweep`` returns: that of medians on a quiet machine.
 _MODELLED_NOISE = 0.03
-# All-core copy for the comparison with a host copy: large enough to leave every cache.
+# Bytes of the copy by all cores, for comparison with a host copy: too large for any cache.
 _BANDWIDTH_BYTES = 256 * 2**20
 
 
@@ -326,12 +326,11 @@ def sweep(
     memory : sequence of str
         "pageable" and "pinned" host buffers.
     sizes : iterable of int, optional
-        Bytes; by default powers of two from 1 KiB to 1 GiB, as far as a quarter of the free memory
-        reaches.
+        Bytes; by default powers of two from 1 KiB to 1 GiB, at most a quarter of the free memory.
     link : Link or str, optional
         A modelled link, with 3 % of generated, seeded noise (``Link.sweep`` takes other values).
     deadline : float
-        Seconds for the whole; large sizes may take a little longer.
+        Seconds for the whole sweep; large sizes may take a little longer.
     progress : callable, optional
         Gets a fraction 0-1 and a short text.
     stop : callable, optional
@@ -428,7 +427,9 @@ def _series(
 
 
 def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
-    """Return sizes that fit; those asked for must."""
+    """Return the sizes to measure: the requested ones, which must fit, or the default ones that
+    fit.
+    """
     chosen = check_sizes(sizes)
     if sizes is not None:
         check_room("sweep", device, direction, chosen[-1])
@@ -438,7 +439,7 @@ def _sizes(device: Device, direction: str, sizes: Iterable[int] | None) -> tuple
 
 
 def check_series(function: str, direction: str, memory: str, device: Device) -> None:
-    """Return normally if this copy is possible.
+    """Check that this copy is possible.
 
     Raises
     ------
@@ -460,15 +461,15 @@ def check_series(function: str, direction: str, memory: str, device: Device) -> 
 
 
 def can_pin(device: Device) -> bool:
-    """Return whether copies to a device can go from page-locked memory (Apple's GPUs share the
-    host's memory).
+    """Return whether copies to a device can use page-locked memory (Apple's GPUs cannot: they share
+    the host's memory).
     """
     return device.torch_type in ("cuda", "xpu")
 
 
 def check_room(function: str, device: Device, direction: str, nbytes: int) -> None:
-    """Return normally if two buffers of ``nbytes`` fit: one on the host and one on the device, or
-    both on the host.
+    """Check that two buffers of ``nbytes`` fit: one on the host and one on the device, or both on
+    the host.
 
     Raises
     ------
@@ -492,8 +493,8 @@ def check_room(function: str, device: Device, direction: str, nbytes: int) -> No
 
 
 def _buffers(function: str, direction: str, memory: str, device: Device, nbytes: int) -> Copies:
-    """Allocate two buffers, touched once so that the system has really given the memory; return
-    what makes the copy between their first bytes.
+    """Allocate two buffers, and write to them once so that the system really provides the memory.
+    Return a function from a size to the copy of that many bytes.
 
     Raises
     ------
@@ -541,7 +542,7 @@ def _measured(
     deadline: float,
     stop: Stop | None,
 ) -> Measurement:
-    """Measure one size of buffers that are there."""
+    """Measure the copy of one size between allocated buffers."""
     return timing.measure(
         copy(nbytes),
         device=Device("cpu") if direction == "host" else device,
@@ -567,7 +568,7 @@ def measure_copy(
     deadline: float = 1.0,
     stop: Callable[[], bool] | None = None,
 ) -> Measurement:
-    """Measure one copy of ``nbytes`` bytes between buffers that are there already.
+    """Measure one copy of ``nbytes`` bytes between buffers that are allocated in advance.
 
     Parameters
     ----------
@@ -613,7 +614,7 @@ def measure_copy(
 
 @_validate.arguments(recording=RECORDING)
 def recorded_sweep(recording: Recording) -> Sweep | None:
-    """Return a recorded machine's sweep, or None: "not recorded yet".
+    """Return a recorded machine's sweep, or None if it is not recorded yet.
 
     Parameters
     ----------
@@ -651,8 +652,8 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
 
 
 def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
-    """Measure what the host's memory moves when all cores copy: bytes read and bytes written a
-    second, together.
+    """Measure the rate of the host's memory when all cores copy: bytes read plus bytes written per
+    second.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ Work = Callable[[Any], Any]
 
 ITEMSIZE = 4  # float32 chunks
 _MOST_PASSES = 2000
-# Turns of copy and pass before the passes are counted, the least of each taken: the first pays for
-# its pages, any one may be stopped.
+# Turns of copy and compute from which the number of passes is chosen. The shortest time of each
+# counts: the first turn also pays for its pages, and any turn may be interrupted.
 _TURNS = 3
 # The second trial corrects what disturbed the first.
 _TRIALS = 2
@@ -38,13 +38,14 @@ _TRIALS = 2
 _FACTOR = 1.0000001
 # Runs of each arrangement; the one with the median time is reported.
 _REPEATS = 7
-# At less than this share of the shorter lane, copy and compute are told not to have overlapped.
+# If copy and compute ran together for less than this share of the shorter lane, a note says that
+# they did not overlap.
 _TOGETHER_SHARE = 0.1
-# Runs that disagree by less than this share of the possible gain tell well enough that nothing was
-# gained.
+# Runs that disagree by less than this share of the possible gain show well enough that there was no
+# gain.
 _DISAGREE_SHARE = 0.5
-# From so many runs on, one at each end is left out of that: it may have been stopped, and the
-# median does not mind.
+# From this many runs on, the extreme run at each end is left out of that comparison: it may have
+# been interrupted, which does not affect the median.
 _FEWEST_TO_TRIM = 5
 
 
@@ -77,7 +78,7 @@ def overlap(
     Parameters
     ----------
     nbytes : int
-        Bytes in all, at least 4 a chunk.
+        Bytes of all chunks together, at least 4 per chunk.
     chunks : int
     work : callable, optional
         Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default, as
@@ -87,8 +88,8 @@ def overlap(
     link : Link or str, optional
         A modelled link.
     compute_seconds : float, optional
-        For a modelled link: the compute of all chunks together; by default as long as one copy of
-        everything.
+        For a modelled link: the compute time of all chunks together; by default the time of one
+        copy of all bytes.
     progress, stop : callable, optional
 
     Returns
@@ -145,7 +146,7 @@ def overlap(
 def measure_overlap(
     nbytes: int, chunks: int, device: Any = None, deadline: float = 2.0
 ) -> tuple[Measurement, Measurement]:
-    """Measure the default work of ``overlap`` one after the other and in overlapping chunks.
+    """Measure copy and default work of ``overlap``, one after the other and in overlapping chunks.
 
     Parameters
     ----------
@@ -214,7 +215,7 @@ def _lanes(
 
 
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
-    """Return the bytes, and in how many chunks, of 4 bytes at least."""
+    """Return the bytes, and the number of chunks, each of at least 4 bytes."""
     size = BYTES(function, "nbytes", nbytes)
     most = max(1, size // ITEMSIZE)
     return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
@@ -243,7 +244,7 @@ def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | Non
 
 
 def _apart(o: Overlap) -> list[Note]:
-    """Return the note that copy and compute did not run at the same time."""
+    """Return a note if copy and compute did not run at the same time, else no note."""
     lanes = ([s.seconds for s in o.timeline if s.lane == lane] for lane in ("copy", "compute"))
     shorter = min(map(sum, lanes))
     if o.chunks == 1:
@@ -260,7 +261,9 @@ def _apart(o: Overlap) -> list[Note]:
 
 
 def _result(turns: Sequence[Overlap]) -> Overlap:
-    """Return the turn whose run in chunks has the median time, with the medians of the others."""
+    """Return the turn whose chunked run has the median time, with the median copy and compute times
+    of all turns, and with notes.
+    """
     middle = sorted(turns, key=lambda turn: turn.seconds)[len(turns) // 2]
     o = replace(
         middle,
@@ -269,7 +272,7 @@ def _result(turns: Sequence[Overlap]) -> Overlap:
         evidence=Evidence.measured(middle.device, len(turns)),
     )
     apart = _apart(o)
-    # what each run in chunks took less than the copy and the compute of the same turn
+    # how much less time each chunked run took than copy plus compute of the same turn
     gains = sorted(turn.serial_seconds - turn.seconds for turn in turns)
     notes = [*_doubts(o, gains, overlapped=not apart), *apart]
     if len(turns) < _REPEATS:
@@ -281,8 +284,8 @@ def _result(turns: Sequence[Overlap]) -> Overlap:
 
 
 def _doubts(o: Overlap, gains: Sequence[float], overlapped: bool) -> list[Note]:
-    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing
-    overlapped there is none).
+    """Return a note if the gain is larger than possible, and one if the runs disagree about it
+    (only if copy and compute overlapped).
     """
     notes, possible = [], min(o.copy_seconds, o.compute_seconds)
     # in whole percent of the possible gain, as it is shown

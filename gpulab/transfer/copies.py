@@ -1,12 +1,12 @@
 """Copies: the alpha-beta model, and the results of sweeps, break-even searches and overlaps.
 
 The model of a link is time = latency + bytes / bandwidth, with at most one knee.
-Beyond a knee, where a protocol or a cache changes, the slope is another one, or the time jumps.
-Every shape (a straight line; one that bends, or jumps, at each of many places) is fitted by
-weighted least squares, and the Bayesian information criterion chooses among them (Schwarz, Annals
-of Statistics 6, 1978). Noise is multiplicative, so errors are relative. The held-out error chooses
-the shape anew without each point; where the time jumps it is too high by a third, for the place of
-the jump is not known without its neighbors.
+At a knee, where a protocol or a cache changes, the slope changes, or the time jumps. Every shape (a
+straight line; a line that bends, or jumps, at each of many places) is fitted by weighted least
+squares, and the Bayesian information criterion chooses among them (Schwarz, Annals of Statistics 6,
+1978). Noise is multiplicative, so errors are relative. For the held-out error, the shape is chosen
+again without each point. Where the time jumps, this error is too high by a third, because the place
+of the jump is not known without its neighbors.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 
 # A line has two unknowns, and its noise is a third.
 MIN_SIZES = 3
-# Bytes and seconds beyond these are slips, and their squares would leave the range of a float.
+# Bytes and seconds outside of this range are mistakes, and their squares would leave the range of a
+# float.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 _BENDS_PER_OCTAVE = 4
-# Where between two sizes a jump lies is unknown: three places each, which only new sizes can
-# distinguish. Of equally likely ones the first is taken.
+# The place of a jump between two sizes is unknown. Three places are tried, which only new sizes can
+# distinguish; of equally likely places the first is taken.
 _JUMP_PLACES = (0.1, 0.5, 0.9)
-# Criteria that differ by less differ by rounding, which is not the same on all processors.
+# Criteria that differ by less count as equal: rounding is not the same on all processors.
 _EQUALLY_LIKELY = 1e-6
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
-# A knee, whose place is searched for, counts as this many unknowns besides its slope and step. By
-# simulation (benchmarks/transfer_fit.py): counted as one it is found in a fourth of straight lines.
+# The place of a knee is searched for, so it counts as this many unknowns besides its slope and
+# step. By simulation (benchmarks/transfer_fit.py): counted as one unknown, a knee is found in a
+# fourth of straight lines.
 _KNEE_COUNTS = 3
-_OUTLIER = 4.0  # in standard deviations by the median: beyond it a point counts less
-# A relative error below which points are taken for exact: a clock's or a formula's rounding.
+_OUTLIER = 4.0  # in standard deviations, estimated from the median; points farther off count less
+# Points with a relative error below this count as exact: it is a clock's or a formula's rounding.
 _EXACT = 1e-6
 
 
@@ -57,7 +59,7 @@ class AlphaBeta(Result):
     latency_interval_seconds : (float, float)
         95 %.
     bandwidth_bytes_per_second : float
-        What the largest sizes approach (1 / beta).
+        The rate that the largest sizes approach (1 / beta).
     bandwidth_interval_bytes_per_second : (float, float)
         95 %.
     knees_bytes : tuple of float
@@ -110,14 +112,14 @@ class AlphaBeta(Result):
 
     def predict(self, nbytes: Any) -> Any:
         """Return (low, expected, high) in seconds for a size, or three arrays for an array of
-        sizes: between the first and the last lie 95 % of new measurements like those fitted.
+        sizes; 95 % of new measurements like those fitted lie between low and high.
 
         The interval does not account for a knee beyond the largest size that was fitted.
 
         Raises
         ------
         InputError
-            If a size is no number, negative or not finite.
+            If a size is not a number, negative or not finite.
         """
         try:
             x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
@@ -160,8 +162,8 @@ def _with_interval(
 def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBeta:
     """Fit the alpha-beta model to sizes and times.
 
-    Errors are taken relative, since a link's noise is multiplicative; points far off count less;
-    a knee is added where the data requires it (see ``AlphaBeta``).
+    Errors are relative, since a link's noise is multiplicative. Outliers count less, and a knee is
+    added where the data requires it (see ``AlphaBeta``).
 
     Parameters
     ----------
@@ -195,7 +197,8 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     curve = _fitted(tuple(x.tolist()), tuple(y.tolist()))
     latency, slope, bend, step = curve.coefficients.tolist()
     last = slope + bend
-    # half of the last bandwidth: where the line meets twice the last slope, or beyond the knee
+    # the size with half of the last bandwidth: latency + slope * n = 2 * last * n, or beyond the
+    # knee
     half = latency / (2 * last - slope) if 2 * last > slope else math.inf
     if (bend or step) and half > curve.knee:
         half = max((latency - bend * curve.knee + step) / last, curve.knee)
@@ -265,8 +268,9 @@ class _Curve(NamedTuple):
 
 
 def _columns(x: np.ndarray, knees: Any) -> np.ndarray:
-    """Return the design matrix of a curve with this knee, shape (sizes, 4), or of each of several:
-    for the latency, the slope, its change beyond the knee, and the step there.
+    """Return the design matrix of a curve with this knee, shape (sizes, 4), or a stack of them for
+    several knees. The columns belong to the latency, the slope, its change beyond the knee, and the
+    step at the knee.
     """
     beyond = x - np.asarray(knees)[..., None]
     columns = (np.ones_like(beyond), x + 0 * beyond, np.maximum(beyond, 0.0), beyond > 0)
@@ -275,11 +279,11 @@ def _columns(x: np.ndarray, knees: Any) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _shapes(sizes: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the design matrices and the knees of each shape that has enough points: a line, one
-    that bends, one that jumps. Sweeps share their sizes.
+    """Return the design matrices and the knees of each shape for which there are enough points: a
+    line, a line that bends, a line that jumps. They are cached because sweeps share their sizes.
     """
     points, inner = len(sizes), sizes[_MIN_SEGMENT - 1 : len(sizes) - _MIN_SEGMENT + 1]
-    knees = [np.array([sizes[0]])]  # of a straight line without a meaning
+    knees = [np.array([sizes[0]])]  # it has no meaning for a straight line
     if points > 2 * _MIN_SEGMENT:
         count = max(2, round(_BENDS_PER_OCTAVE * math.log2(inner[-1] / inner[0])) + 1)
         knees.append(np.geomspace(inner[0], inner[-1], count))
@@ -292,7 +296,7 @@ def _shapes(sizes: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @functools.lru_cache(maxsize=64)
 def _fitted(nbytes: tuple[float, ...], seconds: tuple[float, ...]) -> _Curve:
-    """Return what points say about a link, for ascending sizes."""
+    """Return the curve fitted to points with ascending sizes."""
     x, y = np.array(nbytes), np.array(seconds)
     expected, trust = y, np.ones(len(x))
     for _ in range(_REWEIGHTINGS):
@@ -307,8 +311,8 @@ def _fitted(nbytes: tuple[float, ...], seconds: tuple[float, ...]) -> _Curve:
 def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
     """Fit every shape with relative errors, and return the curve that the criterion prefers."""
     points = len(x)
-    # the best of each shape with its criterion; of every curve for each point, the criterion
-    # without that point, and the point as it is then predicted
+    # ``best``: the best curve of each shape, with its criterion. ``without``, ``predictions``: for
+    # every curve and point, the criterion without that point, and the point's prediction then.
     best: list[tuple[float, _Curve]] = []
     without, predictions = [], []
     for columns, knees in _shapes(tuple(x.tolist())):
@@ -318,8 +322,8 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
         a = columns * weight[:, None]
         size = np.linalg.norm(a, axis=1, keepdims=True)
         a = a / size
-        # The columns have length 1, so this much on the diagonal is rounding; it keeps knees that
-        # no point distinguishes solvable.
+        # The columns have length 1, so a diagonal term this small is within rounding. It keeps the
+        # system solvable for knees that no point distinguishes.
         inverse = np.linalg.inv(a.transpose(0, 2, 1) @ a + 1e-12 * np.eye(width))
         projected = a @ inverse
         solution = np.einsum("mip,i->mp", projected, y * weight)
@@ -363,7 +367,7 @@ def _first_least(criteria: np.ndarray) -> np.ndarray:
 
 
 def _through_origin(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
-    """Return the line without a latency, for sizes so large that none can be seen."""
+    """Return the line without a latency, for sizes so large that no latency can be seen."""
     a, b = x * weight, y * weight
     slope, freedom = float(a @ b / (a @ a)), max(len(x) - 1, 1)
     scale = math.sqrt((float(np.sum((b - slope * a) ** 2)) + len(x) * _EXACT**2) / freedom)
@@ -382,9 +386,9 @@ class SweepPoint(NamedTuple):
     Attributes
     ----------
     direction : str
-        "to_device", "to_host", or "host" for a copy within host memory; of a collective its name.
+        "to_device", "to_host", or "host" for a copy within host memory; for a collective its name.
     memory : str
-        "pageable" or "pinned": the kind of the host's buffer; of a collective its ranks.
+        "pageable" or "pinned": the kind of the host's buffer; for a collective its ranks.
     nbytes : int
     median_seconds : float
     interval_seconds : (float, float) or None
@@ -402,7 +406,7 @@ class SweepPoint(NamedTuple):
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes moved a second at the median."""
+        """Bytes moved per second, at the median time."""
         return self.nbytes / self.median_seconds
 
 
@@ -415,8 +419,8 @@ class Sweep(Result):
     device : str
         The name of the device at the link's other end; of the CPU for a host copy.
     library : str
-        Whose copy was measured: "torch", or "numpy" within host memory; "torch.distributed" for a
-        collective; "" for a modelled sweep.
+        The library whose copy was measured: "torch", or "numpy" within host memory;
+        "torch.distributed" for a collective; "" for a modelled sweep.
     points : tuple of SweepPoint
     memory_bandwidth_bytes_per_second : float or None
         For a host copy: the rate of the memory when all cores copy at once, reads and writes
@@ -447,7 +451,7 @@ class Sweep(Result):
 
     @property
     def kind(self) -> str:
-        """What the series differ by besides their direction, as the table's heading."""
+        """The property, besides direction, in which the series differ: a heading of the table."""
         return "ranks" if self.library == "torch.distributed" else "host memory"
 
     @property
@@ -458,8 +462,8 @@ class Sweep(Result):
     def select(
         self, direction: str | None = None, memory: str | None = None
     ) -> tuple[SweepPoint, ...]:
-        """Return the points of one series, ascending in size; with several to choose from, None
-        means the first.
+        """Return the points of one series, ascending in size. None matches any direction or memory,
+        and the first series that matches is taken.
 
         Raises
         ------
@@ -506,7 +510,7 @@ class BreakEvenRow(NamedTuple):
     device_seconds : float
         On the accelerator with both copies.
     copied_bytes : float
-        Inputs there and result back.
+        Inputs to the accelerator, and the result back.
     """
 
     n: int
@@ -529,8 +533,8 @@ class BreakEven(Result):
     label : str
         The workload and its dtype.
     size : int or None
-        Between two sizes tried where their lines cross; None if there is no such size, or no
-        accelerator.
+        Where the two curves cross, interpolated between two sizes tried; None if there is no such
+        size, or no accelerator.
     reason : str
         "found", "never in this range", "not found so far" (the search ended early) or "no
         accelerator".
@@ -605,7 +609,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Overlap(Result):
-    """Copy and compute in chunks that overlap, beside one copy and one compute in turn.
+    """Copy and compute in overlapping chunks, compared with one copy and one compute in turn.
 
     Attributes
     ----------
@@ -614,7 +618,7 @@ class Overlap(Result):
     copy_seconds, compute_seconds : float
         Each alone, all bytes at once.
     seconds : float
-        In chunks: the copy of the next beside the compute of this one.
+        In chunks: each chunk is computed while the next one is copied.
     timeline : tuple of Span
         Of the run in chunks.
     notes : tuple of Note
@@ -678,7 +682,7 @@ class Overlap(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the times and what was reached."""
+        """Return the times, and the share of the ideal gain that was reached."""
         rows = [
             ("copy alone", format_seconds(self.copy_seconds)),
             ("compute alone", format_seconds(self.compute_seconds)),
