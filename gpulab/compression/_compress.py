@@ -260,8 +260,8 @@ def _chains(model: Any) -> list[_Chain]:
 
 
 def _chain(start: Any, modules: Mapping[str, Any]) -> _Chain | None:
-    """Follow a layer's output to all its readers, and return the chain; None if a reader may mix
-    channels.
+    """Follow a layer's output to all its readers, and return the chain; None if a reader is not
+    known to keep channels apart, or there is no reader.
     """
     producer = modules[start.target]
     channels, is_image = producer.weight.shape[0], isinstance(producer, nn.Conv2d)

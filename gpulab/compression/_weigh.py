@@ -125,7 +125,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rows : dict
         As ``Cost.layers``.
     within : int
-        FLOP that PyTorch's counter saw inside of these layers, which count twice otherwise.
+        FLOP that PyTorch's counter saw inside of these layers, which would otherwise count twice.
     unknown : dict of str
         Operators whose products no counter sees.
     """
@@ -323,7 +323,7 @@ def weigh(
     many = race(batch, progress=part(progress, 0.1, 0.6))
     one = race(batch[:1], progress=part(progress, 0.6, 1.0))
 
-    # measured once per process, only where it is needed, and not with a test's own clock
+    # measured once per process, only where it is needed, and only with the usual clock
     def roof(nbytes: int) -> float | None:
         return devices.ceilings(where, stop=stop).bandwidth(nbytes) if clock is None else None
 
@@ -650,7 +650,7 @@ def _rates(pair: _Beside) -> str:
 
 def _of_memory(pair: _Beside) -> str:
     """Return a sentence if memory takes a large part of the time, else "": the model moves more
-    bytes per FLOP than the first, at a rate near the memory's best.
+    bytes per FLOP than the first, at a large share of the memory's best rate.
     """
     first, one = pair.first, pair.one
     if not first.moved_bytes or not one.moved_bytes:
@@ -689,8 +689,8 @@ class Recipe:
     Attributes
     ----------
     network : str
-        "as it is" takes the task's own; for images, "resnext" (grouped convolutions) or "mobilenet"
-        (depthwise convolutions) replace it.
+        "as it is" takes the task's own network; for images, "resnext" (grouped convolutions) or
+        "mobilenet" (depthwise convolutions) replace it.
     channels : float
         The share of channels to remove.
     zeros : float

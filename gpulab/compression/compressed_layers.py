@@ -212,8 +212,8 @@ def finish(model: Any) -> Any:
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")
-# The smallest normal float32, as the least scale: the range of a tensor of zeros would give a scale
-# of 0, and a division by it.
+# The smallest normal float32. A smaller range holds only zeros and is raised to this, since a scale
+# of 0 would divide by 0.
 TINY = 1.1754943508222875e-38
 
 

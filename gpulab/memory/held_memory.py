@@ -698,8 +698,8 @@ VARIABLE = "GPULAB_GPU_MEMORY"
 
 class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The context manager of ``limit``: it counts the live storages of CPU tensors, and raises
-    PyTorch's own error when an operator's result exceeds the limit. It may be entered repeatedly,
-    and keeps counting storages that are still alive.
+    PyTorch's own error when an operator's result makes their total exceed the limit. It may be
+    entered repeatedly, and keeps counting storages that are still alive.
 
     It keeps an entry for each live storage and none for freed ones, so that it can stay on during a
     whole training.

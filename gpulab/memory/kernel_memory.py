@@ -99,7 +99,7 @@ def run(func: Any, args: Any, kwargs: Any, in_optimizer: bool) -> Any:
         and getattr(args[0], "constant", None) is None
     ):
         # among PyTorch's optimizers only ASGD's memory depends on a value that it computed: on
-        # whether that is 1, as it is for the first million steps
+        # whether that is 1, as it is for the first million steps by default
         return 1.0
     if func in _UNKNOWN:
         raise InputError(

@@ -184,8 +184,8 @@ def undisturbed(device_type: str) -> Iterator[None]:
     under a dispatch mode.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    # only if the caller's autocast is on: else this block were the outermost one, which clears the
-    # cache
+    # only if the caller's autocast is on: otherwise this block would be the outermost one, which
+    # clears the cache
     is_casting = torch.is_autocast_enabled(device_type)
     with (
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),

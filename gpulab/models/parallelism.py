@@ -295,7 +295,7 @@ def collective_cost(
     algorithm : str, optional
         "ring" or "tree" for an all-reduce or a reduce; "ring" or "ring all-reduce" (gloo's) for a
         reduce-scatter. The other operations have one algorithm each. None takes the ring where
-        there is one, as NCCL has it.
+        there is one, as in NCCL.
     latency_seconds, bandwidth_bytes_per_second : float
         Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
         counted.

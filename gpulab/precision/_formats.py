@@ -844,9 +844,7 @@ def nearby(
 
 
 def _ordinal(x: float, one: Format) -> int:
-    """Return the place of the number nearest to x in the order of the format's numbers; zero has
-    0.
-    """
+    """Return the place of the number nearest to x in the format's order; zero has place 0."""
     if one.kind == "integer":
         return int(round_to(x, one))
     return int(encode(abs(x), one)) * (-1 if x < 0 else 1)

@@ -112,7 +112,7 @@ def sum_error(
         Formats of the values and of the accumulator; values narrower than float32 are also
         accumulated in float32.
     seed : int
-        Of the random draws of stochastic rounding.
+        Seed of the random draws for stochastic rounding.
 
     Returns
     -------

@@ -283,7 +283,7 @@ def _shapes(sizes: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
     line, a line that bends, a line that jumps. They are cached because sweeps share their sizes.
     """
     points, inner = len(sizes), sizes[_MIN_SEGMENT - 1 : len(sizes) - _MIN_SEGMENT + 1]
-    knees = [np.array([sizes[0]])]  # it has no meaning for a straight line
+    knees = [np.array([sizes[0]])]  # a placeholder: a straight line has no knee
     if points > 2 * _MIN_SEGMENT:
         count = max(2, round(_BENDS_PER_OCTAVE * math.log2(inner[-1] / inner[0])) + 1)
         knees.append(np.geomspace(inner[0], inner[-1], count))
