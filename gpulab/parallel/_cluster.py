@@ -48,8 +48,8 @@ from gpulab.units import format_bytes, plural
 
 _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
-# A rank with torch, gloo and a small model: 270 to 355 MB resident were seen (`ps`), of which ranks
-# forked on one Linux machine share most.
+# A rank with torch, gloo and a small model had 270 to 355 MB resident (`ps`). Ranks forked on one
+# Linux machine share most of it.
 RANK_BYTES = 350 * 2**20
 _SECONDS = partial(_validate.within, low=1e-3, high=86_400.0)
 _MOST_THREADS, _MOST_RANKS = 4096, 10**6
@@ -75,26 +75,26 @@ def cluster(
     port: int = 0,
     progress: Progress | None = None,
 ) -> Ranks:
-    """Return ranks that start when entered, and end when left.
+    """Return ranks that start when their ``with`` block is entered, and end when it is left.
 
     Parameters
     ----------
     n : int
         How many ranks.
     profile : str, optional
-        The name of an ipyparallel profile whose controller and engines run, as ``ipcluster start``
-        starts them through Slurm, PBS, SSH or MPI. Left out, engines start on this machine.
-        docs/clusters.md has working profiles.
+        The name of an ipyparallel profile whose controller and engines are running already:
+        ``ipcluster start`` starts them through Slurm, PBS, SSH or MPI. Without a profile, engines
+        start on this machine. docs/clusters.md has working profiles.
     timeout_seconds : float
         How long a collective waits for a rank that does not arrive.
     threads : int
         Threads of torch in each rank.
     backend : str, optional
-        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; by default the last where every rank has a GPU of
-        its own, else "gloo".
+        "gloo", "nccl" or "cpu:gloo,cuda:nccl". The default is "cpu:gloo,cuda:nccl" if every rank
+        has a GPU of its own, else "gloo".
     port : int
-        The port at which the ranks meet on rank 0's machine, for firewalls that leave only some
-        open; 0 takes a free one.
+        The port on rank 0's machine at which the ranks meet, for firewalls that leave only some
+        ports open; 0 takes a free port.
     progress : callable, optional
         Called with a fraction in 0-1 and a text while the cluster starts; by default the text is
         printed in interactive sessions.
@@ -133,8 +133,8 @@ class Ranks:
         For each rank, the collectives that it entered in the last call, in order; empty for a rank
         that did not answer.
     px : bool
-        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own ranks, so
-        that ``%%px`` stays with the learner's.
+        Whether ``%%px`` reaches these ranks once they start. It is False for ranks that an
+        instrument starts for itself, so that ``%%px`` still reaches the learner's ranks.
     """
 
     px = True
@@ -162,8 +162,8 @@ class Ranks:
 
     @property
     def ready(self) -> bool:
-        """Whether the ranks run, are in step, as far as is known, and have no cell of ``%%px`` in
-        progress, so that ``run`` can be called.
+        """Whether ``run`` can be called: the ranks are running, are in step as far as is known, and
+        have no cell of ``%%px`` in progress.
         """
         return (
             self._engines is not None
@@ -197,7 +197,7 @@ class Ranks:
         Raises
         ------
         OutOfMemoryError
-            If so many ranks do not fit into the free memory.
+            If this number of ranks does not fit into the free memory.
         RankError
             If the engines do not start; nothing is left running.
         """
@@ -213,7 +213,7 @@ class Ranks:
                     "some memory."
                 )
             engines: Engines = LocalEngines(self.n, self._threads)
-        else:  # other machines' memory is theirs to know
+        else:  # the free memory of other machines is not known here
             engines = ProfileEngines(self.n, self._profile)
         self._engines = engines
         try:
@@ -243,9 +243,9 @@ class Ranks:
         Parameters
         ----------
         function : callable
-            Travels by value (cloudpickle), with what it uses from the notebook. In it
-            ``torch.distributed`` is initialized: ``dist.get_rank()`` and ``dist.get_world_size()``
-            give the rank's place.
+            It is sent by value (cloudpickle), with everything that it uses from the notebook.
+            Inside it, ``torch.distributed`` is initialized: ``dist.get_rank()`` and
+            ``dist.get_world_size()`` give the rank's place.
         *args, **kwargs
             The function's arguments, the same on every rank: numbers, numpy arrays, tensors on the
             CPU, anything that can be pickled.
@@ -260,17 +260,22 @@ class Ranks:
 
         Raises
         ------
+        InputError
+            If ``function`` is not callable, or the call cannot be pickled.
         RankError
-            If a rank raised: the message names it, and its own error is the cause.
+            If a rank raised: the message names the rank, and the rank's own error is the cause.
+            Also if the ranks are not running, busy with another call, or out of step, or if
+            ``timeout_seconds`` is over.
         RankDiedError
-            If a rank's process ended: within 5 s, with how it ended and where the others wait.
+            If a rank's process ended. It is raised within 5 s; the message says how the process
+            ended and where the other ranks wait.
         CollectiveTimeoutError
-            If ranks waited in a collective until the timeout: within 5 s after it, with the ranks
-            that did not arrive.
+            If ranks waited in a collective until the timeout. It is raised within 5 s after the
+            timeout; the message names the ranks that did not arrive.
         StoppedError
             If ``interrupt`` was called meanwhile.
         KeyboardInterrupt
-            On an interrupt, after the ranks were interrupted too.
+            If this call is interrupted; the ranks are interrupted first.
         """
         payload = pack(function, args, kwargs)
         if not self._busy.acquire(blocking=False):
@@ -289,7 +294,7 @@ class Ranks:
             if self._px is not None:  # an interrupted cell takes a moment to end
                 self._px.client.wait(list(self._px.outstanding), _IDLE_SECONDS)
             if not self.ready:
-                _refuse_dead("run", engines)  # its end may have been seen only now
+                _refuse_dead("run", engines)  # an engine's death may be known only now
                 raise RankError(
                     f"run: the ranks are out of step ({self._broken}); expected them in step. Call "
                     "recover()."
@@ -333,16 +338,17 @@ class Ranks:
         self._stop_asked.set()
 
     def recover(self) -> Ranks:
-        """Make the ranks usable again after a failure: a new process group on a new port, and new
-        engines where one is gone or hangs.
+        """Make the ranks usable again after a failure: open a new process group, and replace the
+        engines if one is gone or hangs.
 
-        If all engines are alive and idle, they are kept, with what ``%%px`` defined in them;
-        otherwise all are replaced.
+        If all engines are alive and idle, they are kept, with everything that ``%%px`` defined in
+        them. Otherwise all engines on this machine are replaced; those of a profile are chosen
+        anew, among the engines that answer.
 
         Returns
         -------
         Ranks
-            These, ready; within 30 s on this machine.
+            This object, ready again; within 30 s on this machine.
 
         Raises
         ------
@@ -422,7 +428,10 @@ class Ranks:
     def export_script(
         self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Path:
-        """Write the same work as a script for ``torchrun``; see `_script`."""
+        """Write the call of a function on all ranks as a script for ``torchrun``.
+
+        See ``gpulab.parallel.script.export_script``.
+        """
         return export_script(
             path,
             function,
@@ -440,7 +449,8 @@ def _check_versions(versions: list[dict[str, str]]) -> None:
     Raises
     ------
     RankError
-        Naming the first library that differs, and which ranks have what.
+        If the ranks have different versions of a library. The message names the first such library
+        and the ranks that have each version.
     """
     for library in versions[0]:
         have = [re.sub(r"\+.*", "", found[library]) for found in versions]
@@ -456,18 +466,18 @@ def _check_versions(versions: list[dict[str, str]]) -> None:
 
 
 def _refuse_dead(function: str, engines: Engines) -> None:
-    """Refuse to call on engines of which one is gone.
+    """Refuse to make a call if an engine is gone.
 
     Raises
     ------
     RankDiedError
-        With how it ended.
+        If an engine is gone; the message says how it ended.
     """
     ids, end = engines.ids, time.monotonic() + _IDLE_SECONDS
     while gone := [rank for rank, engine in enumerate(ids) if engine not in engines.client.ids]:
         if engines.deaths() or time.monotonic() > end:
             break
-        time.sleep(_TICK_SECONDS)  # how it ended is known a moment later
+        time.sleep(_TICK_SECONDS)  # how an engine ended becomes known a moment later
     deaths = dict.fromkeys(gone, "ended without an error message") | engines.deaths()
     if deaths:
         how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
@@ -477,7 +487,7 @@ def _refuse_dead(function: str, engines: Engines) -> None:
 
 
 def _happened(error: RankError) -> str:
-    """Return what happened, without what to do."""
+    """Return the first part of an error's message: what happened, without the advice."""
     return message_of(error).removeprefix("run: ").split(";")[0]
 
 
@@ -487,7 +497,8 @@ def _gather(
     doing: str,
     seconds: float = _OPEN_SECONDS,
 ) -> list[Any]:
-    """Call one thing on each of the first engines, at once; return the results.
+    """Make the first call on the first engine, the second on the second, and so on, all at the same
+    time; return the results.
 
     Raises
     ------
@@ -516,7 +527,7 @@ def _in_notebook() -> bool:
 
 
 def _print(fraction: float, text: str) -> None:
-    """Tell a learner how far the start is: in a notebook or a terminal, not in a log."""
+    """Print how far the start is, but only in IPython (a notebook or a terminal), not in a log."""
     if _in_notebook():
         print(f"cluster: {text}", flush=True)
 
@@ -539,8 +550,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     Returns
     -------
     RankError
-        `RankDiedError` where a process ended; `CollectiveTimeoutError` where others never arrived;
-        else what a rank raised.
+        `RankDiedError` if a process ended; else a plain `RankError` if a rank raised an error of
+        its own; else `CollectiveTimeoutError`, since a collective did not complete in time.
     """
     died = [sight for sight in sights if sight.state == "died"]
     waiting = [sight for sight in sights if sight.waits]
@@ -586,8 +597,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
 
 
 def _standing(sight: Sight, together: Sequence[Sight] = ()) -> str:
-    """Return "all_reduce of 4.0 kB in float32 among ranks 0, 1 (its 3rd collective in the
-    call)", of several ranks "their 3rd".
+    """Return the collective that a rank stands in, in words, such as "all_reduce of 4.0 kB in
+    float32 among ranks 0, 1 (its 3rd collective in the call)"; for several ranks "their 3rd".
     """
     call = sight.collective
     assert call is not None
@@ -596,7 +607,7 @@ def _standing(sight: Sight, together: Sequence[Sight] = ()) -> str:
 
 
 def _doing(sight: Sight) -> str:
-    """Return what a rank that did not come was doing."""
+    """Return in words what a rank was doing that did not enter the others' collective."""
     count = plural(sight.entered, "collective")
     if sight.state == "returned":
         return f"it had returned after {count}"
@@ -604,7 +615,7 @@ def _doing(sight: Sight) -> str:
 
 
 def _grouped(sights: Sequence[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:
-    """Return those that share a key together, in order of appearance."""
+    """Return the sights in groups that share a key, in order of first appearance."""
     return [[s for s in sights if key(s) == each] for each in dict.fromkeys(map(key, sights))]
 
 
@@ -640,23 +651,23 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-# After a sign that some rank will never return, the others get this long to say where they stand.
-# All of it, with the interrupt, must stay under 5 s.
+# After a sign that some rank will never return, the other ranks have this long to report where they
+# stand. This time and the interrupt together must stay under 5 s.
 _SETTLE_SECONDS = 1.0
 _IDLE_SECONDS = 2.4
-# An interrupt that meets a rank before its function runs is lost there without a report: so
-# often it is sent again. A rank that has to be freed from a collective first has answered by then
+# An interrupt that reaches a rank before its function runs is lost without a report, so it is sent
+# again at this interval. A rank that must first be freed from a collective has answered by then
 # (`_rank.Agent`).
 _AGAIN_SECONDS = 1.0
 
 
 def require_cluster(function: str, name: str, ranks: Any, least: int = 1) -> Ranks:
-    """Return a cluster of so many ranks at least; a rule for ``_validate.arguments``.
+    """Return the cluster if it has at least ``least`` ranks; a rule for ``_validate.arguments``.
 
     Raises
     ------
     InputError
-        If it is something else, or has fewer.
+        If ``ranks`` is not a cluster, or has fewer ranks.
     """
     if not isinstance(ranks, Ranks) or ranks.n < least:
         raise InputError(
@@ -680,14 +691,15 @@ class Call:
     ) -> None:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
-        self.together = together  # where one has failed, the others are in vain
+        self.together = together  # whether the others' results are useless once one rank has failed
         try:
             self.jobs = [
-                # a late interrupt of the call before must not end what recovers from it
+                # calls made together set the ranks up, also after a failed call, whose late
+                # interrupt must not end them: so they are not interruptible
                 engines.client[engine].apply_async(_rank.execute, payload, not together)
                 for engine, payload in zip(engines.ids, payloads, strict=False)
             ]
-        except Exception:  # the client does not know one any more, which has ended since
+        except Exception:  # the client no longer knows an engine that has ended since
             _refuse_dead("run", engines)
             raise
         self.outcomes: dict[int, Outcome] = {}
@@ -711,8 +723,8 @@ class Call:
 
     @property
     def in_step(self) -> bool:
-        """Whether the ranks can go on: all alive and idle, none failed in a collective, and each
-        group's members entered equally many.
+        """Whether the ranks can go on: all are alive and idle, none failed in a collective, and all
+        members of each group entered the same number of its collectives.
         """
         if len(self.outcomes) < len(self.jobs) or self._waits:
             return False
@@ -720,7 +732,7 @@ class Call:
             Counter(
                 call.group
                 for call in self.outcomes[rank].calls
-                # a message has two ends, and is no collective of a group
+                # a message between two ranks is not a collective of their group
                 if call.name not in {"send", "recv", "send and recv"}
             )
             for rank in range(len(self.jobs))
@@ -733,15 +745,15 @@ class Call:
         return any(outcome.sight.waits for outcome in self.outcomes.values())
 
     def wait(self, stop: threading.Event) -> RankError | None:
-        """Wait until every rank has returned, or until it is sure that one never will; return what
-        went wrong.
+        """Wait until every rank has returned, the time is over, or it is certain that a rank will
+        never return. Return the error, or None if every rank has returned.
 
         Raises
         ------
         StoppedError
-            If somebody asked to stop; the ranks are interrupted.
+            If ``stop`` is set; the ranks are interrupted.
         KeyboardInterrupt
-            As it came; the ranks are interrupted.
+            If this process is interrupted; the ranks are interrupted too.
         """
         try:
             self._until_known(stop)
@@ -756,8 +768,11 @@ class Call:
         return self._error(list(map(self._stood, before)))
 
     def _until_known(self, stop: threading.Event) -> None:
-        """Wait until no rank is open, the time is over, or it is sure that one will never return:
-        another has died or failed in a collective, or failed while all the others stand in one.
+        """Wait until no rank is open, the time is over, or it is certain that a rank will never
+        return.
+
+        It is certain once a rank has died or has failed in a collective, or once a rank has failed
+        and all open ranks stand in a collective. With ``together`` any failure is enough.
         """
         since = math.inf
         while True:
@@ -772,14 +787,14 @@ class Call:
             failed = any(each.sight.state != "returned" for each in self.outcomes.values())
             stand = all(self._sight(rank).collective is not None for rank in self.open)
             sure = self.died or self._waits or (failed and (stand or self.together))
-            # those who stood in a collective may have gone on since
+            # ranks that stood in a collective may have left it since: then nothing is certain
             since = min(since, time.monotonic()) if sure else math.inf
             if time.monotonic() - since > _SETTLE_SECONDS:
                 return
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
 
     def _collect(self) -> None:
-        """Take in what has arrived."""
+        """Record the outcomes that have arrived and the deaths that have become known."""
         deaths = self.engines.deaths()
         for rank in self.open:
             if not self.jobs[rank].done():
@@ -788,29 +803,29 @@ class Call:
                 continue
             try:
                 self.outcomes[rank] = cloudpickle.loads(self.jobs[rank].get(1.0))
-            except Exception as error:  # what ipyparallel itself says of the rank
+            except Exception as error:  # ipyparallel's own error about the rank
                 kind, text = getattr(error, "ename", ""), message_of(error)
-                if kind == "EngineError":  # it is gone
+                if kind == "EngineError":  # the engine is gone
                     self.died[rank] = deaths.get(rank, "ended without an error message")
                     continue
-                # interrupted just before its function began, or just after
+                # the rank was interrupted just before its function began, or just after it ended
                 raised = Sight("raised", error=text)
                 self.outcomes[rank] = Outcome(raised, b"", b"", "", "", ())
 
     def _interrupt(self) -> None:
-        """Interrupt those who have not answered, and wait until they have, or their process is
-        known to have ended.
+        """Interrupt the ranks that have not answered, and wait (``_IDLE_SECONDS`` at most) until
+        each has answered or its process is known to have ended.
         """
         again = time.monotonic()
         end = again + _IDLE_SECONDS
         while self.open and time.monotonic() < end:
-            # a rank takes one a call: who is cleaning up is not disturbed
+            # a rank heeds one interrupt per call, so a repeated one does not disturb its cleanup
             if time.monotonic() >= again:
                 self.engines.interrupt(self.open)
                 again += _AGAIN_SECONDS
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
             self._collect()
-        # an interrupt that crossed with an answer must not hit what the rank does next
+        # let an interrupt that crossed with an answer arrive now: it must not hit the next call
         time.sleep(_TICK_SECONDS)
 
     def _sight(self, rank: int) -> Sight:
@@ -824,9 +839,10 @@ class Call:
         return replace(seen, rank=rank)
 
     def _stood(self, before: Sight) -> Sight:
-        """Return where a rank stood before it was interrupted, with what came to light since: how a
-        running one answered an interrupt says best where it was, or its death was heard of after
-        those who lost their connection to it.
+        """Return where a rank stood before it was interrupted, with the facts known since.
+
+        The answer of a running rank to the interrupt shows best where it was. The death of a rank
+        may become known only after other ranks have reported their lost connection to it.
         """
         after = self._sight(before.rank)
         if before.state != "running" or after.state == "died":
@@ -851,14 +867,17 @@ class Call:
         return error
 
     def _cause(self, sights: Sequence[Sight]) -> BaseException | None:
-        """Return what the first rank raised, with its own traceback as a note."""
+        """Return the error of the first rank that raised, with that rank's traceback as a note.
+
+        A rank that failed outside a collective comes before those that failed in one.
+        """
         raised = [sight.rank for sight in sights if sight.state == "raised"]
         raised.sort(key=lambda rank: sights[rank].waits)
         if not raised:
             return None
         outcome = self.outcomes[raised[0]]
         error: BaseException = RuntimeError(outcome.sight.error)
-        # what cannot be built again here, or could not be sent: its text can
+        # an error that could not be sent, or cannot be rebuilt here, is replaced by its text
         with contextlib.suppress(Exception):
             error = cloudpickle.loads(outcome.error)
         error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")

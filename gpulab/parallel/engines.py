@@ -1,8 +1,8 @@
 """Engines that ranks run on: new ones on this machine, or those of an ipyparallel profile.
 
 A profile is a folder that says how a site starts engines (Slurm, PBS, SSH, MPI); docs/clusters.md
-has working ones. ``ipcluster start`` starts a controller and engines as it says; they are used here
-and left running.
+has working profiles. ``ipcluster start`` starts a controller and engines as a profile says. This
+module uses them and leaves them running.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpulab.units import plural
 
 Progress = Callable[[float, str], None]
 
-# Loading torch takes 2 s on an idle machine and a minute on one that is overcrowded or reads it
-# from a network disk.
+# Loading torch takes 2 s on an idle machine, and a minute on a machine that is overloaded or reads
+# torch from a network disk.
 _START_SECONDS = 180.0
-_CONNECT_SECONDS = 60.0  # of a controller that has just started, on such a machine
-_ATTACH_SECONDS = 10.0  # one that runs answers at once; the file may be of one that is gone
-_ENGINES_SECONDS = 60.0  # engines of a controller that runs may still be on their way
+_CONNECT_SECONDS = 60.0  # to a controller that has just started, on such a machine
+_ATTACH_SECONDS = 10.0  # a running controller answers at once; one that is gone may leave its file
+_ENGINES_SECONDS = 60.0  # engines of a running controller may still be starting
 _IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
 _FIX = (
@@ -40,18 +40,18 @@ _HOST = "__import__('socket').gethostname()"
 
 
 class _Engines:
-    """What both kinds have in common.
+    """The common part of both kinds of engines.
 
-    Each also has ``start`` and ``renew``, which find or start engines, ``deaths``, which says by
-    index how engines have ended, and ``stop``.
+    Each kind also has ``start`` and ``renew``, which find or start engines, ``deaths``, which
+    returns by index how engines have ended, and ``stop``.
 
     Attributes
     ----------
     client : ipyparallel.Client
         Connected to the controller.
     ids : tuple of int
-        The controller's number of each engine, in rank order. They go on counting when engines are
-        renewed, so they are no ranks.
+        The controller's number for each engine, in rank order. Engines that replace others get new
+        numbers, so these numbers are not ranks.
     address : str
         The controller's address, as engines reach it.
     """
@@ -68,8 +68,8 @@ class _Engines:
             self.client.send_signal(signal.SIGINT, targets=targets, block=False)
 
     def _connect(self, file: Path, seconds: float, fix: str) -> None:
-        """Become a client of the controller that wrote a connection file, until this object is
-        dropped; ``fix`` is what to do where none answers.
+        """Connect to the controller that wrote a connection file, until this object is dropped;
+        ``fix`` is the advice in the error if no controller answers.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class _Engines:
                 f"cluster: no controller answers at the address in {file} ({message_of(error)}); "
                 f"expected one within {seconds:.0f} s. {fix}"
             ) from error
-        # its thread would go on, and look for the controller for good
+        # otherwise the client's thread would go on looking for the controller forever
         weakref.finalize(self, self.client.close)
 
 
@@ -95,8 +95,8 @@ class LocalEngines(_Engines):
     def __init__(self, n: int, threads: int) -> None:
         super().__init__(n)
         self.threads = threads
-        self._supervisor: Any = None  # of what this has started
-        self._helpers: list[Any] = []  # of the controller, which cannot do without them
+        self._supervisor: Any = None  # of the processes that this object has started
+        self._helpers: list[Any] = []  # child processes that the controller needs
 
     def start(self, progress: Progress) -> None:
         """Start the supervisor, the controller and the engines, and connect.
@@ -123,9 +123,9 @@ class LocalEngines(_Engines):
                 # For this machine alone: free ports, threads in place of eight processes.
                 *("--ip=127.0.0.1", "--nodb", "--usethreads", "--log-level=40"),
                 "--IPController.broadcast_scheduler_depth=0",
-                # An engine counts as registered after its first heartbeat: so a short period. The
-                # supervisor reports deaths, so that a heart that a crowded machine holds up for a
-                # while is no reason to give an engine up.
+                # An engine counts as registered only after its first heartbeat, so the period is
+                # short. The supervisor reports deaths, so heartbeats that a busy machine delays are
+                # no reason to give up an engine.
                 *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240"),
             ],
         )
@@ -133,7 +133,7 @@ class LocalEngines(_Engines):
 
         file = folder / "security" / "ipcontroller-client.json"
         self._wait(
-            # to its end
+            # whether the file is complete
             lambda: file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}"),
             "the controller has not started",
             "controller.log",
@@ -145,7 +145,8 @@ class LocalEngines(_Engines):
             "supervisor.log",
         )
         self._connect(file, _CONNECT_SECONDS, _FIX)
-        # Its heart, a process of its own, without which engines give up after a minute.
+        # The controller's heartbeat is a process of its own; without it engines give up after a
+        # minute.
         self._helpers = psutil.Process(supervisor.started["controller"]).children()
         progress(0.5, f"waiting for {plural(self.n, 'engine')}")
         self._launch()
@@ -171,12 +172,13 @@ class LocalEngines(_Engines):
         )
 
     def _wait(self, running: Callable[[], bool], failed: str, log: str) -> None:
-        """Wait until something is running, as long as there is what it depends on.
+        """Wait until ``running()`` is true, as long as the processes that it depends on are alive.
 
         Raises
         ------
         RankError
-            If something has ended, or the time is over; with the last line of a log.
+            If an order has failed, a process has ended, or the time is over; the message has the
+            last line of a log.
         """
         end = time.monotonic() + _START_SECONDS
         while not running():
@@ -198,15 +200,15 @@ class LocalEngines(_Engines):
                 )
 
     def _lost(self) -> str:
-        """Return what has ended that all engines depend on; "" if nothing has."""
+        """Return the process that has ended and that all engines depend on; "" if none has."""
         if not self._supervisor.alive:
             return "the supervisor"
         gone = "controller" in self._supervisor.ended or any(map(_has_ended, self._helpers))
         return "the controller" if gone else ""
 
     def deaths(self) -> dict[int, str]:
-        """Return which engines have ended, by index, and how; all of them where what they depend on
-        is gone.
+        """Return how engines have ended, by index. If a process that all engines depend on is gone,
+        all of them count as ended.
         """
         if lost := self._lost():
             return dict.fromkeys(range(self.n), f"ended with {lost}")
@@ -214,18 +216,18 @@ class LocalEngines(_Engines):
         return {index: ending(ended[name]) for index, name in enumerate(names) if name in ended}
 
     def stop(self) -> None:
-        """End all that was started; a second call does nothing."""
+        """End everything that was started; a second call does nothing."""
         client, self.client = self.client, None
         try:
             if client is not None:
                 client.close()
-        finally:  # also where a second interrupt meets the client's end
+        finally:  # also if a second interrupt comes while the client closes
             if self._supervisor is not None:
                 self._supervisor.close()
 
     def renew(self, progress: Progress) -> None:
-        """End all engines and start new ones, with new processes around them where these are gone
-        too.
+        """End all engines and start new ones. If the supervisor or the controller is gone, start
+        these anew too.
         """
         if self._lost():
             self.stop()
@@ -237,24 +239,24 @@ class LocalEngines(_Engines):
         self._launch()
 
     def _engine_ended(self, name: str) -> None:
-        """Tell the controller that an engine is gone, as the engine's nanny does; it then tells
-        everybody who waits for it: ``%%px`` too.
+        """Report to the controller that an engine is gone, as the engine's nanny would. The
+        controller then informs every client that waits for the engine, including ``%%px``.
         """
         _, _, engine = name.partition("engine ")
         client = self.client
         if engine and client is not None:
             content = {"id": int(engine)}
-            with contextlib.suppress(OSError):  # it is closed, as everything ends
+            with contextlib.suppress(OSError):  # the client is closed while everything ends
                 client._send(client._query_stream, "unregistration_request", content=content)
 
 
 class ProfileEngines(_Engines):
-    """Engines of a profile's running controller, those of one machine together."""
+    """Engines of a profile's running controller; engines of one machine get neighboring ranks."""
 
     def __init__(self, n: int, profile: str) -> None:
         super().__init__(n)
         self.profile = profile
-        self._lost = threading.Event()  # the connection to the controller
+        self._lost = threading.Event()  # set when the connection to the controller ends
 
     def start(self, progress: Progress) -> None:
         """Connect to the profile's controller, and wait for engines.
@@ -276,7 +278,7 @@ class ProfileEngines(_Engines):
         progress(0.1, f"looking for the controller of profile {self.profile}")
         start = f"Start it with `ipcluster start --profile={self.profile} --n={self.n}`"
         self._connect(file, _ATTACH_SECONDS, f"{start}, and check that this machine can reach it.")
-        self._lost = threading.Event()  # not the one of a connection before
+        self._lost = threading.Event()  # a new event, since an earlier connection may set the old
         self.client._io_loop.add_callback(self._listen)
         to = json.loads(file.read_text(encoding="utf-8"))
         self.address = str(to["interface"]).removeprefix("tcp://")
@@ -289,7 +291,9 @@ class ProfileEngines(_Engines):
         self._take("cluster", "Start more", "or wait until they are")
 
     def _listen(self) -> None:
-        """Let zmq tell when the connection to the controller ends, in the client's own thread."""
+        """Have zmq report, in the client's own thread, when the connection to the controller
+        ends.
+        """
         import zmq
         from zmq.eventloop.zmqstream import ZMQStream
 
@@ -298,7 +302,9 @@ class ProfileEngines(_Engines):
         ZMQStream(monitor, self.client._io_loop).on_recv(lambda _: lost.set())
 
     def _take(self, function: str, more: str, otherwise: str) -> None:
-        """Choose engines that answer at once, those of one machine side by side."""
+        """Choose engines that answer within ``_IDLE_SECONDS``, and order them so that engines of
+        one machine get neighboring ranks.
+        """
         jobs = {engine: self.client[engine].apply_async(eval, _HOST) for engine in self.client.ids}
         self.client.wait(list(jobs.values()), _IDLE_SECONDS)
         hosts = {
@@ -313,7 +319,9 @@ class ProfileEngines(_Engines):
         self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
 
     def deaths(self) -> dict[int, str]:
-        """Return which engines the controller has lost; all of them where it is gone itself."""
+        """Return how engines have ended, by index: those that the controller has lost, or all of
+        them if the controller itself is gone.
+        """
         if self._lost.is_set():
             return dict.fromkeys(range(self.n), "ended with the controller")
         here = set(self.client.ids) if self.ids else set()
@@ -324,8 +332,8 @@ class ProfileEngines(_Engines):
         }
 
     def renew(self, progress: Progress) -> None:
-        """Go on with other engines of the controller, where it has enough; where the connection to
-        it has ended, with those of the profile's controller by now.
+        """Choose engines of the controller that answer, if it has enough. If the connection to the
+        controller has ended, connect to the profile's current controller instead.
         """
         if self._lost.is_set():
             self.stop()
@@ -335,14 +343,16 @@ class ProfileEngines(_Engines):
         self._take("recover", "Start others", "and end engines that hang on their machines")
 
     def stop(self) -> None:
-        """Close the process group on the engines, which live on; a second call does nothing."""
+        """Close the process group on the engines, and disconnect from them; they keep running. A
+        second call does nothing.
+        """
         client, self.client = self.client, None
         if client is not None:
             here = [engine for engine in self.ids if engine in client.ids]
             jobs = [client[engine].apply_async(_rank.close_group) for engine in here]
             client.wait(jobs, _IDLE_SECONDS)
-            # If the connection ended while nobody reads its monitor, zmq's I/O thread, the only one
-            # of this process, would block for good.
+            # If the connection ended while no thread reads its monitor, zmq's I/O thread (the only
+            # one of this process) would block forever.
             client._io_loop.add_callback(client._query_socket.disable_monitor)
             client.close()
 
@@ -356,7 +366,7 @@ def _find_profile(name: str) -> Path:
     Raises
     ------
     InputError
-        If there is none of that name, with those that there are.
+        If no profile has that name; the message lists the existing profiles.
     """
     from ipyparallel.util import get_ipython_dir
 
@@ -400,7 +410,7 @@ def ending(code: int) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that says something; "" where there is none."""
+    """Return the last line of a log that is not blank; "" if there is none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

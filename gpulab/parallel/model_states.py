@@ -1,14 +1,15 @@
-"""The memory of one rank between steps, by arithmetic: named sizes of the course's transformer.
+"""The memory that one rank holds between steps, by arithmetic, for named sizes of the course's
+transformer.
 
-They go from the lesson's own to 70 billion parameters, in the shapes of published models. All have
-``networks.transformer``'s layers: learned positions, GELU, a feed-forward net four times as wide,
-and an output layer of its own (so a small model has more parameters than one that ties it to the
-embedding). None has pretrained weights.
+The sizes go from the lessons' own to 70 billion parameters, in the shapes of published models. All
+have the layers of ``networks.transformer``: learned positions, GELU, a feed-forward net four times
+as wide, and an output layer that is not tied to the embedding (so a small model has more parameters
+than a tied one). None has pretrained weights.
 
 Parameters, gradients and optimizer state stay from step to step; they are counted in float32 (mixed
 precision here keeps the states in float32 too). Source: Rajbhandari et al., "ZeRO: Memory
 Optimizations Toward Training Trillion Parameter Models", 2020, section 3.1 and figure 1, with
-FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+FSDP2's padding and, for stage 1, PyTorch's assignment of whole parameters to ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class GptShape:
     name : str
     layers, width, heads, vocabulary, context : int
     source : str
-        Whose shape it is.
+        Where the shape comes from.
     """
 
     name: str
@@ -48,8 +49,8 @@ class GptShape:
 
     @property
     def parameter_count(self) -> int:
-        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output
-        layer, which has no bias.
+        """The number of parameters: 12 width² + 13 width per layer, both embeddings, the last norm,
+        and the output layer, which has no bias.
         """
         layer = 12 * self.width**2 + 13 * self.width
         ends = (2 * self.vocabulary + self.context + 2) * self.width
@@ -101,7 +102,7 @@ def gpt_shape(name: str) -> GptShape:
     Raises
     ------
     InputError
-        If there is none of this name.
+        If no size has this name.
 
     Examples
     --------
@@ -157,7 +158,7 @@ class RankStates(Result):
 
     @property
     def total_bytes(self) -> int:
-        """All three."""
+        """Parameters, gradients and optimizer state together."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def __repr__(self) -> str:
@@ -191,8 +192,8 @@ def rank_states(
     Raises
     ------
     InputError
-        If a value is not among these, the ranks do not divide the heads, or there are fewer layers
-        than stages.
+        If a value is not one of those listed, the ranks do not divide the heads, or there are fewer
+        layers than stages.
 
     Examples
     --------
@@ -229,9 +230,7 @@ def rank_states(
 
 
 def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
-    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it
-    can.
-    """
+    """Return why a strategy cannot split a shape over this number of ranks; "" if it can."""
     if strategy == "tensor" and shape.heads % ranks:
         return (
             f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
@@ -246,8 +245,8 @@ def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
 
 
 def _layer(w: int) -> list[tuple[int, int, bool]]:
-    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of
-    row-split layers stay whole.
+    """Return (rows, row length, whether tensor parallelism splits it) for each parameter of one
+    layer; biases of row-split layers stay whole.
     """
     norms = [(w, 1, False)] * 4
     attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
@@ -274,8 +273,9 @@ def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[i
 
 
 def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
-    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes
-    where there is least so far.
+    """Return the sizes of the parameters whose state one rank keeps in stage 1.
+
+    The parameters are assigned from the largest down, each to the rank that has the least so far.
     """
     loads = [(0, k) for k in range(ranks)]
     mine = []

@@ -1,4 +1,4 @@
-"""What runs over several ranks give, as plain data: collectives, outcomes, tables and figures."""
+"""The results of runs over several ranks, as plain data: collectives, outcomes and timelines."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class CollectiveCall(NamedTuple):
     input_bytes : int
         What this rank contributes: the payload, not what the algorithm sends.
     output_bytes : int
-        What this rank receives; 0 where it contributes or receives nothing (a broadcast's receiver
-        has 0 ``input_bytes``).
+        What this rank receives. Each of the two is 0 if the rank contributes or receives nothing
+        (a broadcast's receiver has 0 ``input_bytes``).
     group : tuple of int
         The global ranks that take part.
     root : int or None
@@ -47,10 +47,10 @@ class CollectiveCall(NamedTuple):
         sender is accepted).
     begin_seconds, end_seconds : float, float or None
         ``time.perf_counter`` of this machine; ranks on one Linux machine share it. The end is the
-        collective's own where it tells one, else that of a wait for it, which may be later. None
-        while in flight.
+        one that the collective itself reports; if it reports none, the end of a wait for it, which
+        may be later. None while in flight.
     error : str or None
-        What the collective ended with, where it failed.
+        The error's message, if the collective failed.
     """
 
     number: int
@@ -105,15 +105,17 @@ class Sight:
     state : str
         "returned", "raised", "running", or "died" (its process ended).
     entered : int
-        How many collectives of this call it has entered.
+        How many collectives of this call the rank has entered.
     collective : CollectiveCall or None
-        The one that it stands in, or that it failed in.
+        The collective that the rank stands in, or that it failed in.
     where : str
-        The line of Python that it was last seen at, for a running rank.
+        For a running rank, the line of Python at which it was last seen.
     error : str
-        Type and text of what it raised; for a rank that died, how its process ended.
+        Type and text of the exception that the rank raised; for a rank that died, how its process
+        ended.
     rank : int
-        Which; noted by who asked, as it does not know it before the group is open.
+        The rank's number. The caller fills it in, since an engine does not know its rank before
+        the group is open.
     """
 
     state: State
@@ -125,7 +127,7 @@ class Sight:
 
     @property
     def waits(self) -> bool:
-        """Whether it stood in a collective that did not come about."""
+        """Whether the rank stands, or failed, in a collective that did not complete."""
         return self.collective is not None and self.state in {"raised", "running"}
 
 
@@ -136,17 +138,17 @@ class Outcome:
     Attributes
     ----------
     sight : Sight
-        Where it ended.
+        Where the rank stood when the call ended.
     value : bytes
-        The pickled result, of a call that returned.
+        The pickled result, if the call returned; else b"".
     error : bytes
-        The pickled exception, where it can be pickled; else b"".
+        The pickled exception, if there is one that can be pickled; else b"".
     trace : str
-        The traceback of what it raised, in the rank's own words.
+        The traceback of the exception, as text formatted on the rank; "" without one.
     printed : str
-        What the function printed.
+        The text that the function printed.
     calls : tuple of CollectiveCall
-        All collectives that it entered, in order.
+        All collectives that the rank entered, in order.
     """
 
     sight: Sight
@@ -157,8 +159,8 @@ class Outcome:
     calls: tuple[CollectiveCall, ...]
 
 
-# What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its
-# communication goes on beside it.
+# The kinds of spans on a timeline. A rank's own thread computes, is idle, or does neither;
+# communication runs at the same time.
 KINDS = ("compute", "communication", "idle")
 
 
@@ -181,7 +183,7 @@ class RankSpan(NamedTuple):
     begin_seconds, end_seconds : float
         On one clock for all ranks, from the beginning of the timeline.
     nbytes : int
-        Of a communication span: the payload, the size of the whole tensor; else 0.
+        For a communication span the payload (the size of the whole tensor); else 0.
     """
 
     rank: int
@@ -201,8 +203,8 @@ class RankSpan(NamedTuple):
 class RankTimeline(Result):
     """What each rank did when, from a real run: the lanes of a picture.
 
-    Each rank has two lanes: its own thread (compute and idle, which never overlap), and beside it
-    communication.
+    Each rank has two lanes: one for its own thread (compute and idle, which never overlap), and one
+    for its communication.
 
     Attributes
     ----------
@@ -229,7 +231,9 @@ class RankTimeline(Result):
     evidence: Evidence
 
     def lane(self, rank: int, kind: str | None = None) -> tuple[RankSpan, ...]:
-        """Return the spans of one rank, of one kind where one is named, in order of begin."""
+        """Return the spans of one rank in order of begin; with ``kind``, only those of that
+        kind.
+        """
         return tuple(span for span in self.spans if span.rank == rank and kind in (None, span.kind))
 
     def seconds(self, rank: int) -> dict[str, float]:
@@ -291,11 +295,11 @@ class RankReport(NamedTuple):
     calls : mapping of str to int
         Collectives and messages in a step, by name.
     payload_bytes : mapping of str to int
-        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a
-        reduce-scatter's input), however much of it is sent.
+        The payload of these calls in a step, by name: the size of the whole tensor (an all-gather's
+        result, a reduce-scatter's input), however much of it is sent.
     ring_bytes : int
-        MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a
-        tree), headers aside.
+        MODELLED: the bytes that this rank sends in a step if each collective runs as a ring (a
+        broadcast as a tree), without headers.
     """
 
     rank: int
@@ -325,18 +329,18 @@ class StrategyResult(Result):
     losses : ndarray, shape (steps,)
         The mean loss of each step's whole batch.
     single_losses : ndarray, shape (steps,)
-        The same of one process that trains the whole model on the whole batch.
+        The same losses when one process trains the whole model on the whole batch.
     state_difference : float
-        After the last step: the largest difference between a parameter here and in the one process,
-        over the largest parameter.
+        After the last step: the largest difference between a parameter here and in the single
+        process, divided by the largest parameter.
     tolerance : float
         The largest ``loss_difference`` and ``state_difference`` at which the two runs count as the
         same computation.
     step_seconds : ndarray, shape (steps,)
-        Of each step, on the slowest rank. The first includes one-time work, and in the first two
-        memory was followed, which makes them slower.
+        The duration of each step, on the slowest rank. The first step includes one-time work, and
+        the first two are slower because their memory was followed.
     reports : tuple of RankReport
-        One a rank, in order.
+        One per rank, in rank order.
     timeline : RankTimeline
         Of the last steps.
     notes : tuple of Note
@@ -367,11 +371,11 @@ class StrategyResult(Result):
 
     @property
     def loss_differences(self) -> np.ndarray:
-        """The difference of each step's loss from that of one process, over the larger of 1 and
-        that loss; nan if one is nan.
+        """The difference between each step's loss and that of one process, divided by the larger of
+        1 and the latter; nan if a loss is nan or that of one process is infinite.
         """
         single = self.single_losses
-        with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+        with np.errstate(invalid="ignore"):  # inf - inf is nan
             return np.asarray(np.abs(self.losses - single) / np.maximum(1.0, np.abs(single)))
 
     @property
@@ -399,8 +403,8 @@ class StrategyResult(Result):
         return f"<{where}: {verdict}, losses differ by {self.loss_difference:.1e}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return whether it agrees with one process, then each rank's memory, bytes and seconds a
-        step.
+        """Return whether the run agrees with one process, then each rank's memory, bytes and
+        seconds per step.
         """
         width = self.ranks
         rest = ("",) * (width - 1)
@@ -451,11 +455,11 @@ class ScheduleRun(StagePasses, Result):
     forward_seconds, backward_seconds : float
         The set time of one microbatch's pass through a stage.
     bubble_ratios : tuple of float
-        Of each step that was measured: the share of all ranks' time without a pass, from the first
-        pass's begin to the last one's end.
+        For each measured step, the share of all ranks' time in which no pass ran, from the begin of
+        the first pass to the end of the last.
     passes : tuple of StagePass
-        Of the step with the median bubble, in seconds from its begin; of each stage in the order in
-        which it did them.
+        The passes of the step with the median bubble, in seconds from its begin. The passes of each
+        stage are in the order in which it did them.
     activation_bytes : tuple of int
         The peak of each stage's activations in a step, counted tensor by tensor.
     notes : tuple of Note
@@ -484,7 +488,7 @@ class ScheduleRun(StagePasses, Result):
 
     @property
     def model(self) -> StageSchedule:
-        """The timetable with the same passes, whose messages take no time."""
+        """The timetable of the same passes if messages took no time."""
         return pipeline_schedule(
             self.stages,
             self.microbatches,
@@ -496,8 +500,8 @@ class ScheduleRun(StagePasses, Result):
 
     @property
     def timeline(self) -> RankTimeline:
-        """The step that is shown as lanes: each rank's passes, and idle between them (the messages'
-        own time counts as idle here).
+        """The step of ``passes`` as lanes: each rank's passes, and idle time between them (which
+        here includes the time of the messages).
         """
         spans: list[RankSpan] = []
         for stage in range(self.stages):
@@ -542,14 +546,14 @@ class ScheduleRun(StagePasses, Result):
     def table(
         self, timetable: StageSchedule | None = None
     ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a stage, then the bubble measured, counted in the timetable and by
+        """Return one row per stage, then the bubble: measured, counted in the timetable, and by
         formula.
 
         Parameters
         ----------
         timetable : StageSchedule, optional
-            Of the same passes, in seconds, such as one whose messages take time; ``model`` if not
-            given.
+            A timetable of the same passes, in seconds, such as one whose messages take time;
+            ``model`` by default.
         """
         whole, model = self.duration, self.model if timetable is None else timetable
         ratios, formula = self.bubble_ratios, model.bubble_formula_ratio
@@ -636,8 +640,8 @@ class RankMemory(PeakMemory, Result):
     evidence: Evidence
 
     def needed_bytes(self, device_kind: str = "cuda") -> int:
-        """Return peak, scratch and the margin of ``memory.Prediction``: what must be free on a
-        device of a kind.
+        """Return the bytes that must be free on a kind of device: peak and scratch, with the margin
+        of ``memory.Prediction``.
         """
         return with_margin(self.peak_bytes + self.scratch_bytes, device_kind)
 
@@ -672,15 +676,15 @@ class ScalingMeasurement(NamedTuple):
     batch : int
         Samples that each rank has in a step.
     samples_seconds : ndarray, shape (n,)
-        Of each step, on the slowest rank.
+        The duration of each step, on the slowest rank.
     median_seconds : float
     interval_seconds : (float, float) or None
-        95 %, of the median.
+        The 95 % interval of the median.
     speedup : float or None
-        Ratio of its samples per second to those of the smallest number of ranks, paired turn by
-        turn; None where there is no pair.
+        Ratio of the samples per second to those of one rank: paired turn by turn in a measurement,
+        of the medians in a recording. None if one rank was not measured.
     speedup_interval : (float, float) or None
-        95 %.
+        The 95 % interval of the speed-up.
     """
 
     ranks: int
@@ -698,7 +702,7 @@ class ScalingMeasurement(NamedTuple):
 
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:
-        """95 %."""
+        """The 95 % interval of the efficiency."""
         return (
             None
             if self.speedup_interval is None
@@ -708,16 +712,16 @@ class ScalingMeasurement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScalingResult(PointsByRanks, Result):
-    """The same training step on several numbers of ranks, in turns.
+    """The same training step on several numbers of ranks.
 
     Attributes
     ----------
     label : str
         What was trained.
     mode : str
-        "strong" (the global batch stays) or "weak" (each rank's batch stays).
+        "strong" (the global batch stays the same) or "weak" (each rank's batch does).
     stage : str
-        "computed", or "a timed wait" where ranks wait in place of computing, so that they need no
+        "computed", or "a timed wait" if ranks wait instead of computing, so that they need no
         processor.
     parameter_bytes : int
         Of the model, hence the payload of each step's all-reduce.
@@ -727,8 +731,8 @@ class ScalingResult(PointsByRanks, Result):
     points : tuple of ScalingMeasurement
         Ascending in ranks.
     latency_seconds, bandwidth_bytes_per_second : float or None
-        Of one message between two neighbors of the ring, from the fit of the measured all-reduce;
-        None where it was not measured.
+        The link: latency and bandwidth of one message between two neighbors of the ring, from the
+        fit of the measured all-reduce; None if that was not measured.
     prediction, overlapped : ScalingCurve or None
         MODELLED from one rank's step and that link, at the same numbers of ranks: without overlap,
         and with the largest possible overlap.
@@ -792,7 +796,7 @@ class ScalingResult(PointsByRanks, Result):
         return f"<{self.mode} scaling of {self.label}: {self.sentence.rstrip('.')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a number of ranks, then the link and the notes."""
+        """Return one row per number of ranks, then the link and the notes."""
         rows: list[tuple[str, ...]] = [
             (
                 plural(p.ranks, "rank"),
