@@ -264,7 +264,7 @@ class Ranks:
             If ``function`` is not callable, or the call cannot be pickled.
         RankError
             If a rank raised: the message names the rank, and the rank's own error is the cause.
-            Also if the ranks are not running, busy with another call, or out of step, or if
+            Also if the ranks are not running, are busy with another call, or are out of step, or if
             ``timeout_seconds`` is over.
         RankDiedError
             If a rank's process ended. It is raised within 5 s; the message says how the process

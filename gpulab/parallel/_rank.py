@@ -1,20 +1,20 @@
-"""What runs inside an engine: its rank, its process group, one function at a time, what is seen of
-its collectives, and the agent.
+"""The code that runs inside an engine: it joins the process group as a rank, calls one function at
+a time, observes the rank's collectives, and runs the agent.
 
-Everything here is called by name in an engine, so it must be importable there. It does not know the
-cluster. The agent is a thread that reports what its rank is doing, and frees it from a collective
-that will never complete: a rank that hangs in a collective runs no Python, so it can neither report
-nor be interrupted. The thread publishes what the rank stands in (through ipyparallel's own channel,
-so from any host), and on an interrupt that finds the rank in a collective it shuts the sockets of
-the process group down. The collective then fails at once, as it would have if the others' machines
-had vanished.
+Everything here is called by name in an engine, so this module must be importable there. It does not
+know the cluster. The agent is a thread that reports what its rank is doing, and frees the rank from
+a collective that will never complete: a rank that hangs in a collective runs no Python, so it can
+neither report nor be interrupted. The thread publishes the collective that the rank stands in
+(through ipyparallel's own channel, so from any host). On an interrupt that finds the rank in a
+collective, it shuts down the sockets of the process group. The collective then fails at once, as it
+would if the machines of the other ranks had vanished.
 
-``torch.distributed`` sends all its collectives, also those of DDP's reducer, FSDP2 and DTensor,
-through operators of the dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the
-operators sees them all, in the order entered. What it does not see: other threads of the process (a
-mode belongs to its thread; backward threads inherit it), symmetric memory, a store's traffic, and
-the making of a group. A collective of Python objects shows as the tensors it sends. Each operator
-of torch, also those that are no collective, takes longer while observed (docs/measurements.md).
+``torch.distributed`` sends all its collectives, including those of DDP's reducer, FSDP2 and
+DTensor, through operators of the dispatcher (``c10d`` and ``_c10d_functional``). A dispatch mode
+sees all these operators, in the order entered. It does not see other threads of the process (a mode
+belongs to its thread; backward threads inherit it), symmetric memory, a store's traffic, or the
+creation of a group. A collective of Python objects shows as the tensors it sends. Each operator of
+torch, even one that is not a collective, takes longer while observed (docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 
 _TICK_SECONDS = 0.25
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-# an interrupt that has not got a rank out of its collective by then never will
+# an interrupt that has not ended a rank's collective after this time never will
 _FREE_AFTER_SECONDS = 0.5
-# One that comes late, out of the call before, must not end the opening of a process group, which
-# took 1 s with four ranks on two cores. The client waits 2.4 s for what it interrupts.
+# A late interrupt, sent in the previous call, must not end the opening of a process group, which
+# took 1 s with four ranks on two cores. The client waits 2.4 s for the ranks that it interrupts.
 _FREE_OPENING_AFTER_SECONDS = 1.5
 
 Address = tuple[Any, Any]
@@ -73,35 +73,38 @@ class Agent:
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
         self.lets_in = False  # whether a SIGINT raises KeyboardInterrupt now
-        # after an interrupt: when to free the rank; never, in a call in which that is done
+        # after an interrupt: when to free the rank; infinity once this time has come in a call
         self._free_at: float | None = None
         self._free_after = _FREE_AFTER_SECONDS
-        self._parent = -1  # once it has started: the process that started this one
+        self._parent = -1  # the id of the parent process, once the thread has started
 
     def start(self) -> None:
-        """Start the thread, and let signals wake it; from the main thread, once.
+        """Start the thread, and let signals wake it; must be called from the main thread. A second
+        call does nothing.
 
-        Ranks are forked from a process that has imported this: what must be a rank's own is made
-        here and not before.
+        Ranks are forked from a process that has imported this module, so objects that must not be
+        shared between ranks are made here and not at import.
         """
         if self._parent != -1:
             return
         self._parent = os.getppid()
-        # a signal writes to one, the thread reads from the other
+        # a signal writes to one socket, the thread reads from the other
         self._woken, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
 
     def begin(self, call: Any, free_after: float = _FREE_AFTER_SECONDS) -> None:
-        """Take up a call, or none: what an interrupt before asked for is over, and one from now on
-        counts anew and frees the rank after so many seconds.
+        """Begin to watch a call, or none. Earlier interrupts no longer count; the next interrupt
+        frees the rank after ``free_after`` seconds.
         """
         self.call, self._free_at, self._free_after = call, None, free_after
 
     def free(self) -> None:
-        """End every collective in progress: NCCL's communicators, which sockets do not end, are
-        aborted (written for GPUs; no machine of ours with several has run it), sockets shut down.
+        """End every collective in progress: abort NCCL's communicators, which closing sockets does
+        not end, and shut down the sockets of the process group.
+
+        The part for NCCL has not run on a machine with several GPUs yet.
         """
         self.freed, self._free_at = True, None
         on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -110,7 +113,7 @@ class Agent:
                 group._get_backend(torch.device("cuda")).abort()
         for connection in _connections():
             if connection.fd != -1 and (connection.laddr, connection.raddr) not in self.keep:
-                # the error: it was closed meanwhile
+                # OSError: the socket was closed meanwhile
                 with (
                     contextlib.suppress(OSError),
                     socket.socket(fileno=os.dup(connection.fd)) as twin,
@@ -118,8 +121,8 @@ class Agent:
                     twin.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
-        """Free the rank where an interrupt has not done so for a while; in a call one is heeded,
-        and those after it are that one again.
+        """Publish where the rank stands, and free it if it still hangs some time after an
+        interrupt. Only the first interrupt of a call counts; later ones are repeats of it.
         """
         while True:
             ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
@@ -130,7 +133,7 @@ class Agent:
                 if self._hangs():
                     self.free()
                 self._free_at = None if self.call is None else math.inf
-            # a report that fails must not end the thread that frees
+            # a report that fails must not end this thread, which has to free the rank
             with contextlib.suppress(Exception):
                 self._publish()
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
@@ -144,7 +147,7 @@ class Agent:
         )
 
     def _publish(self) -> None:
-        """Publish where the rank stands in a call, but not what it has only just entered."""
+        """Publish where the rank stands in a call, unless it has only just entered a collective."""
         call = self.call
         if call is None or self.publisher is None:
             return
@@ -156,7 +159,7 @@ class Agent:
 
 
 def main_frame() -> FrameType | None:
-    """Return where the main thread is."""
+    """Return the frame that the main thread is in."""
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
@@ -171,15 +174,17 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def own_line(places: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the first line of the learner's own code among frames and their lines."""
+    """Return the first line of the learner's own code among frames and their lines; "" if there is
+    none.
+    """
     own = (f"line {line} of {frame.f_code.co_name}" for frame, line in places if _is_own(frame))
     return next(own, "")
 
 
 def _connections() -> list[Any]:
-    # its name before psutil 6
     import psutil
 
+    # before psutil 6 it is ``connections``
     listed = getattr(psutil.Process(), "net_connections", None) or psutil.Process().connections
     return [c for c in listed("tcp") if c.status == psutil.CONN_ESTABLISHED]
 
@@ -187,8 +192,8 @@ def _connections() -> list[Any]:
 AGENT = Agent()
 
 
-# What gloo, NCCL and the store say when others do not come, seen with torch 2.13; everything else
-# is the function's own error.
+# Words in the errors of gloo, NCCL and the store when other ranks do not arrive, as seen with torch
+# 2.13. Any other error is the function's own.
 _COMMUNICATION = re.compile(
     r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore"
     r"|peer|wait timeout",
@@ -205,9 +210,9 @@ _COMMUNICATION_TYPES = {
 
 
 def prepare(threads: int) -> dict[str, Any]:
-    """Load torch and set its threads; return the host, the versions of what must be the same on all
-    ranks, and how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's
-    builds for Windows, none can.
+    """Set torch's number of threads. Return the host, the versions of libraries that must be the
+    same on all ranks, and the number of CUDA devices that ranks can communicate with: 0 without
+    NCCL, as in PyTorch's builds for Windows.
     """
     torch.set_num_threads(threads)
     libraries = ("torch", "ipyparallel", "gpulab", "cloudpickle")
@@ -220,8 +225,8 @@ def prepare(threads: int) -> dict[str, Any]:
 
 
 def address_towards(host: str) -> str:
-    """Return this machine's own address on the way to a host; what the other ranks may reach it
-    by.
+    """Return the address of this machine on the network that leads to a host; other ranks may reach
+    this machine by it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # no packet is sent: the system only chooses the interface
@@ -229,8 +234,8 @@ def address_towards(host: str) -> str:
 
 
 def meeting_place(towards: str, port: int) -> tuple[str, int]:
-    """Return where the ranks can meet: this machine's address on the way to a host, and a port that
-    nobody uses, any for port 0.
+    """Return where the ranks can meet: this machine's address on the network that leads to a host,
+    and the port, which must be free (for port 0: any free one).
     """
     with socket.create_server((address_towards(towards), port)) as probe:
         address, found = probe.getsockname()
@@ -241,14 +246,16 @@ def open_group(
     place: Mapping[str, int], address: str, port: int, timeout_seconds: float, backend: str
 ) -> None:
     """Join the process group as a rank; ``rank`` and ``world_size`` become names in the engine's
-    namespace. The place is torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
+    namespace.
+
+    ``place`` has torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
     """
     import psutil
     from ipykernel.ipkernel import IPythonKernel
 
     rank, size = place["RANK"], place["WORLD_SIZE"]
-    close_group()  # of an engine that was a rank before
-    # those that exist before the process group are not its own
+    close_group()  # the engine may have been a rank before
+    # connections that exist already do not belong to the process group
     AGENT.keep = frozenset((c.laddr, c.raddr) for c in _connections())
     variables = {**place, "MASTER_ADDR": address, "MASTER_PORT": port}
     own = address_towards(address) if rank else address
@@ -258,7 +265,7 @@ def open_group(
             for name, found in psutil.net_if_addrs().items()
             if any(each.address == own for each in found)
         ),
-        None,  # no interface has it, and gloo chooses
+        None,  # no interface has this address, so gloo chooses
     )
     if interface is not None:
         variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
@@ -276,9 +283,9 @@ def open_group(
     AGENT.freed = False
     kernel: Any = IPythonKernel.instance()
     kernel.shell.user_ns.update(rank=rank, world_size=size)
-    # an interrupt that comes before the function or after it would take the answer with it
+    # otherwise an interrupt just before or after the function would destroy the answer
     kernel.shell_handlers["apply_request"] = _interrupts_held()(kernel.apply_request)
-    # ``%%px`` sends one when it is interrupted
+    # ``%%px`` sends such a request when it is interrupted
     kernel.control_handlers.setdefault("signal_request", _on_signal_request)
     AGENT.publisher = kernel.shell.data_pub
     AGENT.start()
@@ -287,16 +294,17 @@ def open_group(
 def close_group() -> None:
     """Leave the process group, whatever state it is in."""
     if dist.is_initialized():
-        AGENT.free()  # so that nothing waits for those who are gone
-        # a broken group cannot be left in order, and need not be
+        AGENT.free()  # so that nothing waits for ranks that are gone
+        # a broken group cannot be destroyed properly, and need not be
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
     gc.collect()
 
 
 def execute(payload: bytes, interruptible: bool) -> bytes:
-    """Call the function in the payload; return the pickled `Outcome`. Never raises: what goes wrong
-    is in the outcome, and so is an interrupt, if it is let in.
+    """Call the function in the payload; return the pickled `Outcome`.
+
+    Never raises: an error is part of the outcome, and so is an interrupt, if ``interruptible``.
     """
     printed = io.StringIO()
     value = error_bytes = b""
@@ -321,10 +329,10 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
         failed, places = _failed_in(calls, error), list(traceback.walk_tb(error.__traceback__))
         sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
-        # from the learner's function on
+        # the traceback begins at the learner's function
         below = (error.__traceback__ and error.__traceback__.tb_next) or error.__traceback__
         trace = "".join(traceback.format_exception(type(error), error, below))
-        # an exception of the learner's own that cannot travel; its text does
+        # an exception of the learner's own may not be picklable; its text is sent anyway
         with contextlib.suppress(Exception):
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
     del error
@@ -333,7 +341,7 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
 
 
 def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
-    """Return the collective that did not come about, where that is what ended the call."""
+    """Return the collective whose failure ended the call; None if something else ended it."""
     failed = (call for call in calls if call.error and _COMMUNICATION.search(call.error))
     broken = (isinstance(error, KeyboardInterrupt) and AGENT.freed) or (
         type(error).__name__ in _COMMUNICATION_TYPES
@@ -344,10 +352,10 @@ def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> Colle
 
 
 def _on_interrupt(number: int, frame: object) -> None:
-    """Raise KeyboardInterrupt in the function that is called, the first time.
+    """Raise KeyboardInterrupt in the function that is called, on the first interrupt only.
 
-    Those after it are the same one, sent again because the first may have come too early: a
-    function that cleans up goes on.
+    Later interrupts are repeats, sent because the first may have come too early. They are ignored,
+    so that a function can finish its cleanup.
     """
     if AGENT.lets_in:
         AGENT.lets_in = False
@@ -357,7 +365,7 @@ def _on_interrupt(number: int, frame: object) -> None:
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Let a SIGINT raise KeyboardInterrupt only while `Agent.lets_in` says so."""
-    # a function of Python's own, since ignored signals would not wake the agent either
+    # a handler that is a Python function, since an ignored signal would not wake the agent
     before = signal.signal(signal.SIGINT, _on_interrupt)
     try:
         yield
@@ -366,15 +374,15 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
-    """Send this process a signal, as an engine's nanny does where there is one (in the thread of
-    control messages).
+    """Send this process a signal, as an engine's nanny would; runs in the thread of control
+    messages.
     """
     from ipykernel.ipkernel import IPythonKernel
 
     number = message["content"]["sig"]
-    # a name where ``%%px`` sends it
+    # ``%%px`` sends the signal's name
     number = getattr(signal, number) if isinstance(number, str) else number
-    # which os.kill would end the process by there
+    # on Windows os.kill would end the process
     if sys.platform == "win32" and number == signal.SIGINT:
         _thread.interrupt_main()
     else:
@@ -383,10 +391,10 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=message, ident=identity)
 
 
-# -- what is seen of its collectives
+# -- observing the rank's collectives
 
-# Operator to the name that the course uses. Source: the operators registered by torch 2.13 under
-# c10d and _c10d_functional.
+# From each operator to the name that the course uses. Source: the operators registered by torch
+# 2.13 under c10d and _c10d_functional.
 NAMES = {
     "c10d.allreduce_": "all_reduce",
     "c10d.allreduce_coalesced_": "all_reduce",
@@ -429,24 +437,24 @@ NAMES = {
 
 
 _WAIT = "_c10d_functional.wait_tensor"
-# one argument is what goes in and what comes out
+# collectives whose input and output are the same argument
 _IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})
 _ROOT_ARGUMENTS = ("root_rank", "src", "dst")
 
 
 @dataclass(eq=False)
 class _Live:
-    """A call that may not have ended; what it needs to end lives only until then."""
+    """A call that may not have ended yet; its ``work`` is kept only until it has."""
 
     observer: Observer
     call: CollectiveCall
-    # when Python stood in waits for it
+    # (begin, end) of Python's waits for the call
     waits: list[tuple[float, float]] = field(default_factory=list)
-    work: Any = None  # kept, so that the Work that Python waits for is this very object
+    work: Any = None  # kept, so that Python waits for this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
 
     def finish(self, end: float, error: str | None = None) -> None:
-        """Note the end; the first to know it wins."""
+        """Record the end; only the first report of it counts."""
         with _lock:
             if self.call.end_seconds is None:
                 self.call = self.call._replace(end_seconds=end, error=error)
@@ -458,8 +466,8 @@ _lock = threading.RLock()
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs
-    in one of them. Observers of one thread nest.
+    """The calls seen by ``observe``, readable from any thread, even while the rank hangs in one of
+    them. Observers of one thread can be nested.
     """
 
     def __init__(self) -> None:
@@ -495,8 +503,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self._lives)
 
     def __enter__(self) -> Observer:
-        """Look at this thread's operators; and let ``Work.wait`` tell when it returns, the only end
-        that gloo's send, recv and reduce_scatter have.
+        """Observe this thread's operators, and record when ``Work.wait`` returns: gloo's send, recv
+        and reduce_scatter report their end in no other way.
         """
         real = Work.wait
 
@@ -519,9 +527,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._waits.stop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and note it where it is a collective."""
+        """Run an operator, and record it if it is a collective."""
         if any(kind.__name__ in _WRAPPERS for kind in types):
-            # it turns into plain tensors, collectives and waits, which come by again
+            # the wrapper calls operators on plain tensors instead, which are seen here again
             return NotImplemented
         kwargs = kwargs or {}
         if func in _no_collectives:  # asked first, since nearly all operators are
@@ -532,8 +540,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _timed(self, live: _Live) -> CollectiveCall:
-        """Return a call; where it was on a CUDA stream, with its times there on the host's clock.
-        Written for NCCL; no test of ours has run it.
+        """Return a call; if it ran on a CUDA stream, with its times on the stream, converted to the
+        host's clock. The conversion is for NCCL; no test has run it.
         """
         if live.events is None or live.call.end_seconds is None:
             return live.call
@@ -579,19 +587,19 @@ def unobserved() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
-# made of plain tensors and collectives
+# tensor classes whose operators consist of operators on plain tensors and collectives
 _WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor"})
 _NAMESPACES = frozenset(name.split(".")[0] for name in NAMES)
-_no_collectives: set[Any] = set()  # operators that were looked at
+_no_collectives: set[Any] = set()  # operators known to be none
 
 
 def _collective(
     observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run one operator of the known namespaces and note what it is."""
+    """Run one operator of the known namespaces, and record it if it is a collective."""
     operator = f"{func.namespace}.{func._schema.name.split('::')[1]}"
     if operator == _WAIT:
-        # the end of the functional collective whose result it waits for, as far as can be known
+        # this is the best known end of the functional collective whose result is waited for
         with _waiting(observer._results.pop(args[0].data_ptr(), None)):
             return func(*args, **kwargs)
     name = NAMES.get(operator)
@@ -619,14 +627,14 @@ def _collective(
         if not results:
             live.finish(time.perf_counter())
         live.call = live.call._replace(output_bytes=live.call.output_bytes or _nbytes(out))
-    else:  # monitored_barrier and shard_dim_alltoall wait themselves
+    else:  # monitored_barrier and shard_dim_alltoall return only when they are complete
         live.finish(time.perf_counter())
     return out
 
 
 @contextlib.contextmanager
 def _waiting(live: _Live | None) -> Iterator[None]:
-    """Note that Python waits for a call in the block, and that it has ended with it."""
+    """Record that Python waits for a call in the block, and that the call ends with the block."""
     begin, error = time.perf_counter(), None
     try:
         yield
@@ -640,8 +648,8 @@ def _waiting(live: _Live | None) -> Iterator[None]:
 
 
 def _follow(live: _Live, work: Any, begin_event: Any) -> None:
-    """Note the end of an asynchronous work: from its future where it has one, else from Python's
-    wait for it.
+    """Arrange to record the end of an asynchronous work: from its future if it has one, else from
+    Python's wait for it.
     """
     if work is None:  # NCCL has nothing to do for one rank
         live.finish(time.perf_counter())
@@ -659,7 +667,7 @@ def _follow(live: _Live, work: Any, begin_event: Any) -> None:
             if begin_event is not None:
                 live.events = (begin_event, live.observer._cuda_event())
             future.value()
-        except Exception as error:  # the collective's own failure: whoever waits for it gets it
+        except Exception as error:  # the collective failed; a wait for it raises the error too
             live.finish(end, message_of(error))
         else:
             live.finish(end)
@@ -709,7 +717,7 @@ def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
         group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined,arg-type]
     if group is None:
         return None, ()
-    # one that was made behind torch.distributed's back is not there
+    # a group that was not made through torch.distributed is not registered
     ranks = dist.distributed_c10d._world.pg_group_ranks.get(group, range(group.size()))
     return group, tuple(ranks)
 
@@ -727,8 +735,8 @@ def _nbytes(values: Any) -> int:
 
 
 def machine() -> str:
-    """Return a name of the machine that no other has: with Linux's number of this start of the
-    kernel. Ranks with the same one share a clock.
+    """Return a name that no other machine has; on Linux it contains the kernel's boot ID. Ranks
+    with the same name share a clock.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{platform.node()} {boot.read_text(encoding='ascii').strip() if boot.is_file() else ''}"

@@ -1,20 +1,20 @@
-"""The memory of a whole step on one rank, by prediction.
+"""The memory of a whole step on one rank, predicted without running the step.
 
-``predict_ranks``: what is alive only during a step, activations above all. A strategy's own code
-runs as one rank of up to 1,024, with fake tensors and a fake process group, and its steps are
-followed storage by storage. ``follow`` runs inside a rank, real or not there: in an engine of a
-cluster with real tensors, or in ``fake_rank`` with fake ones. It gives back plain numbers, so that
-they can travel. Times and losses are ``train``'s business.
+``predict_ranks`` includes the memory that is alive only during a step, above all activations. It
+runs a strategy's own code as one rank of up to 1,024, with fake tensors and a fake process group,
+and follows the steps storage by storage. ``follow`` runs inside a rank: in an engine of a cluster
+with real tensors, or in ``fake_rank`` with fake ones. It returns plain numbers, which can be sent
+between processes. Times and losses are left to ``train``.
 
-``RankTracker`` sees what ``memory``'s tracker does not meet in one process: a ``DTensor`` wraps the
-part that this rank really holds; FSDP frees and fills gathered parameters by resizing their
-storage, outside any operator; and buckets and gathered parameters exist only to be sent or
-received.
+``RankTracker`` handles three cases that ``memory``'s tracker does not meet in one process: a
+``DTensor`` wraps the part that this rank really holds; FSDP frees and fills gathered parameters by
+resizing their storage, outside any operator; and buckets and gathered parameters exist only to be
+sent or received.
 
 ``fake_rank`` is PyTorch's fake process group, whose collectives return at once, for fake tensors.
-The strategies run their own code in it. A few things read values, which a fake tensor has not, or
-would take a minute for a thousand ranks; they are stood in for here, and nothing else. What is
-allocated stays the same: docs/measurements.md has the check on real ranks.
+The strategies run their own code in it. A few functions of PyTorch read values, which fake tensors
+do not have, or would take a minute for a thousand ranks; only these are replaced here. The
+allocations stay the same: docs/measurements.md has the check on real ranks.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def predict_ranks(
     ranks : int
         1 to 1,024.
     rank : int
-        The rank to predict: pipelines' stages and the shares of zero1 differ.
+        The rank to predict. Ranks differ in pipelines, by their stages, and in zero1, by their
+        shares.
     precision : str
         "float32", or "bfloat16": autocast with float32 parameters; for zero2 and zero3 FSDP2's
         mixed precision.
@@ -127,11 +128,11 @@ def predict_ranks(
     checkpoint : bool
         Recompute each direct child (of a ModuleList, each member) in the backward pass.
     loss : callable, optional
-        From the model's output and ``targets`` to a scalar. None: the model returns the loss.
+        Computes a scalar from the model's output and ``targets``. None: the model returns the loss.
     microbatches : int, optional
-        Of a pipeline; as many as ranks if not given.
+        The number of microbatches of a pipeline; by default the number of ranks.
     bucket_bytes : int
-        Of DDP's buckets.
+        The size of DDP's buckets.
     progress, stop : callable, optional
 
     Returns
@@ -177,8 +178,8 @@ def predict_ranks(
         )
     progress(0.0, "making fake tensors")
     with (
-        fake_rank(rank, ranks),  # with fake tensors; the caller's modes off, generators kept
-        undisturbed("cpu"),
+        fake_rank(rank, ranks),
+        undisturbed("cpu"),  # the caller's modes are off, and random generators put back
         mock.patch.object(FAKE_ERRORS, "disabled", True),
         FakeTensorMode(allow_non_fake_inputs=True),
         _step_errors(),
@@ -188,7 +189,7 @@ def predict_ranks(
         batch_size = len(inputs) * (ranks if STRATEGIES[strategy].splits_batch else 1)
         refuse_unsplit("predict_ranks", strategy, fake, ranks, batch_size, microbatches)
         given, inputs = inputs, torch.empty(inputs.shape, dtype=inputs.dtype)
-        if targets is given:  # the same tensor stays that
+        if targets is given:  # one tensor for both stays one
             targets = inputs
         elif isinstance(targets, torch.Tensor):
             targets = torch.empty(targets.shape, dtype=targets.dtype)
@@ -241,11 +242,11 @@ def largest_batch(
         As for ``predict_ranks``.
     make_batch : callable
         Called with a number of samples; returns the inputs, or a tuple of inputs and targets, of
-        one rank's step. For a pipeline it returns so many samples for each microbatch.
+        one rank's step. For a pipeline, the number is that of each microbatch.
     memory : int, str or Device, optional
         Of each rank: bytes, or text such as "24 GB"; a GPU of the data sheets such as "H100 SXM";
-        or a device of this machine (None: the best one available), of which the memory that is
-        free now counts.
+        or a device of this machine (None: the best one available), of which only the memory that
+        is free now counts.
     most : int
         The largest number to consider.
 
@@ -276,7 +277,7 @@ def largest_batch(
 
 @contextlib.contextmanager
 def _step_errors() -> Iterator[None]:
-    """Say in this function's name why a step failed."""
+    """Turn the error of a step into an error of ``predict_ranks`` that says why it failed."""
     try:
         yield
     except Stopped:
@@ -292,8 +293,8 @@ def _step_errors() -> Iterator[None]:
 
 
 def _fake_model(model: Any) -> Any:
-    """Return what a function makes, or a copy of a module whose parameters and buffers are fake
-    ones on the CPU.
+    """Return the model that a function makes, or a copy of a module, with fake parameters and
+    buffers on the CPU.
     """
     if not isinstance(model, torch.nn.Module):
         return model_made_by(model, "cpu", "predict_ranks")
@@ -322,21 +323,21 @@ def follow(
     tracker: RankTracker | None = None,
     report: Callable[[float, str], None] = _validate.nothing,
 ) -> dict[str, Any]:
-    """Take steps on this rank's part of a batch; return what its memory was, by the names of
+    """Take steps on this rank's part of a batch; return the figures of its memory, by the names of
     ``RankMemory``.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The whole model, the rank's own; the strategy changes it.
+        The whole model, a copy for this rank alone; the strategy changes it.
     batch : (inputs, targets)
-        This rank's part where ranks share the batch out, else the whole batch.
+        This rank's part if the ranks divide the batch, else the whole batch.
     strategy, precision, optimizer, checkpoint, microbatches, bucket_bytes, loss
         As in ``predict_ranks``.
     steps : int
-        At least two; the peak is that of all but the first.
+        At least two; the peak is that of all steps but the first.
     tracker : RankTracker, optional
-        One for real CPU tensors if not given.
+        By default a tracker for real CPU tensors.
     """
     follower = tracker if tracker is not None else RankTracker("cpu")
     _, make_optimizer = training_step.optimizer_factory("predict_ranks", optimizer)
@@ -357,7 +358,7 @@ def follow(
         report(0.1, "building")
         trainer: Any = STRATEGIES[strategy].build(setting)
         if mixed and hasattr(trainer, "stage"):
-            # the loss alone is called under autocast by itself
+            # only the loss turns autocast on by itself; a stage's forward pass needs it too
             autocast = torch.autocast("cpu", dtype=torch.bfloat16)
             trainer.stage.__dict__["forward"] = autocast(trainer.stage.forward)
         return trainer
@@ -388,8 +389,8 @@ def follow_steps(
     batches: Iterable[tuple[Any, Any]],
     step: Callable[[Any, Any], None],
 ) -> tuple[Any, int]:
-    """Build a trainer and take its first steps, storage by storage; return it, and the event with
-    which the second step begins.
+    """Build a trainer and take its first steps, followed storage by storage. Return the trainer,
+    and the event with which the second step begins.
     """
     with (
         training_step.optimizer_seen(tracker),
@@ -404,7 +405,7 @@ def follow_steps(
             tracker.begin_step()
             step(trainer, batch)
             tracker.mark_gradients()
-            # FSDP lays an uneven share down anew in its first step
+            # in its first step FSDP allocates an uneven share anew
             tracker.watch_modules(trainer.modules)
         tracker.kept_bytes = tracker.live_bytes
     tracker.close()
@@ -412,7 +413,7 @@ def follow_steps(
     return trainer, tracker.steps[1]
 
 
-# FSDP2's mixed precision, with which autocast is not used: parameters are gathered in bfloat16, and
+# FSDP2's own mixed precision, used in place of autocast: parameters are gathered in bfloat16, and
 # gradients summed in float32.
 _MIXED_SHARD = partial(
     fsdp.fully_shard,
@@ -433,17 +434,17 @@ def _loss(loss: Callable[..., Any] | None, mixed: bool, model: Any, batch: tuple
 COMMUNICATION = "communication"
 _WRAPPERS = (DTensor, AsyncCollectiveTensor)
 _resize = torch.UntypedStorage.resize_
-# The process group belongs to the whole process: one prediction after another.
+# The process group belongs to the whole process, so only one prediction runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
-    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and knows what
-    was sent or received.
+    """A ``StorageTracker`` that sees through ``DTensor``, follows resized storages, and records
+    which storages were sent or received.
 
-    What a collective reads or writes and what FSDP's own operators write counts as "communication",
-    unless it is a parameter, a gradient (DDP's bucket, where the gradients are views of it) or an
-    optimizer's state.
+    A storage that a collective reads or writes, or that FSDP's own operators write, counts as
+    "communication", unless it is a parameter, a gradient (DDP's bucket, where the gradients are
+    views of it) or an optimizer's state.
     """
 
     def __init__(self, device_type: str, **options: Any) -> None:
@@ -452,8 +453,8 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         self._sent: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let wrappers take their operator apart first; then run it, and note what takes part in a
-        collective.
+        """Leave an operator on wrapper tensors to the wrappers, which call it again on plain
+        tensors; run any other, and record the storages that take part in a collective.
         """
         if any(issubclass(kind, _WRAPPERS) for kind in types):
             return NotImplemented
@@ -466,7 +467,7 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         return result
 
     def resize(self, storage: Any, size: Any) -> Any:
-        """Resize a storage, and take over its new size where it is known."""
+        """Resize a storage, and record its new size if the storage is followed."""
         changed, known = _resize(storage, size), self._by_key.get(storage._cdata)
         if known is not None and self.records[known[0]].nbytes != storage.nbytes():
             self._resized(known[0], storage)
@@ -486,15 +487,15 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         )
 
     def _arrived(self, tensor: Any) -> None:
-        """Count a tensor that was there before; FSDP's gathered parameters are no parameters of the
-        rank's own.
+        """Count a tensor that existed before, but not as a parameter: FSDP's gathered parameters
+        are not the rank's own.
         """
         for part, storage in self._storages(tensor):
             if storage._cdata not in self._by_key:
                 self._count(part, storage, "", None, "")
 
     def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
-        """Count a tensor under a category, also one that was met already without any."""
+        """Count a tensor under a category, even if it was counted before without one."""
         for part, storage in self._storages(tensor):
             known = self._by_key.get(storage._cdata)
             if known is None:
@@ -535,7 +536,7 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
                 "expected a process without one, since the prediction makes a group of its own. "
                 "Call it outside ranks.run, or after torch.distributed.destroy_process_group()."
             )
-        hook = sys.excepthook  # making a group wraps it: messages would begin with "[rank0]: "
+        hook = sys.excepthook  # a new group wraps it, and messages would begin with "[rank0]: "
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with (
@@ -557,8 +558,10 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
 
 
 class _Chunks(Sequence[Any]):
-    """The parts of a tensor, cut when asked: FSDP wants its own and the first of up to 1,024, and a
-    thousand views of each parameter take a minute.
+    """The parts of a tensor, each cut only when it is asked for.
+
+    Of up to 1,024 parts FSDP uses only the first and the rank's own, and a thousand views of each
+    parameter would take a minute.
     """
 
     def __init__(self, tensor: Any, count: int, dim: int) -> None:
@@ -578,7 +581,7 @@ class _Chunks(Sequence[Any]):
 
 
 class _Proxy:
-    """An object of PyTorch's with some attributes of our own."""
+    """An object of PyTorch with some attributes added or replaced."""
 
     def __init__(self, real: Any, **own: Any) -> None:
         self.__dict__.update(own, _real=real)
@@ -588,15 +591,18 @@ class _Proxy:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Agree with ranks that are not there, or tell them something."""
+    """Do nothing, in place of a function that checks something with other ranks or sends to them:
+    these ranks do not exist.
+    """
 
 
 _ddp_constructor = ddp.DistributedDataParallel.__init__
 
 
 def _construct_ddp(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Make DDP with a reducer that is answered here: it wants a bucket's sum to be a tensor, and
-    would ask rank 0 after the first step in which order gradients came.
+    """Construct DDP with two changes to its reducer, for the fake process group. A hook returns a
+    bucket's sum as the tensor that the reducer expects. Buckets are not rebuilt after the first
+    step, for which the reducer would ask rank 0 in which order gradients came.
     """
     _ddp_constructor(self, *args, **kwargs)
 
@@ -606,7 +612,7 @@ def _construct_ddp(self: Any, *args: Any, **kwargs: Any) -> None:
         done.set_result(bucket.buffer())
         return done
 
-    # DDP checks them
+    # DDP checks the annotations
     average.__annotations__ = {
         "bucket": dist.GradBucket,  # type: ignore[attr-defined]
         "return": torch.futures.Future[torch.Tensor],
@@ -616,7 +622,7 @@ def _construct_ddp(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _real_mesh(*args: Any, **kwargs: Any) -> Any:
-    """Make a mesh whose table of ranks is a real tensor: its values are read."""
+    """Make a mesh whose table of ranks is a real tensor, since its values are read."""
     with unset_fake_temporarily():
         return init_device_mesh(*args, **kwargs)
 
@@ -629,8 +635,8 @@ _reduce_scatter = getattr(dist, _REDUCE_SCATTER)
 
 
 def _summed_whole(*args: Any, **kwargs: Any) -> Any:
-    """Copy what FSDP reduces and scatters, as gloo does: it sums a copy of the whole on every rank,
-    and cuts this rank's part from it.
+    """Reduce and scatter with a copy of the whole input alive meanwhile, as in gloo: it sums a copy
+    of the whole tensor on every rank, and cuts this rank's part from it.
     """
     whole = kwargs["input"] if "input" in kwargs else args[1]
     copied = whole.clone()
@@ -641,8 +647,8 @@ def _summed_whole(*args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def _stages_alone() -> Iterator[None]:
-    """Answer for a pipeline's other stages. What it sends is kept until its schedule lets go of the
-    message, as gloo's and NCCL's works do.
+    """Stand in for the other stages of a pipeline. The tensors of a message stay alive until the
+    schedule drops the message's work, as with gloo's and NCCL's works.
     """
     from torch.distributed.pipelining import PipelineStage, schedules
 
@@ -654,7 +660,7 @@ def _stages_alone() -> Iterator[None]:
         return [_Proxy(work, tensors=tensors) for work in works]
 
     def agree(*args: Any, **kwargs: Any) -> Any:
-        """Vote that all stages know their shapes: a number that is read."""
+        """Return the vote that all stages know their shapes; its value is read by ``item``."""
         return SimpleNamespace(item=lambda: 1)
 
     votes = ("_warmup_forward_vote", "_warmup_backward_result")  # since torch 2.13

@@ -1,31 +1,31 @@
 """The registry of strategies: ways to train one model over several ranks, each of which must
-compute what one process computes; and those in which every rank computes with the whole model.
+compute what one process computes.
 
-A strategy says, before any rank works, whether it can split what was asked (``check``), and makes
-inside each rank a ``Trainer`` that takes one step at a time (``build``). ``train`` gives every
-strategy the same seed and the same whole batch, and does the rest: losses, memory, bytes, times and
-the comparison with one process.
+Before any rank works, a strategy says whether it can split the model and the batch (``check``).
+Inside each rank it makes a ``Trainer`` that takes one step at a time (``build``). ``train`` gives
+every strategy the same seed and the same whole batch, and does the rest: losses, memory, bytes,
+times and the comparison with one process.
 
-In the data parallel strategies every rank takes its part of the batch: by hand (each gradient for
-itself), with PyTorch's ``DistributedDataParallel`` (buckets, while the backward pass goes on), the
-same buckets after the backward pass, and ZeRO: stage 1 also shares the optimizer's state out; in
-stages 2 and 3 (FSDP2) every rank keeps only its share of the model. A layer's parameters are
-gathered just before they are used. Stage 3 lets go of them after the forward pass and gathers them
-once more for the backward pass; stage 2 as FSDP2 has it keeps them in between. Gradients are summed
-and scattered, so each rank is left with those of its share, and its optimizer knows nothing else.
-The others split the model itself: within its layers, or into stages.
+In the data parallel strategies every rank takes its part of the batch. Gradients are averaged by
+hand, one after another; by PyTorch's ``DistributedDataParallel``, in buckets during the backward
+pass; in the same buckets after the backward pass; or by ZeRO. ZeRO's stage 1 also divides the
+optimizer's state among the ranks. In stages 2 and 3 (FSDP2) every rank keeps only its share of the
+model, and a layer's parameters are gathered just before they are used. Stage 3 frees them after the
+forward pass and gathers them once more for the backward pass; stage 2, as FSDP2 has it, keeps them
+in between. Gradients are summed and scattered, so that each rank has the gradients of its share,
+and its optimizer updates only this share. The other strategies split the model itself: within its
+layers, or into stages.
 
-Tensor parallel: every rank works on the whole batch with a part of each layer. Of two linear layers
-in a row the first is split by columns (each rank makes some of the features) and the second by rows
-(each rank takes those features in, and the results are summed): one sum a pair in the forward pass,
-one in the backward pass. In attention the features are heads. Source: Shoeybi et al.,
-"Megatron-LM", 2019, section 3. The splitting is PyTorch's DTensor.
+Tensor parallel: every rank works on the whole batch with a part of each layer. Of two consecutive
+linear layers, the first is split by columns (each rank computes some of the features) and the
+second by rows (each rank uses its features, and the results are summed). Each such pair needs one
+sum in the forward pass and one in the backward pass. In attention the features are heads. Source:
+Shoeybi et al., "Megatron-LM", 2019, section 3. The splitting is PyTorch's DTensor.
 
-Stages, one a rank: by hand, as people write it first, the batch goes through rank after rank, and
+Stages, one per rank: by hand, as people write it first, the batch goes through rank after rank, and
 its gradient comes back the same way, so that one rank works while the others wait. A pipeline cuts
 the batch into microbatches, so that stages work at the same time; the schedules are PyTorch's own
-(``torch.distributed.pipelining``). When they wait is worked out in
-``gpulab.models.pipeline_schedule``.
+(``torch.distributed.pipelining``). ``gpulab.models.pipeline_schedule`` computes when stages wait.
 
 How to add one: write a ``Trainer``, and a ``Strategy`` in ``STRATEGIES``.
 """
@@ -56,7 +56,7 @@ from gpulab.units import plural
 
 @dataclass
 class Setting:
-    """What a strategy finds inside a rank.
+    """Everything that a strategy gets inside a rank.
 
     Attributes
     ----------
@@ -67,15 +67,15 @@ class Setting:
     loss : callable
         ``loss(model, (inputs, targets))`` is the mean over the batch, a scalar tensor.
     make_optimizer : functools.partial
-        From parameters to an optimizer: its class and arguments.
+        Makes an optimizer from parameters: its class with its arguments.
     microbatches : int
     bucket_bytes : int
         About this many bytes of gradients are sent together.
     phases : list of (name, begin, end)
         What the rank's thread did when, by ``time.perf_counter``.
     ends_in_wait : list of float
-        When passes ended whose last part is a wait inside PyTorch that Python does not see: from
-        the last collective that the pass entered until then, the thread stood.
+        The ends of passes that finish with a wait inside PyTorch, which Python does not see. The
+        thread waited from its entry into the last collective of the pass until this end.
     """
 
     rank: int
@@ -91,8 +91,8 @@ class Setting:
 
     @contextlib.contextmanager
     def span(self, name: str, chunk: int = 0) -> Iterator[None]:
-        """Note when the block began and ended, under its name on the timeline; blocks do not
-        nest. ``chunk`` is that of a stage which has several.
+        """Record when the block began and ended, under its name on the timeline; blocks do not
+        nest. ``chunk`` is the number of the chunk, for a stage that has several.
         """
         begin = time.perf_counter()
         try:
@@ -107,19 +107,20 @@ class Strategy(NamedTuple):
     Attributes
     ----------
     build : callable
-        From a ``Setting`` to a `Trainer`, inside each rank: a model in training there. ``modules``
-        hold this rank's parameters, which ``optimizer`` updates. ``step(batch)`` takes one step on
-        a batch (inputs, targets), see ``splits_batch``, and returns this rank's share of the mean
-        loss of the whole one, a detached scalar; the shares of all ranks add up. ``state()``, which
-        every rank calls at the same time, returns the whole model's parameters by their names
-        there, as plain tensors; {} on a rank that has none to return.
+        Makes a `Trainer` from a ``Setting``, inside each rank. The trainer's ``modules`` hold this
+        rank's parameters, which its ``optimizer`` updates. ``step(batch)`` takes one step on a
+        batch (inputs, targets), this rank's part or the whole (see ``splits_batch``). It returns
+        this rank's share of the mean loss of the whole batch, a detached scalar; the shares of all
+        ranks add up to that loss. ``state()``, which every rank calls at the same time, returns
+        parameters as plain tensors, by their names in the whole model. A rank may return only some
+        of them; all ranks together return all.
     check : callable
-        ``check(name, model, ranks, batch_size, microbatches)``, before any rank works, with the
-        whole model on the host and the batch of a whole step: returns why this strategy cannot
-        split that, as a sentence that goes on after the name; "" where it can.
+        ``check(name, model, ranks, batch_size, microbatches)``, called before any rank works, with
+        the whole model on the host and the batch size of a whole step. It returns why this strategy
+        cannot split them, as a sentence that continues after the name; "" if it can.
     splits_batch : bool
-        Whether each rank's step takes its part of the batch: as many items as every other rank's;
-        else all take the whole batch.
+        Whether each rank's step takes its own part of the batch, of the same size on every rank;
+        else all ranks take the whole batch.
     """
 
     build: Callable[[Setting], Trainer]
@@ -141,12 +142,13 @@ def strategies() -> tuple[str, ...]:
 def refuse_unsplit(
     function: str, name: str, model: Any, ranks: int, batch_size: int, microbatches: int
 ) -> None:
-    """Refuse what a strategy cannot split, in the name of a public function.
+    """Refuse a model or a batch that a strategy cannot split; ``function`` is the public function
+    that the message names.
 
     Raises
     ------
     InputError
-        With the strategy's own sentence.
+        If the strategy cannot split them; the message has the strategy's own sentence.
     """
     reason = STRATEGIES[name].check(name, model, ranks, batch_size, microbatches)
     if reason:
@@ -154,7 +156,10 @@ def refuse_unsplit(
 
 
 def _undivided(batch_size: int, parts: int, what: str) -> str:
-    """Return why a batch does not divide: the mean of unequal parts' means is not the batch's."""
+    """Return why a batch cannot be divided into equal parts; "" if it can.
+
+    Parts must be equal because the mean of the means of unequal parts is not the batch's mean.
+    """
     if batch_size % parts == 0:
         return ""
     return (
@@ -169,9 +174,10 @@ def _over_ranks(name: str, model: Any, ranks: int, batch_size: int, microbatches
 
 
 class SingleProcess:
-    """Every rank trains the whole model on the batch that it is given: what one process does. With
-    a function that makes gradients those of the whole batch, where each takes a part of it: data
-    parallel as one writes it first.
+    """Every rank trains the whole model on the batch that it is given, as one process does.
+
+    ``average`` is for ranks that take parts of a batch: it averages their gradients, which gives
+    those of the whole batch. This is data parallelism as people write it first.
     """
 
     def __init__(self, setting: Setting, average: Callable[[Any], None] | None = None) -> None:
@@ -194,14 +200,14 @@ class SingleProcess:
         return loss.detach() / setting.size
 
     def exchange(self) -> None:
-        """Do what is to be done with the gradients before the optimizer uses them."""
+        """Exchange gradients with the other ranks, if needed, before the optimizer uses them."""
         if self.average is not None:
             with self.setting.span("average"):
                 self.average(self.model)
 
     def state(self) -> dict[str, Any]:
-        """Return the parameters, gathered where ranks have shares of them; each rank has them all,
-        and returns them, since they could have drifted apart.
+        """Return all parameters, gathered if ranks have only shares of them. Every rank returns
+        them, since the copies of different ranks could have drifted apart.
         """
         values = {name: parameter.detach() for name, parameter in self.whole.named_parameters()}
         return {
@@ -237,7 +243,7 @@ def average_gradients(model: Any) -> None:
 
 def average_in_buckets(bucket_bytes: int, model: Any) -> None:
     """Average the gradients in the same buckets as DDP's, but when the backward pass is over."""
-    # the last layers' are ready first
+    # in reverse order, since the gradients of the last layers are ready first
     gradients = [p.grad for p in reversed(list(model.parameters())) if p.grad is not None]
     buckets, _ = dist._compute_bucket_assignment_by_size(gradients, [bucket_bytes])  # type: ignore[attr-defined]
     for bucket in buckets:
@@ -250,7 +256,7 @@ def average_in_buckets(bucket_bytes: int, model: Any) -> None:
 
 
 class Buckets(SingleProcess):
-    """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are there,
+    """PyTorch's DistributedDataParallel: a bucket is sent as soon as its gradients are ready,
     during the rest of the backward pass.
     """
 
@@ -261,7 +267,7 @@ class Buckets(SingleProcess):
         )
 
     def exchange(self) -> None:
-        """Note that DDP has waited for the last bucket at the end of the backward pass."""
+        """Record the end of the backward pass, at which DDP has waited for the last bucket."""
         self.setting.ends_in_wait.append(time.perf_counter())
 
 
@@ -281,7 +287,7 @@ class SharedOptimizer(Buckets):
 
 
 class Sharded(SingleProcess):
-    """FSDP2's ``fully_shard`` on each block, then on what is left of the model."""
+    """FSDP2's ``fully_shard`` on each block, then on the rest of the model."""
 
     def __init__(self, setting: Setting, *, reshard: bool) -> None:
         mesh = init_device_mesh(setting.device.type, (setting.size,))
@@ -292,8 +298,8 @@ class Sharded(SingleProcess):
 
 
 def blocks_of(model: Any) -> Iterator[Any]:
-    """Return the parts that are gathered one at a time: the members of the model's lists of layers
-    that have parameters.
+    """Yield the parts that are gathered one at a time: of the model's lists of layers
+    (``ModuleList``, ``Sequential``), the members that have parameters.
     """
     for child in model.children():
         if isinstance(child, (nn.ModuleList, nn.Sequential)):
@@ -301,8 +307,9 @@ def blocks_of(model: Any) -> Iterator[Any]:
 
 
 def _check_sharding(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
-    """Return why not: a batch that does not divide, or a weight that two groups would both
-    shard.
+    """Return why the model or the batch cannot be sharded; "" if they can.
+
+    Reasons are a weight that two groups would both shard, and a batch that does not divide.
     """
     blocks = list(blocks_of(model))
     inside = {id(module) for block in blocks for module in block.modules()}
@@ -327,17 +334,17 @@ class SplitLayers(SingleProcess):
 
     def __init__(self, setting: Setting) -> None:
         mesh = init_device_mesh(setting.device.type, (setting.size,))
-        # the layers that are split by columns and, each behind one of these, by rows; a model with
-        # transformer layers may have anything else in ``layers``, such as their number
+        # ``first`` are split by columns; ``second``, each after one of ``first``, by rows. In a
+        # model with transformer blocks ``layers`` may be anything, such as their number.
         blocks = _blocks(setting.model)
         places = ([], []) if blocks else _pairs(setting.model)
         first, second = ([f"layers.{i}" for i in of_kind] for of_kind in places)
         for number, block in enumerate(blocks):
             first += [f"blocks.{number}.{name}" for name in ("qkv", "feed.0")]
             second += [f"blocks.{number}.{name}" for name in ("projection", "feed.2")]
-            # The layer holds all queries, then all keys, then all values; cut in two as it is, rank
-            # 0 would get the queries and half of the keys. So that a contiguous share holds whole
-            # heads, the queries, keys and values of some of them come first.
+            # The layer holds all queries, then all keys, then all values. Cut in two in this order,
+            # rank 0 would get the queries and half of the keys. The rows are reordered so that each
+            # contiguous share holds the queries, keys and values of whole heads.
             with torch.no_grad():
                 for parameter in block.qkv.parameters():
                     parameter.copy_(_in_groups(parameter, 3, setting.size))
@@ -349,7 +356,7 @@ class SplitLayers(SingleProcess):
         super().__init__(setting)
 
     def state(self) -> dict[str, Any]:
-        """Return the parameters, with the heads in their order again."""
+        """Return the parameters, with the heads back in their original order."""
         return {
             name: _in_groups(value, self.setting.size, 3)
             if name.rpartition(".")[0].endswith(".qkv")
@@ -359,7 +366,7 @@ class SplitLayers(SingleProcess):
 
 
 def _in_groups(rows: Any, outer: int, inner: int) -> Any:
-    """Return rows that lie as (outer, inner, ...) as (inner, outer, ...)."""
+    """Return the rows reordered from (outer, inner, ...) to (inner, outer, ...)."""
     return rows.unflatten(0, (outer, inner, -1)).transpose(dim0=0, dim1=1).flatten(0, 2)
 
 
@@ -369,8 +376,8 @@ def _blocks(model: Any) -> list[Any]:
 
 
 def _pairs(model: Any) -> tuple[list[int], list[int]]:
-    """Return the places of the linear layers that are split by columns and, each behind one of
-    these, by rows.
+    """Return the indices of linear layers in pairs: of the first of each pair, which are split by
+    columns, and of the second, which are split by rows.
     """
     linear = [
         i for i, layer in enumerate(getattr(model, "layers", ())) if isinstance(layer, nn.Linear)
@@ -380,7 +387,9 @@ def _pairs(model: Any) -> tuple[list[int], list[int]]:
 
 
 def _check_layers(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
-    """Return why not: another model, or heads or features that do not divide."""
+    """Return why the layers cannot be split (another kind of model, or heads or features that do
+    not divide); "" if they can.
+    """
     blocks = _blocks(model)
     if not blocks and not isinstance(model, SmallMLP):
         return (
@@ -406,7 +415,7 @@ def _check_layers(name: str, model: Any, ranks: int, batch_size: int, microbatch
 
 
 class Stages:
-    """A model of which each rank holds one stage, or one part of each of ``chunks`` rounds."""
+    """A model cut into stages. Each rank holds one, or ``chunks`` of them: every ``size``-th."""
 
     def __init__(self, setting: Setting, chunks: int = 1) -> None:
         self.setting, rank = setting, setting.rank
@@ -425,7 +434,9 @@ class Stages:
         self.nothing = torch.zeros((), device=setting.device)
 
     def step(self, batch: tuple[Any, Any]) -> Any:
-        """Take a step; the last rank, which alone sees the loss, returns it."""
+        """Take a step; return the loss on the last rank, which alone sees it, and zero on the
+        others.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.passes(batch)
         with self.setting.span("optimizer"):
@@ -433,13 +444,13 @@ class Stages:
         return loss
 
     def passes(self, batch: tuple[Any, Any]) -> Any:
-        """Do this stage's forward and backward passes on the whole batch; return the loss, or zero
-        where it is not seen.
+        """Do this stage's forward and backward passes on the whole batch; return the loss on the
+        last rank, and zero on the others.
         """
         raise NotImplementedError
 
     def arriving(self, inputs: Any) -> Any:
-        """Return what the stage before gives, without its numbers, from the stages' shapes."""
+        """Return a tensor with the shape of the previous stage's output, on the meta device."""
         x = inputs.to("meta")
         with torch.no_grad():
             for stage in self.before:
@@ -447,7 +458,9 @@ class Stages:
         return x
 
     def loss(self, output: Any, targets: Any) -> Any:
-        """Return the mean loss of what the last stage gave: that of a model that gives just it."""
+        """Return the mean loss of the last stage's output, by passing the loss function a model
+        that returns just this output.
+        """
 
         def known(inputs: Any, targets: Any = None) -> Any:
             return (
@@ -459,8 +472,8 @@ class Stages:
         return self.setting.loss(known, (None, targets))
 
     def state(self) -> dict[str, Any]:
-        """Return this stage's parameters by their names in the whole model; each rank has
-        others.
+        """Return this stage's parameters by their names in the whole model; each rank returns
+        different ones.
         """
         return {
             self.names[id(parameter)]: parameter.detach() for parameter in self.stage.parameters()
@@ -468,9 +481,10 @@ class Stages:
 
 
 def _forget(stage: Any) -> None:
-    """Let go of what another rank holds: its shapes stay, and take no memory.
+    """Free the tensors of a stage that another rank holds: put tensors of the same shapes on the
+    meta device, which take no memory, in their place.
 
-    ``Module.to`` would swap parameters, which fake ones do not allow.
+    ``Module.to`` would swap parameters, which fake tensors do not allow.
     """
     for module in stage.modules():
         for tensors in (module._parameters, module._buffers):
@@ -480,8 +494,8 @@ def _forget(stage: Any) -> None:
 
 
 class OneAfterAnother(Stages):
-    """Take the batch from the rank before, compute, hand it on; then the same with the gradient,
-    the other way.
+    """Receive the batch from the previous rank, compute, and send the result to the next rank; then
+    do the same with the gradient in the other direction.
     """
 
     def passes(self, batch: tuple[Any, Any]) -> Any:
@@ -500,7 +514,7 @@ class OneAfterAnother(Stages):
             gradient = torch.empty_like(y)
             dist.recv(gradient, rank + 1)
         with setting.span("backward"):
-            # not of a first stage whose layers are all frozen: its gradient has nowhere to go
+            # a first stage whose layers are all frozen has nothing to differentiate
             if y.requires_grad:
                 torch.autograd.backward(y, gradient)
         if not self.first:
@@ -511,7 +525,7 @@ class OneAfterAnother(Stages):
 class Pipeline(Stages):
     """One of PyTorch's schedules over microbatches; "interleaved" has several ``chunks``."""
 
-    schedule: Any = None  # made in the first step, which tells the shapes
+    schedule: Any = None  # made in the first step, when the shapes are known
 
     def __init__(self, setting: Setting, schedule: str, chunks: int = 1) -> None:
         super().__init__(setting, chunks)
@@ -524,7 +538,7 @@ class Pipeline(Stages):
         losses: list[Any] = []
         inputs = (batch[0],) if self.first else ()
         ends = {"target": batch[1], "losses": losses} if self.last else {}
-        # PyTorch 2.9 does not know the word, and would pass it on to the model.
+        # PyTorch 2.9 does not know ``return_outputs``, and would pass it on to the model.
         known = inspect.signature(self.schedule.step).parameters
         options = {"return_outputs": False} if "return_outputs" in known else {}
         self.schedule.step(*inputs, **ends, **options)
@@ -554,8 +568,8 @@ class Pipeline(Stages):
         )
 
     def _shapes(self, microbatch: Any) -> tuple[Any, Any]:
-        """Return what a stage takes and gives, without numbers, so that the stages need not ask
-        each other.
+        """Return tensors with the shapes of the stage's input and output, on the meta device; with
+        them the stages need not ask each other for the shapes.
         """
         x = microbatch if self.first else self.arriving(microbatch)
         with torch.no_grad():
@@ -567,7 +581,9 @@ class Pipeline(Stages):
         return ends[0], ends[1]
 
     def _noted(self, kind: str, chunk: int, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the pass with its span on the timeline; the first argument is the microbatch."""
+        """Return a pass that also records its span on the timeline; its first argument is the
+        microbatch's number.
+        """
 
         def one(microbatch: int, *args: Any, **kwargs: Any) -> Any:
             with self.setting.span(f"{kind} {microbatch}", chunk):
@@ -577,8 +593,8 @@ class Pipeline(Stages):
 
 
 def stages_of(model: Any, count: int) -> list[Any]:
-    """Return the model as modules one after another, as even as whole layers allow; earlier stages
-    take the layers that are left over.
+    """Return the model cut into consecutive modules, as evenly as whole layers allow; if the layers
+    do not divide evenly, earlier stages have one more.
 
     Parameters
     ----------
@@ -598,10 +614,10 @@ def stages_of(model: Any, count: int) -> list[Any]:
 
 def layers_of(model: Any) -> list[list[Any]]:
     """Return a model's layers in order, each a list of modules to call one after another; [] for a
-    model that is no chain.
+    model that is not a chain of layers.
 
-    What has no parameters goes with the layer before it; a transformer's embeddings with its first
-    layer, its head with its last.
+    A module without parameters belongs to the layer before it. A transformer's embeddings belong to
+    its first layer, and its head to the last.
     """
     if isinstance(model, SmallTransformer):
         layers: list[list[Any]] = [[block] for block in model.blocks]
@@ -641,8 +657,10 @@ class _Embedding(nn.Module):
 
 
 def _check_stages(name: str, model: Any, ranks: int, batch_size: int, microbatches: int) -> str:
-    """Return why not: a model that is no chain, is too short, shares a weight, or has layers that
-    look at the whole batch; or a batch that does not divide.
+    """Return why the model or the batch cannot be cut; "" if they can.
+
+    Reasons are a model that is not a chain, has too few layers, shares a weight between stages, or
+    has layers that use the whole batch; and a batch that does not divide.
     """
     layers = layers_of(model)
     if not layers:

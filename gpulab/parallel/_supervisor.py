@@ -2,17 +2,16 @@
 
 ``Supervisor`` is the kernel's handle; it starts this file as a program. Orders and events go
 through a pipe between the two. When the pipe ends (the kernel was killed or restarted), when the
-parent has changed, or by order, the program kills everything that it started and all that these
-started, removes the cluster's folder, and leaves.
+parent process has changed, or on an order, the program kills all processes that it started and
+their descendants, removes the cluster's folder, and exits.
 
 Where the system can fork safely (Linux), engines are forked from the supervisor after it has loaded
-torch and ipyparallel once: an engine then takes a tenth of a second in place of seconds, and the
+torch and ipyparallel once: an engine then starts in a tenth of a second instead of seconds, and the
 ranks share the libraries' memory. The supervisor itself computes nothing, has one thread, and never
-touches a GPU, so that a fork of it is sound. Elsewhere each engine is a process of its own from the
-start.
+touches a GPU, so it can be forked safely. On other systems each engine is started as a new process.
 
-Tried on Linux only. On Windows there are no sessions and no parent that changes: the end of the
-pipe is what counts there.
+Tested on Linux only. On Windows there are no sessions, and a process keeps its parent, so only the
+end of the pipe shows there that the kernel is gone.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ import gpulab
 from gpulab.errors import RankError
 
 _LINUX = sys.platform.startswith("linux")
-# A supervisor has ended everything within this time, or it is killed itself; its children then die
-# with it (Linux) or are found by name.
+# A supervisor that has not ended everything within this time is killed itself. Its children then
+# die with it (Linux) or are looked up in ``started``.
 _END_SECONDS = 10.0
-_TICK_SECONDS = 0.05  # how often ends are looked for; a fifth of a hundredth of one core
-# prctl's numbers, from linux/prctl.h: the signal that a child gets when its parent dies; orphans go
-# to the nearest such ancestor.
+_TICK_SECONDS = 0.05  # between checks for ended processes, which take 0.2 % of one core
+# prctl's option numbers, from linux/prctl.h: set the signal that this process gets when its parent
+# dies; make this process the new parent of all orphans among its descendants.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# When memory runs out, the system takes an engine before it takes the notebook's kernel (-1000 to
+# When memory runs out, the system kills an engine before it kills the notebook's kernel (-1000 to
 # 1000; /proc/PID/oom_score_adj).
 _OOM_SCORE = 500
-# What every engine needs, loaded once; torch._dynamo is loaded by the first operator that a
-# dispatch mode or an optimizer sees.
+# The libraries that every engine needs, loaded once. Without this, torch._dynamo would be loaded by
+# the first operator that a dispatch mode or an optimizer sees.
 LIBRARIES = "libraries"
 _PRELOADED = (
     "torch.distributed.tensor",
@@ -63,20 +62,20 @@ _PRELOADED = (
 
 
 class Supervisor:
-    """The kernel's handle of a supervisor: what it has started, and how that ended.
+    """The kernel's handle of a supervisor: the processes that it has started, and how they ended.
 
-    Dropping the object, the interpreter's end, and ``close`` do the same: the supervisor ends
-    everything.
+    The supervisor ends everything when this object is dropped, when the interpreter ends, and on
+    ``close``.
 
     Attributes
     ----------
     folder : Path
         Of the cluster; logs are in it.
     started, ended : dict of str to int
-        By name: the processes, and the exit codes of those that ended (negative: a signal).
-        "libraries" have started when those of the engines are loaded.
+        By name: the processes' ids, and the exit codes of those that ended (negative: a signal).
+        The name "libraries" is in ``started`` once the engines' libraries are loaded.
     failed : dict of str to str
-        The orders that it could not follow, and why.
+        The orders that the supervisor could not follow, and why.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # gpulab importable, and libraries that start no threads when they are loaded
+                # makes gpulab importable, and keeps libraries from starting threads on import
                 env=os.environ
                 | {
                     "PYTHONPATH": path,
@@ -125,7 +124,7 @@ class Supervisor:
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor itself is there."""
+        """Whether the supervisor itself is running."""
         return self._process.poll() is None
 
     def order(self, what: str, **values: Any) -> None:
@@ -145,7 +144,7 @@ class Supervisor:
             ) from error
 
     def take(self, event: str, name: str, value: Any) -> None:
-        """Take in one event: something has "started", "ended" or "failed"."""
+        """Record one event: something has "started", "ended" or "failed"."""
         getattr(self, event)[name] = value
         on_end = self._on_end()
         if event == "ended" and on_end is not None:
@@ -153,8 +152,8 @@ class Supervisor:
 
 
 def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
-    """Take in events until the supervisor ends; holds no reference, so that a dropped cluster is
-    collected, and ended.
+    """Record events until the supervisor ends. Between events there is no reference to the
+    ``Supervisor``, so that a dropped cluster is garbage-collected and thereby ended.
     """
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -164,7 +163,7 @@ def _listen(supervisor: weakref.ref[Supervisor], pipe: Connection) -> None:
                 here.take(*event)
             del here
     here = supervisor()
-    # it was killed, and could not end what it had started and what that left behind
+    # the supervisor was killed, and could not end the processes that it had started
     if here is not None and here._process.wait() != 0:
         for name in here.started.keys() - here.ended.keys() - {LIBRARIES}:
             _kill(here.started[name])
@@ -188,7 +187,7 @@ def _end(
 
 
 class _Fork:
-    """A forked engine, as ``subprocess.Popen`` has its processes."""
+    """A forked engine, with ``pid`` and ``poll`` as in ``subprocess.Popen``."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -213,7 +212,7 @@ class _SupervisorProcess:
         """Follow orders until the kernel is gone."""
         if hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # the kernel's interrupt is for the ranks, and is sent to them by order
+        # an interrupt of the kernel is meant for the ranks, which get it through the controller
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         if _LINUX:
@@ -223,12 +222,12 @@ class _SupervisorProcess:
                 if self._pipe.poll(_TICK_SECONDS):
                     self._follow(*self._pipe.recv())
                 self._look()
-        finally:  # also where the pipe has ended
+        finally:  # also if the pipe has ended
             self.end()
 
     def _follow(self, what: str, values: dict[str, Any]) -> None:
-        """Follow one order; what fails is reported, never raised: a supervisor that dies of an
-        order would take the cluster with it.
+        """Follow one order. An error is reported, never raised, since the whole cluster would end
+        with the supervisor.
         """
         try:
             getattr(self, what)(**values)
@@ -236,27 +235,29 @@ class _SupervisorProcess:
             self._report("failed", what, f"{type(error).__name__}: {error}")
 
     def _report(self, event: str, name: str, value: Any) -> None:
-        """Send one event; with nobody to read it the end is near anyway."""
+        """Send one event. If the pipe is broken the kernel is gone, and ``serve`` will end
+        everything.
+        """
         with contextlib.suppress(OSError):
             self._pipe.send((event, name, value))
 
     def load(self) -> None:
-        """Load once what every engine needs, where engines are forked."""
+        """Load the libraries that every engine needs, if engines are forked."""
         import psutil
 
         if _LINUX:
-            gc.disable()  # a fifth of the time would go into looking through what only grows
+            gc.disable()  # garbage collection would take a fifth of the time, and free nothing
             for module in _PRELOADED:
                 importlib.import_module(module)
-            gc.freeze()  # the forks then neither look through it again nor copy its pages
+            gc.freeze()  # collections in the forks then skip these objects: their pages stay shared
             gc.enable()
-            # a fork of several threads is not sound
+            # a process with several threads cannot be forked safely
             self._forks = psutil.Process().num_threads() == 1
         self._report("started", LIBRARIES, os.getpid())
 
     def start(self, name: str, module: str, arguments: list[str]) -> None:
-        """Start a program of ipyparallel's, as the leader of a session of its own: a fork, once
-        ``load`` has made that sound.
+        """Start one of ipyparallel's programs as the leader of its own session: as a fork, once
+        ``load`` has found that safe, else as a new process.
         """
         log = self._folder / f"{name}.log"
         if self._forks:
@@ -274,8 +275,8 @@ class _SupervisorProcess:
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
-                    # asked to end, with its own children, should the supervisor be killed; there
-                    # are no threads here
+                    # the program is asked to end, with its own children, if the supervisor is
+                    # killed; preexec_fn is safe, since there are no threads here
                     preexec_fn=(  # noqa: PLW1509
                         (lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)) if _LINUX else None
                     ),
@@ -283,15 +284,15 @@ class _SupervisorProcess:
         self._report("started", name, self._processes[name].pid)
 
     def kill(self, names: Sequence[str]) -> None:
-        """End processes and their sessions at once; those that have ended are not reaped while they
-        have a name here, so that the number cannot belong to another.
+        """End processes and their sessions at once. A process that has ended is not reaped while it
+        has a name here, so its id cannot belong to another process.
         """
         for name in self._processes.keys() & set(names):
             _kill(self._processes[name].pid)
 
     def _look(self) -> None:
-        """Report which processes have ended, and end what they left behind: the rest of their
-        session, and what has a session of its own and became a child of this process.
+        """Report which processes have ended, and end the processes that they left behind: the rest
+        of their session, and those in sessions of their own, which became children of this process.
         """
         import psutil
 
@@ -310,8 +311,8 @@ class _SupervisorProcess:
             self._report("ended", name, code)
 
     def end(self) -> NoReturn:
-        """Kill everything below this process, again and again since one may be starting another
-        meanwhile, and leave.
+        """Kill all descendants of this process, remove the folder, and exit. The killing is
+        repeated, since a process may start another one meanwhile.
         """
         import psutil
 
@@ -334,7 +335,7 @@ def _become(module: str, supervisor: int, arguments: list[str], log: Path) -> No
     try:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:  # it died before it could be watched
+        if os.getppid() != supervisor:  # the supervisor died before the signal was set
             os._exit(1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -346,7 +347,7 @@ def _become(module: str, supervisor: int, arguments: list[str], log: Path) -> No
             os.dup2(source, target)
         import numpy as np
 
-        np.random.seed()  # every fork has inherited the same state; ``random`` sees to that itself
+        np.random.seed()  # every fork inherits the same state; ``random`` reseeds itself
         sys.argv = [module, *arguments]
         importlib.import_module(f"{module}.app").main()
         code = 0
@@ -362,8 +363,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a process, all below it, and all of its session where it leads one (DataLoader workers
-    and the like).
+    """Kill a process, its descendants (DataLoader workers and the like), and its whole session if
+    it leads one.
     """
     import psutil
 
@@ -378,5 +379,5 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    # a connection of this system's kind
+    # the connection's class on this system
     _SupervisorProcess(Path(sys.argv[1]), type(Pipe()[0])(int(sys.argv[2]))).serve()

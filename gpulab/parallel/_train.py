@@ -1,16 +1,17 @@
-"""Run a strategy on real ranks: train one model, beside the same training in one process; or carry
-out a pipeline's schedule with passes that take a set time, so that its bubble can be measured
-anywhere.
+"""Run a strategy on real ranks: train one model, and compare with the same training in one process;
+or run a pipeline's schedule with passes that take a set time, so that its bubble can be measured on
+any machine.
 
-Training first plans and compares, then runs inside each rank: the same batches as one process, and
-notes on each step. The steps fall into three parts. The first two are followed storage by storage,
-which slows them. The last ones are observed: their collectives, and what the rank's thread did
-when. Those between only train.
+``train`` plans, and compares the results. ``train_on_rank`` runs inside each rank: it takes the
+same batches as one process, and records each step. The steps fall into three parts. The first two
+are followed storage by storage, which slows them. In the last ones, collectives and the activities
+of the rank's thread are observed. The steps in between only train.
 
 In a schedule each rank is a stage. A pass does real arithmetic on a small network and then waits
-until its set time is over: four stages on two cores would otherwise take turns on the cores, and
-the time measured would be theirs. Who waits for whom, the messages and the order are PyTorch's own
-(``torch.distributed.pipelining``); only the uncut batch is sent by hand, as people write it first.
+until its set time is over. Without this wait, four stages on two cores would take turns on the
+cores, and the measured time would depend on the cores. The order, the messages and the waits for
+other ranks are PyTorch's own (``torch.distributed.pipelining``); only the uncut batch is sent by
+hand, as people write it first.
 """
 
 from __future__ import annotations
@@ -59,19 +60,20 @@ from gpulab.training.backend_switches import switches
 from gpulab.training.data_tasks import SEED, Task, order
 from gpulab.units import plural
 
-# What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients
-# run in another order with other ranks, so the last bits differ, and an optimizer that divides by a
-# gradient's own size (Adam) carries them on. Measured: docs/measurements.md, "Strategies".
+# The largest relative difference of losses and parameters that is accepted after some tens of
+# steps. On another number of ranks, gradients are summed in another order, so the last bits differ,
+# and an optimizer that divides by a gradient's own size (Adam) passes the difference on. Measured:
+# docs/measurements.md, "Strategies".
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 _MOST_STEPS = 10_000
-# Name to the class and its options beside the learning rate.
+# From each name to the class and its options beside the learning rate.
 OPTIMIZERS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
     "adam": (torch.optim.Adam, {}),
     "adamw": (torch.optim.AdamW, {}),
     "sgd": (torch.optim.SGD, {}),
     "sgd-momentum": (torch.optim.SGD, {"momentum": 0.9}),
 }
-OBSERVED = 3  # steps at the end, where there are so many
+OBSERVED = 3  # steps at the end, if there are that many
 _FOLLOWED = 2  # steps at the beginning; the second one's memory counts
 
 
@@ -105,8 +107,8 @@ def train(
     bucket_bytes: int = 64 * 2**10,
     seed: int = 0,
 ) -> StrategyResult:
-    """Train over ranks, and in one process for comparison, from the same weights on the same
-    batches.
+    """Train a model over ranks, and for comparison in one process, from the same weights and on the
+    same batches.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ def train(
     learning_rate : float, optional
         The task's by default, which fits Adam.
     microbatches : int
-        Parts that a rank takes one after another, for the pipelines.
+        For the pipelines, the number of parts of the batch that a rank takes one after another.
     bucket_bytes : int
         About how many bytes of gradients travel together in "ddp" and its relatives. PyTorch's own
         25 MiB would put a model of this size into one bucket, which leaves nothing to overlap.
@@ -177,7 +179,7 @@ def train(
 
 
 def _refuse_incomparable(model: Any) -> None:
-    """Refuse what no strategy could compare.
+    """Refuse a model whose training on ranks cannot be compared with that in one process.
 
     Raises
     ------
@@ -227,10 +229,10 @@ def _result(
 
 
 def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
-    """Return the largest difference of a parameter from the single process's, on any rank, over the
-    largest parameter.
+    """Return the largest difference between a parameter on any rank and in the single process,
+    divided by the largest parameter.
 
-    nan where a parameter is missing on all ranks, or is not a number.
+    It is nan if a parameter is missing on all ranks, or is nan.
     """
     if {name for state in states for name in state} != set(single):
         return float("nan")
@@ -244,11 +246,11 @@ def _state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) 
 
 
 def _disagreement(result: StrategyResult, single_state: dict[str, Any]) -> Note:
-    """Return from where on the ranks and one process have other numbers, and why; where both have
-    none, nothing is said of the ranks.
+    """Return the note that says from which step on the ranks and the single process differ, and
+    why. If the single process diverged first, the note says only that.
     """
     wrong = np.flatnonzero(~(result.loss_differences <= result.tolerance))
-    # the first step at which one process has no finite loss, or that after the last
+    # the first step at which the single process's loss is not finite; the number of steps if none
     lost = int(np.append(np.flatnonzero(~np.isfinite(result.single_losses)), result.steps)[0])
     diverged = lost < result.steps or not all(
         bool(value.isfinite().all()) for value in single_state.values()
@@ -274,9 +276,9 @@ def _disagreement(result: StrategyResult, single_state: dict[str, Any]) -> Note:
 # -- the lanes of ranks
 
 # A collective begins for each rank when that rank enters it, but no data can move until the ranks
-# that it needs are there. So a rank's time in a collective falls into two parts: until the last
-# rank that it needs had entered (idle, where the rank's own thread stood still; nothing, where it
-# went on computing) and from then on (communication).
+# that it needs have entered too. A rank's time in a collective therefore has two parts. Until the
+# last rank that it needs has entered, the time counts as idle if the rank's own thread waits, and
+# as nothing if the thread goes on computing. From then on it counts as communication.
 Interval = tuple[float, float]
 # Pieces shorter than a microsecond come from reading the clock twice.
 _SHORTEST_SECONDS = 1e-6
@@ -284,21 +286,21 @@ _SHORTEST_SECONDS = 1e-6
 
 @dataclass(frozen=True)
 class RankNotes:
-    """What one rank noted while its steps were observed; times on its own clock.
+    """The records of one rank from its observed steps; times are on its own clock.
 
     Attributes
     ----------
     phases : tuple of (name, begin, end)
-        What its thread did, waits included.
+        The activities of its thread, waits included.
     calls : tuple of CollectiveCall
     waits : tuple of (number of the call, begin, end)
-        When the thread stood in waits for calls.
+        When the thread waited for calls.
     ends_in_wait : tuple of float
         As in ``Setting``.
     steps : tuple of float
         When each step began.
     end : float
-        When the last one was over.
+        When the last step was over.
     ahead_seconds : float
         How far its clock is ahead of rank 0's.
     """
@@ -313,7 +315,7 @@ class RankNotes:
 
 
 def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence) -> RankTimeline:
-    """Return the lanes of what ranks noted, one note a rank in rank order."""
+    """Return the lanes of ranks from their notes, which are in rank order."""
     zero = min(note.steps[0] - note.ahead_seconds for note in notes)
     arrivals = _arrivals(notes)
     spans: list[RankSpan] = []
@@ -329,19 +331,19 @@ def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence) -> Rank
 
 
 def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -> list[RankSpan]:
-    """Return one rank's spans; ``arrivals`` are, call by call and on its clock, when the last rank
-    needed had entered.
+    """Return one rank's spans; ``arrivals`` has for each call the time, on the rank's clock, when
+    the last rank that the call needs had entered it.
     """
     spans: list[RankSpan] = []
     moving: list[Interval] = []
     for call, arrival in zip(note.calls, arrivals, strict=True):
-        # A work reports its end on another thread, which may come to it later than the wait for it
-        # returns.
+        # A work reports its end on another thread, sometimes only after the wait for it has
+        # returned.
         waits = [end for number, _, end in note.waits if number == call.number]
         if call.end_seconds is None:
             continue
         end = min(call.end_seconds, *waits) if waits else call.end_seconds
-        # A short message is gone before its receiver asks for it: the system keeps it.
+        # A short message is sent before its receiver asks for it: the system buffers it.
         sent_ahead = call.name == "send" and arrival > end
         begin = call.begin_seconds if sent_ahead else min(max(call.begin_seconds, arrival), end)
         moving.append((begin, end))
@@ -360,7 +362,7 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
     stood += [(call.begin_seconds, moment, call.name) for moment, call in last_before.items()]
     taken = list(moving)
     for begin, end, name in sorted(stood):
-        # what two waits share counts for the first only
+        # time that two waits share counts only for the first
         for piece in _without((begin, end), taken):
             spans.append(RankSpan(rank, "idle", name, piece[0] - zero, piece[1] - zero))
             taken.append(piece)
@@ -373,11 +375,11 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
 
 
 def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
-    """Return for each rank and call when the last rank that it needs had entered, on that rank's
-    clock.
+    """Return for each rank and each of its calls when the last rank that the call needs had entered
+    it, on the clock of the rank whose call it is.
 
-    Ranks enter the collectives of one group in the same order, so the k-th of a group is the same
-    for all; messages between two ranks are the k-th each way.
+    Ranks enter the collectives of one group in the same order, so the k-th call on a group is the
+    same collective on all its ranks. Messages between two ranks are counted in each direction.
     """
     entered: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
     keys: list[list[tuple[object, ...]]] = []
@@ -393,7 +395,7 @@ def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
         keys.append(mine)
     return [
         [
-            # of a broadcast it needs the root; no strategy gathers or reduces to one rank
+            # a broadcast needs only its root; no strategy gathers or reduces to one rank
             max(
                 moment
                 for each, moment in entered[key].items()
@@ -445,7 +447,7 @@ def clock_ahead() -> float:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What every rank has to do; see ``train`` for each."""
+    """The work of every rank; ``train`` documents each field."""
 
     strategy: str
     task: Any
@@ -461,16 +463,16 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What a rank did and noted.
+    """The results and records of one rank.
 
     Attributes
     ----------
     shares : list of float
-        Of each step's mean loss.
+        The rank's share of each step's mean loss.
     state : dict of str to torch.Tensor
         Parameters by name, on the host.
     environment : Environment
-        Of the rank: where it computed.
+        The rank's device, processor and software.
     step_seconds : list of float
     report : RankReport
     notes : RankNotes
@@ -486,8 +488,8 @@ class TrainingOutcome:
 
 
 def train_single_process(job: TrainingJob, model: Any) -> tuple[list[float], dict[str, Any]] | None:
-    """Train as one process does, on rank 0, and return the losses and the parameters; the others
-    have nothing to do.
+    """Train on rank 0 as one process does; return the losses and the parameters, or None on the
+    other ranks.
     """
     if dist.get_rank() != 0:
         return None
@@ -510,14 +512,15 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
             torch.cuda.synchronize(setting.device)
         seconds.append(time.perf_counter() - begins[-1])
 
-    _ = training.task(job.task).train  # as in ``train_single_process``
+    # load the data before memory is followed; rank 0 has done so in ``train_single_process``
+    _ = training.task(job.task).train
     place, strategy = (dist.get_rank(), dist.get_world_size()), STRATEGIES[job.strategy]
     with _reproducible(job) as device:
         setting, tracker = _setting(job, model, device, *place), RankTracker(device.type)
         batches = _batches(job, device, *(place if strategy.splits_batch else ()))
         first = list(itertools.islice(batches, _FOLLOWED))
         build = partial(strategy.build, setting)
-        # one batch at a time is held
+        # of the first batches, each is freed once it is used
         trainer, second = follow_steps(tracker, build, (first.pop(0) for _ in first[:]), step)
         observed = min(OBSERVED, job.steps - _FOLLOWED)
         for batch in itertools.islice(batches, job.steps - _FOLLOWED - observed):
@@ -525,12 +528,12 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
         ahead = clock_ahead()
         ready = list(batches)
         del setting.phases[:], setting.ends_in_wait[:], begins[:]
-        dist.barrier()  # so that the observed steps do not begin with what the others took
+        dist.barrier()  # so that the observed steps do not begin with a wait for slower ranks
         with observe() as seen:
             for batch in ready:
                 step(trainer, batch)
             end = time.perf_counter()
-        # a completion is reported by another thread, a moment after the step went on
+        # another thread reports completions, sometimes only after the step has gone on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:
             time.sleep(0.001)
@@ -551,7 +554,7 @@ def _report(
     calls: Sequence[CollectiveCall],
     steps: int,
 ) -> RankReport:
-    """Return this rank's memory in the second step, and its bytes in a step."""
+    """Return this rank's memory in the second step, and its communication per step."""
     rank, (event, peak) = dist.get_rank(), tracker.peak(second)
     held = tracker.timeline(RANK_CATEGORIES).bytes_by_category
     payload: Counter[str] = Counter()
@@ -569,7 +572,9 @@ def _report(
 
 
 def _ring_bytes(rank: int, call: CollectiveCall) -> float:
-    """Return what a rank sends in a collective, counted as a ring where there is one."""
+    """Return the bytes that a rank sends in a collective, by the cost model's default algorithm (a
+    ring if there is one).
+    """
     if call.name in ("send", "recv", "send and recv"):
         return float(call.input_bytes)
     cost = models.collective_cost(call.name, call.payload_bytes, len(call.group))
@@ -616,11 +621,11 @@ def _on_host(state: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _reproducible(job: TrainingJob) -> Iterator[Any]:
-    """Give where this rank computes: its own GPU where the ranks talk through NCCL, else the
-    processor.
+    """Yield the device on which this rank computes: its own GPU if the ranks communicate through
+    NCCL, else the CPU.
 
-    Within the block float32 means float32, random numbers come from the seed, and the rank's
-    generator is put back afterwards.
+    Within the block float32 arithmetic does not use TF32, and random numbers come from the seed.
+    The rank's generator is put back after the block.
     """
     device = torch.device(own_device())
     with (
@@ -633,13 +638,13 @@ def _reproducible(job: TrainingJob) -> Iterator[Any]:
 
 # -- a pipeline's schedule
 
-# A pass shorter than this is lost in what sleeping and sending take; a step longer than that
-# outlasts patience and timeouts.
+# A pass shorter than 1 ms is lost in the time that sleeping and sending take. A step longer than
+# 8 s tries users' patience and may run into timeouts.
 _LONGEST_STEP_SECONDS = 8.0
 _SECONDS = partial(_validate.within, low=1e-3, high=_LONGEST_STEP_SECONDS)
 _MOST_SCHEDULED = 50
 _WIDTH, _ROWS = 128, 32  # of the small network; of a microbatch
-# A pass that took this much longer than asked had no core for its arithmetic.
+# A pass that took this many times its set time had no core for its arithmetic.
 _SLOW_RATIO = 1.25
 
 
@@ -674,7 +679,7 @@ def run_schedule(
     schedule : "split", "gpipe", "1f1b" or "interleaved"
         As in ``gpulab.models.pipeline_schedule``.
     microbatches : int
-        For 1F1B at least as many as ranks, interleaved a multiple of them.
+        For 1F1B at least the number of ranks; for the interleaved schedule a multiple of it.
     forward_seconds, backward_seconds : float
         The time of one microbatch's pass through a stage, at least 0.001.
     chunks : int, optional
@@ -707,7 +712,7 @@ def run_schedule(
         backward=backward_seconds,
         chunks=chunks,
     )
-    # what cannot be run is refused before a rank has done anything
+    # a schedule that cannot be run is refused before any rank works
     if schedule == "1f1b" and microbatches < ranks.n:  # PyTorch's own condition
         raise InputError(
             f"run_schedule: {microbatches} microbatches over {ranks.n} ranks; Schedule1F1B expects "
@@ -728,7 +733,7 @@ def run_schedule(
         try:
             taken.append(_from_the_first(ranks.run(_scheduled_step)))
         except StoppedError:
-            # the ranks were interrupted in the middle of a step: what was measured before it counts
+            # the ranks were interrupted in the middle of a step: the steps before it count
             break
     if not taken:
         raise StoppedError(
@@ -739,7 +744,7 @@ def run_schedule(
 
 
 def _from_the_first(stages: list[list[StagePass]]) -> tuple[StagePass, ...]:
-    """Return the passes of all stages with times from the begin of the first one."""
+    """Return the passes of all stages, with times counted from the begin of the first pass."""
     passes = [one for of_stage in stages for one in of_stage]
     start = min(one.begin for one in passes)
     moved = [replace(one, begin=one.begin - start, end=one.end - start) for one in passes]
@@ -804,8 +809,8 @@ class _TimedSetting(Setting):
 
     @contextlib.contextmanager
     def span(self, name: str, chunk: int = 0) -> Iterator[None]:
-        """Wait at the end of the block until its time is over; a pass without the number of a
-        microbatch is that of all.
+        """Wait at the end of the block until the pass's set time is over, and record the pass. A
+        pass whose name has no microbatch's number is one of the whole batch.
         """
         kind, _, microbatch = name.partition(" ")
         count = 1 if microbatch else self.microbatches
@@ -826,7 +831,7 @@ _prepared: list[tuple[_TimedSetting, Callable[[], None]]] = []  # of this rank, 
 
 def _set_up_stage(plan: StageSchedule) -> int:
     """Build this rank's stage, take a step to warm up and one in which the memory is counted;
-    return the most bytes of activations.
+    return the peak bytes of activations.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -856,7 +861,7 @@ def _set_up_stage(plan: StageSchedule) -> int:
         trainer.passes((batch, batch))
         trainer.optimizer.zero_grad(set_to_none=True)
 
-    take_step()  # stages tell each other the shapes
+    take_step()  # warm-up, in which stages may send each other the shapes
     tracker = StorageTracker("cpu")
     tracker.watch_modules(trainer.modules)
     with tracker:
@@ -872,7 +877,7 @@ def _set_up_stage(plan: StageSchedule) -> int:
 
 
 def _scheduled_step() -> list[StagePass]:
-    """Take one step together with the other ranks; return this one's passes."""
+    """Take one step together with the other ranks; return this rank's passes."""
     setting, take_step = _prepared[0]
     setting.passes = []
     dist.barrier()

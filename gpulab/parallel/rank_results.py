@@ -38,8 +38,8 @@ class CollectiveCall(NamedTuple):
     input_bytes : int
         What this rank contributes: the payload, not what the algorithm sends.
     output_bytes : int
-        What this rank receives. Each of the two is 0 if the rank contributes or receives nothing
-        (a broadcast's receiver has 0 ``input_bytes``).
+        What this rank receives. ``input_bytes`` is 0 if the rank contributes nothing (as a
+        broadcast's receiver), ``output_bytes`` if it receives nothing.
     group : tuple of int
         The global ranks that take part.
     root : int or None
@@ -371,8 +371,8 @@ class StrategyResult(Result):
 
     @property
     def loss_differences(self) -> np.ndarray:
-        """The difference between each step's loss and that of one process, divided by the larger of
-        1 and the latter; nan if a loss is nan or that of one process is infinite.
+        """The difference between each step's loss and the single process's, divided by the larger
+        of 1 and the single process's; nan if a loss is nan or the single process's is infinite.
         """
         single = self.single_losses
         with np.errstate(invalid="ignore"):  # inf - inf is nan

@@ -1,9 +1,10 @@
-"""How a training step scales over the ranks of a cluster, beside what one rank and the link
-predict, measured here or recorded on a named machine; and a collective over sizes.
+"""How a training step scales over the ranks of a cluster, measured here or recorded on a named
+machine, with the prediction from one rank and the link; and a collective at several sizes.
 
-The first half is the rank's side: one training step for each number of ranks, taken in turns; and
-one collective again and again. It runs wherever torch.distributed has a process group, so the
-recorder calls it too. The second half measures from outside and decides how long.
+The first half runs on the ranks: it takes a training step for each number of ranks, in turns, or
+calls one collective again and again. It runs wherever torch.distributed has a process group, so the
+recorder calls it too. The second half runs outside the ranks: it asks them to measure, and decides
+how long.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class StepModel:
     ----------
     words : str
     make : callable
-        ``make()`` returns the network, which the caller's seed decides.
+        ``make()`` returns the network; its weights depend on the caller's seed.
     shape : tuple of int
         Of one sample.
     vocabulary : int
-        Of a language model, whose samples are tokens and whose targets are too; 0 for samples of
-        numbers.
+        The vocabulary size of a language model, whose samples and targets are tokens; 0 for a model
+        whose samples are floating-point numbers.
     batch : int
         Samples on one rank, unless the caller says otherwise; 1 to 6 and 8 divide it.
     """
@@ -104,21 +105,21 @@ MODELS: Mapping[str, StepModel] = {
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What each rank is asked to do.
+    """The steps that each rank is asked to take.
 
     Attributes
     ----------
     model : StepModel
     batch : int
-        In strong scaling of all ranks together, in weak scaling of each.
+        Samples of all ranks together in strong scaling, of each rank in weak scaling.
     weak : bool
     counts : tuple of int
         Numbers of ranks, in the order of their turns.
     wait_seconds : float or None
-        Not None: a rank waits so long (in strong scaling divided by the ranks) in place of
-        computing, then averages the gradients.
+        If not None, a rank waits this long (in strong scaling divided by the number of ranks)
+        instead of computing, then averages the gradients.
     steps_a_sample : int
-        On an accelerator several, with one wait for the device.
+        Steps that are timed together; on an accelerator several, with one wait for the device.
     """
 
     model: StepModel
@@ -129,13 +130,13 @@ class StepSpec:
     steps_a_sample: int = 1
 
     def batch_of(self, count: int) -> int:
-        """Return how many samples each of so many ranks has."""
+        """Return the number of samples that each rank has if ``count`` ranks take part."""
         return self.batch if self.weak else self.batch // count
 
 
-# steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
+# steps before the samples: DDP rearranges its buckets after the first
 WARM_UP = 3
-DROPPED = 1  # of each turn: the step that finds the caches full of another model
+DROPPED = 1  # first steps of each turn, which find the caches full of another model
 
 
 _CLASSES = 10
@@ -143,15 +144,15 @@ _CLASSES = 10
 
 @dataclass
 class Turns:
-    """What one rank saw in its turns.
+    """The times that one rank measured in its turns.
 
     Attributes
     ----------
     seconds : dict of int to list of float
-        Number of ranks to the seconds of each step.
+        For each number of ranks, the seconds of each step.
     alone_seconds, delay_seconds : float
-        How long this rank worked alone, and how much of that it was ready to work and had no core:
-        others were there.
+        How long this rank worked alone, and how much of that time it was ready to run but had no
+        core, because other processes used it.
     """
 
     seconds: dict[int, list[float]]
@@ -179,8 +180,10 @@ def parameter_bytes(model: StepModel) -> int:
 
 
 def begin(spec: StepSpec) -> float:
-    """Make this rank's steps; every rank of the world does, with the same spec. Return how long the
-    first step took, at each number of ranks once. What an interrupted measurement left is let go.
+    """Make this rank's steps; every rank of the world calls this, with the same spec.
+
+    Return the seconds of the first steps, one at each number of ranks, together. Models that an
+    interrupted measurement has left are freed.
     """
     device, rank, world = own_device(), dist.get_rank(), dist.get_world_size()
     groups = {
@@ -227,14 +230,14 @@ def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], N
 
 
 def turns(rounds: int, samples: int) -> Turns:
-    """Take so many rounds of so many samples for each number of ranks in turn."""
+    """Take ``rounds`` rounds; in each, every number of ranks has a turn of ``samples`` samples."""
     job = _jobs[0]
     taken = Turns({count: [] for count in job.steps})
     for count in job.spec.counts * rounds:
-        dist.barrier()  # those that take no part stand idle meanwhile
+        dist.barrier()  # ranks that take no part in a turn wait at the next barrier meanwhile
         if count in job.steps:
             before = conditions.read(Device("cpu"))
-            # whoever watches the collectives looks at each operator, which would be timed too
+            # an observer of collectives looks at each operator, and that time would count
             with unobserved():
                 seconds = _sampled(job, job.steps[count], DROPPED + samples)
             taken.seconds[count] += seconds[DROPPED:]
@@ -258,7 +261,7 @@ def _sampled(job: _Job, step: Callable[[], None], count: int) -> list[float]:
 
 
 def end() -> None:
-    """Let go of this rank's models and leave the groups; collective."""
+    """Free this rank's models and leave the groups; all ranks call this together."""
     job = _jobs.pop()
     job.steps.clear()
     dist.barrier()
@@ -276,15 +279,15 @@ def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
 
 
 def talks_nccl() -> bool:
-    """Whether tensors on a GPU go over NCCL; the group may have gloo beside it, for those on the
-    CPU ("cpu:gloo,cuda:nccl").
+    """Return whether tensors on a GPU are sent through NCCL; the group may also have gloo, for
+    tensors on the CPU ("cpu:gloo,cuda:nccl").
     """
     return "nccl" in str(dist.get_backend())
 
 
 def own_device() -> str:
-    """Return where this rank computes: with NCCL on the GPU of its local number, which becomes
-    torch's current one; else on the CPU.
+    """Return the device on which this rank computes: with NCCL the GPU with the rank's local
+    number, which becomes torch's current device; else the CPU.
     """
     if not talks_nccl():
         return "cpu"
@@ -295,9 +298,9 @@ def own_device() -> str:
 
 
 def facts() -> dict[str, Any]:
-    """Return what says how many ranks can work at once (the host, the cores this rank may use, its
-    threads), whether ranks share a clock (one running kernel), how they talk, and where this one
-    computes.
+    """Return facts about this rank that show how many ranks can work at once (host, usable cores,
+    threads, accelerators), whether ranks share a clock, through which backend they communicate, and
+    on which device and software this rank computes.
     """
     return {
         "host": socket.gethostname(),
@@ -311,13 +314,13 @@ def facts() -> dict[str, Any]:
 
 
 def _waiter(device: str) -> Callable[[], object]:
-    """Return what waits until a device has done its work."""
+    """Return a function that waits until a device has done its work."""
     return (lambda: None) if device == "cpu" else partial(torch.cuda.synchronize, device)
 
 
 def collective(operation: str, elements: int) -> tuple[Callable[[], Any], Callable[[], object]]:
-    """Return a collective as a function without arguments, with its tensors; and what waits until
-    the device has done it.
+    """Return a collective as a function without arguments, which holds its tensors; and a function
+    that waits until the device has done it.
     """
     n, rank, device = dist.get_world_size(), dist.get_rank(), own_device()
     whole, part = torch.zeros(elements, device=device), torch.zeros(elements // n, device=device)
@@ -340,11 +343,11 @@ def collective(operation: str, elements: int) -> tuple[Callable[[], Any], Callab
 
 
 def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, float]]:
-    """Make the calls of a collective, each after a barrier; return when this rank entered each and
-    when it had its result (``time.perf_counter``).
+    """Call a collective ``count`` times, each after a barrier; return for each call when this rank
+    entered it and when it had its result (``time.perf_counter``).
 
-    The first call is not timed. ``elements`` are float32, of the whole tensor; the ranks divide
-    them.
+    One call before these is not timed. ``elements`` is the number of float32 elements of the whole
+    tensor, a multiple of the number of ranks.
     """
     call, finish = collective(operation, elements)
     times = []
@@ -360,8 +363,8 @@ def timed_calls(operation: str, elements: int, count: int) -> list[tuple[float, 
 
 
 def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
-    """Return ``timed_calls`` of a collective to which each rank gives about so many bytes: of
-    ``all_gather`` its own part, of ``reduce_scatter`` all parts together.
+    """Return ``timed_calls`` of a collective to which each rank contributes about ``nbytes`` bytes:
+    for ``all_gather`` its own part, for ``reduce_scatter`` all parts together.
     """
     world = dist.get_world_size()
     elements = max(world, nbytes // 4 // world * world)
@@ -371,11 +374,11 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
 def call_seconds(
     of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True
 ) -> list[float]:
-    """Return the seconds of each call, from when the last rank had entered until the last one had
+    """Return the seconds of each call, from when the last rank had entered until the last rank had
     its result.
 
-    With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the
-    longest that a rank was inside.
+    With ``one_clock=False`` (ranks on several hosts, whose clocks cannot be compared) it is the
+    longest time that a rank was inside the call.
     """
     calls = list(zip(*of_ranks, strict=True))
     if not one_clock:
@@ -384,8 +387,8 @@ def call_seconds(
 
 
 def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the samples of the rank that took longest in all; averaging gradients keeps ranks
-    together, so any has the pace.
+    """Return the samples of the rank that took longest in total. Ranks wait for each other when
+    they average gradients, so every rank's samples show the common pace.
     """
     return list(max(of_ranks, key=sum))
 
@@ -401,12 +404,13 @@ def predict(
     **options: Any,
 ) -> dict[str, Any]:
     """Return what the time of one rank's step and the all-reduce among ``world`` ranks predict, by
-    the names of ``ScalingResult``: the link, and the steps without overlap and with the largest
-    possible one; None where one of them was not measured.
+    the names of ``ScalingResult``: the link, and the steps without overlap and with ``overlap``
+    (1: the largest possible). All are None if the step or the all-reduce was not measured.
     """
     if line is None or one_seconds is None:
         return dict.fromkeys(_PREDICTED)
-    # From the ring of all ranks to one message, so that smaller rings can be predicted.
+    # The cost of one message is derived from the ring of all ranks, so that smaller rings can be
+    # predicted.
     link = models.collective_message(
         "all_reduce",
         world,
@@ -448,7 +452,7 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
         If this is not a recording, or there is no such mode.
     """
     wanted = recording.select(_EXPERIMENT, mode=mode)
-    # a later version of gpulab may have recorded another
+    # a later version of gpulab may have recorded a model that this one does not know
     there = [entry for entry in wanted if entry.params.get("model") in MODELS]
     if not there:
         return None
@@ -482,7 +486,7 @@ def recorded_scaling(recording: Recording, mode: str = "strong") -> ScalingResul
                 mine.samples_seconds,
                 mine.median_seconds,
                 mine.interval_seconds,
-                # recorded steps did not take turns: the interval joins those of both times
+                # recorded steps did not take turns: the ratio's interval joins those of both times
                 None if 1 not in timings else _over(timings[1], mine),
             )
             for count, mine in timings.items()
@@ -502,8 +506,8 @@ def measurement(
     interval: tuple[float, float] | None,
     over_one: tuple[float, tuple[float, float] | None] | None,
 ) -> ScalingMeasurement:
-    """Return a point; ``over_one`` is the ratio of one rank's seconds to these, with its interval,
-    where there is one.
+    """Return the measurement at one number of ranks; ``over_one`` is the ratio of one rank's
+    seconds to these and its interval, or None if one rank was not measured.
     """
     work = count * spec.batch_of(count) / spec.batch_of(1)
     ratio, ends = over_one or (None, None)
@@ -529,7 +533,9 @@ def _over(one: Timing, mine: Timing) -> tuple[float, tuple[float, float] | None]
 
 
 def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
-    """Return the fit of the recorded all-reduce on so many ranks."""
+    """Return the fit of the recorded all-reduce on this number of ranks, or None if too few sizes
+    were recorded.
+    """
     entries = [
         entry
         for entry in recording.select("collectives", collective="all_reduce", ranks=ranks)
@@ -545,7 +551,7 @@ def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
     )
 
 
-# -- what measures from outside
+# -- measuring from outside the ranks
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -553,14 +559,15 @@ _DEADLINE = partial(_validate.deadline, most=3600.0)
 
 _MOST_MEASURED = 64  # ranks
 _TURN = 4  # samples of each number of ranks before the next one has its turn
-_CHUNK_SECONDS, _MOST_AT_ONCE = 0.4, 50  # between two looks at progress and stop
-# after so many deadlines, and so long, it ends even where steps are too slow for an interval
+_CHUNK_SECONDS, _MOST_AT_ONCE = 0.4, 50  # between two checks of progress and stop
+# Sampling ends after this many deadlines or this long, whichever is later, even if steps are too
+# slow for an interval.
 _MOST_DEADLINES, _PATIENCE_SECONDS = 3, 10.0
-_DELAYED = 0.05  # the share of a lone rank's time without a core from which a note names others
-# of the intervals of the steps, relative: then the measurement may end before its deadline
+_DELAYED = 0.05  # if a lone rank had no core for this share of its time, a note says so
+# relative width of the steps' intervals at which the measurement may end before its deadline
 _WIDTH = 0.04
-# The all-reduce is measured from where its latency rules up to the gradients' size (or the fourth
-# of these, where that is larger).
+# The all-reduce is measured from sizes at which latency dominates up to the gradients' size (or the
+# fourth of these, if that is larger).
 _SIZES = tuple(2**k for k in range(12, 25, 2))
 _ALL_REDUCE_SECONDS = 1.0
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
@@ -592,8 +599,9 @@ def scaling(
     Parameters
     ----------
     ranks : Ranks or int
-        A started cluster, or how many ranks to start (and end) for this alone. Measured are 1 to 4
-        of them, powers of two, and all; smaller numbers are groups of its first ranks.
+        A started cluster, or the number of ranks to start (and end) for this measurement alone. The
+        step is measured on 1 to 4 ranks, on powers of two, and on all; each smaller number is a
+        group of the first ranks.
     model : str
         "mlp", "cnn", "transformer" or "large-transformer".
     mode : str
@@ -620,8 +628,8 @@ def scaling(
     Raises
     ------
     InputError
-        If the model or mode is unknown, there are fewer ranks than asked for, or the batch does not
-        divide.
+        If the model or mode is unknown, ``ranks`` is neither a cluster nor a number from 1 to 64,
+        or the batch does not divide.
     StoppedError
         If it was stopped before there were samples.
     RankError
@@ -659,8 +667,8 @@ def scaling(
 def _measured(
     ranks: Ranks, spec: StepSpec, deadline: float, report: Progress, stop: Stop
 ) -> ScalingResult:
-    """Measure from the groups to the result. After a stop, which may have come in the middle of a
-    collective, the ranks keep their models until the next measurement.
+    """Make the groups, measure, and return the result. After a stop, which may have come in the
+    middle of a collective, the ranks keep their models until the next measurement.
     """
     report(0.5, "making a model on each rank")
     told = ranks.run(facts)
@@ -674,7 +682,7 @@ def _measured(
         largest = max(nbytes, _SIZES[3])
         sizes = {size for size in _SIZES if size <= largest} | {max(nbytes, _SIZES[0])}
         line = sweep(ranks, "all_reduce", sizes, deadline=_ALL_REDUCE_SECONDS).fit()
-    # of the slowest ranks
+    # the times of the slowest ranks
     taken, notes = Turns({count: [] for count in spec.counts}), []
     start = time.monotonic()
     try:
@@ -690,7 +698,7 @@ def _measured(
             taken.alone_seconds += of_ranks[0].alone_seconds
             taken.delay_seconds += of_ranks[0].delay_seconds
         ranks.run(end)
-    except StoppedError:  # in the middle of these turns: those before them count
+    except StoppedError:  # in the middle of these turns: earlier turns count
         if not taken.seconds[1]:
             raise
         notes.append(
@@ -713,8 +721,8 @@ def _measured(
 
 
 def _chunks(columns: Collection[Sequence[float]], deadline: float, width: float) -> Iterator[int]:
-    """Yield how often to sample before the next look at progress and stop, until all columns have
-    enough samples and a narrow interval, or the time is over.
+    """Yield the number of rounds or calls to make before the next check of progress and stop, until
+    all columns have enough samples and a narrow interval, or the time is over.
     """
     begin, count = time.monotonic(), 1
     most = max(_MOST_DEADLINES * deadline, _PATIENCE_SECONDS)
@@ -741,7 +749,7 @@ def _result(
     line: AlphaBeta | None,
     notes: list[Note],
 ) -> ScalingResult:
-    """Put samples, link and prediction together."""
+    """Return the result made of the samples, the link and the prediction."""
     hosts = {
         each["host"]: each["accelerators"] or max(1, each["cores"] // each["threads"])
         for each in facts
@@ -805,10 +813,10 @@ def _notes(spec: StepSpec, processors: int, samples: dict[int, np.ndarray]) -> I
 
 
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
-# from where the latency rules to where the bandwidth does
+# from sizes at which latency dominates to sizes at which bandwidth does
 DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
 _ELEMENT_BYTES = 4
-_CALLS_WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
+_CALLS_WIDTH = 0.05  # relative width of a size's interval at which the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
 
@@ -825,7 +833,7 @@ def sweep(
     *,
     deadline: float = 10.0,
 ) -> Sweep:
-    """Measure a collective over sizes.
+    """Measure the duration of a collective at several sizes.
 
     Parameters
     ----------
@@ -839,13 +847,14 @@ def sweep(
         MB by default. They are rounded up to float32 elements that the ranks divide.
     deadline : float
         Seconds of sampling, for all sizes together; a size ends earlier if its interval is narrow.
-        If 20 calls need longer than its share, a size gets a little more.
+        A size whose 20 calls need longer than its share of the time gets more.
 
     Returns
     -------
     Sweep
-        As of ``gpulab.transfer.sweep``, with the operation for its direction: MEASURED.
-        ``models.collective_message`` has what its fit says of one message between two ranks.
+        MEASURED; as from ``gpulab.transfer.sweep``, with the operation as its direction.
+        ``models.collective_message`` derives the cost of one message between two ranks from its
+        fit.
 
     Raises
     ------
@@ -865,7 +874,7 @@ def sweep(
     wanted = _validate.items(
         "sweep", "sizes", DEFAULT_SIZES if sizes is None else sizes, "[2**16, 2**20]"
     )
-    step = _ELEMENT_BYTES * ranks.n  # numbers of elements that the ranks divide, ascending
+    step = _ELEMENT_BYTES * ranks.n  # bytes; sizes are rounded up to multiples of it
     nearest = (_validate.whole("sweep", "sizes", size, 1, _LARGEST_BYTES) for size in wanted)
     several = sorted({-(-size // step) * ranks.n for size in nearest})
     told = ranks.run(facts)
@@ -876,7 +885,8 @@ def sweep(
         share = max((end - time.monotonic()) / (len(several) - number), _LEAST_SECONDS)
         seconds: list[float] = []
         for calls in _chunks([seconds], share, _CALLS_WIDTH):
-            # each run makes its tensors and drops a call: those that an interval needs go together
+            # each run makes its tensors and drops a call, so one run makes all calls that an
+            # interval needs
             calls = max(calls, FEWEST_SAMPLES - len(seconds) if seconds else 1)  # noqa: PLW2901
             seconds += call_seconds(ranks.run(timed_calls, operation, elements, calls), one_clock)
         nbytes = elements * _ELEMENT_BYTES

@@ -25,13 +25,13 @@ from gpulab.errors import InputError, message_of, shown
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return a call as bytes, with the code of the modules that lie beside the notebook or the
-    script and are installed nowhere.
+    """Return a call as bytes, with the code of modules that are not installed, such as those beside
+    the notebook or the script.
 
     Raises
     ------
     InputError
-        If it is not a function, or if something in the call cannot be pickled.
+        If ``function`` is not callable, or if something in the call cannot be pickled.
     """
     instance(
         "run",
@@ -43,7 +43,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     values = (function, *args, *kwargs.values())
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
     for name in names & sys.modules.keys():
-        if loose(sys.modules[name]):  # from then on its code travels with every call
+        if loose(sys.modules[name]):  # from now on its code is sent with every call
             cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
         return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
@@ -56,13 +56,13 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def loose(module: ModuleType) -> bool:
-    """Whether a module is installed nowhere that an engine would find it."""
+    """Return whether a module is not installed in any place where an engine would find it."""
     name, file = module.__name__.split(".")[0], getattr(module, "__file__", None)
     if name in {"__main__", "gpulab"} or file is None:
         return False
     places = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    # What an environment that stands on another one sees there, and what a user installed for all
-    # environments.
+    # Also the packages of a base environment on which this one is built, and those that a user
+    # installed for all environments.
     places |= {
         place for place in sys.path if Path(place).name in {"site-packages", "dist-packages"}
     }
@@ -116,7 +116,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 '''
-# of its function ``main``
+# the local variables of the script's ``main``
 _VARIABLES = {"parser", "chosen", "own_gpu", "result", "results", "rank", "returned", "file"}
 FLAGS = __future__.annotations.compiler_flag
 
@@ -149,7 +149,7 @@ def export_script(
         raise _refused(f"{shown(function)} is not a function with a name", "Write it with def.")
     parts = Parts()
     name = parts.need(function.__name__, function)
-    # Python would take the call for one of a variable that has no value yet
+    # inside ``main`` the name would be a local variable that has no value yet
     if name in _VARIABLES:
         raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
     arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
@@ -169,11 +169,11 @@ def export_script(
 
 
 class Parts:
-    """What the script needs above ``main``: imports, values, and definitions, each after what it
-    needs itself.
+    """The part of the script above ``main``: imports, values and definitions, each after those that
+    it needs.
     """
 
-    # names of the script's own
+    # names that the script itself uses
     taken: Collection[str] = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Parts:
     def text(self) -> str:
         """Return the source."""
         lines = set(self.imports.values()) - {"import torch", "import torch.distributed as dist"}
-        # of these `import a.b` gives `a` too
+        # of these `import a.b` also makes `a` available, so `import a` is left out
         plain = {line for line in lines if " as " not in line}
         imports = "\n".join(
             sorted(
@@ -194,12 +194,14 @@ class Parts:
         return "\n\n\n".join(part for part in (imports, *self.definitions.values()) if part)
 
     def need(self, name: str, value: Any) -> str:
-        """Take in what a name stands for, and what that needs; return the name.
+        """Add the value that a name stands for, and everything that the value needs; return the
+        name.
 
         Raises
         ------
         InputError
-            If it cannot be written down, or if two functions mean different things by the name.
+            If the value cannot be written as source, if two functions mean different things by the
+            name, or if the script itself uses the name.
         """
         if name in self.objects:
             if self.objects[name] is not value and self.objects[name] != value:
@@ -224,15 +226,15 @@ class Parts:
         return name
 
     def import_line(self, name: str, value: Any) -> str | None:
-        """Return the line that imports a value, or None where none does."""
+        """Return the line that imports a value, or None if no import gives it."""
         return import_of(name, value)
 
     def hold(self, name: str, value: Any) -> None:
-        """Take in a value that is no function, class or module."""
+        """Add a value that is not a function, class or module."""
         self.definitions[name] = f"{name} = {_literal(name, value)}"
 
     def define(self, name: str, value: Any) -> None:
-        """Take in a function or a class by its source."""
+        """Add a function or a class by its source."""
         if value.__name__ != name:
             raise _refused(f"{name} is another name of {value.__name__}", "Use one name for it.")
         source = source_of(value)
@@ -240,7 +242,7 @@ class Parts:
         self.definitions[name] = source.rstrip()
 
     def needs_of(self, value: Any, source: str) -> None:
-        """Take in what the source of a function or class needs."""
+        """Add everything that the source of a function or class needs."""
         code = compile(source, f"<{value.__name__}>", "exec", FLAGS, dont_inherit=True)
         for needed in dict.fromkeys(global_names(code)):
             try:
@@ -266,7 +268,7 @@ def source_of(value: Any) -> str:
     linecache.checkcache()
     try:
         source = textwrap.dedent(inspect.getsource(value))
-        # of a function without a file, inspect returns the text of `python -c` on Python 3.13
+        # on Python 3.13, inspect returns the text of `python -c` for a function without a file
         written = [getattr(node, "name", None) for node in ast.parse(source).body[:1]]
         if written != [value.__name__]:
             raise OSError("this text defines something else")
@@ -282,8 +284,8 @@ def source_of(value: Any) -> str:
 
 
 def _class_source(value: type) -> str | None:
-    """Return the text of a class of a notebook, which inspect looks for in a file: found by the
-    place of one of its methods.
+    """Return the source of a class defined in a notebook, found through the line of one of its
+    methods; None if there is none. ``inspect`` looks for classes only in files.
     """
     for method in vars(value).values():
         if isinstance(method, FunctionType):
@@ -303,7 +305,7 @@ def _class_source(value: type) -> str | None:
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code uses, with those of the functions and classes in it."""
+    """Yield the global names that code uses, including its nested functions and classes."""
     for instruction in dis.get_instructions(code):
         # __name__ and the like, which every module has
         own = str(instruction.argval).startswith("__")
@@ -315,8 +317,8 @@ def global_names(code: CodeType) -> Iterator[str]:
 
 
 def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
-    """Yield the modules that source reaches by dots from a module that it calls by a name; a fresh
-    process may not have them yet.
+    """Yield the submodules that source reaches through attributes of a module, as in ``name.a.b``;
+    a fresh process may not have imported them yet.
     """
     for dotted in re.findall(rf"\b{name}((?:\.\w+)+)", source):
         reached = module.__name__
@@ -327,8 +329,13 @@ def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
 
 
 def meaning(value: Any, name: str) -> tuple[bool, Any]:
-    """Return whether a name means something to a function or class beyond the language itself, and
-    what.
+    """Return whether a name in a function or class has a value that is not a builtin, and that
+    value.
+
+    Raises
+    ------
+    ValueError
+        If it is a name of an enclosing function that has no value yet.
     """
     functions = (
         [value]
@@ -346,7 +353,7 @@ def meaning(value: Any, name: str) -> tuple[bool, Any]:
 
 
 def import_of(name: str, value: Any) -> str | None:
-    """Return the line that imports a value in a fresh process, or None where none does."""
+    """Return the line that imports a value in a fresh process, or None if no import gives it."""
     if isinstance(value, ModuleType):
         if value.__name__ == "__main__" or loose(value):
             raise _refused(
