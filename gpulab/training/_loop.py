@@ -1,5 +1,7 @@
-"""Train a task: a run that goes on step by step, which the ladder drives too, with its times, its
-memory, and the notes on how it ended; and a whole run in one call.
+"""Train a task: ``Run`` advances step by step (the ladder uses it too), and ``fit`` makes a whole
+run in one call.
+
+A run measures the times of its steps and the memory of one step; notes say how it ended.
 """
 
 from __future__ import annotations
@@ -25,23 +27,26 @@ from gpulab.training._step import MOST_STEPS, SCALED, GraphedStep, Step, explain
 from gpulab.training.data_tasks import Answers, Batch, Task, answers_of, feed, find_task, order
 from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options
 
-# the second, so that the optimizer's state is there from its start
+# The memory of the second step is followed, since the optimizer's state exists from its start.
 _FOLLOWED_STEP = 1
-# on an accelerator one stretch of so many is timed part by part, the first among them
+# On an accelerator, one in this many stretches of steps is timed part by part, beginning with the
+# first.
 _PARTED_EVERY = 4
-# times the loss at the beginning (or that of guessing): no noise of batches does that
+# The loss has shot up if it exceeds the first loss, or the loss of guessing if that is larger, this
+# many times: the noise between batches is never that large.
 _SHOT_UP = 4.0
-# whose steps do not grow with the gradients, so clipping those helps little
+# Optimizers (beginnings of names) whose steps do not grow with the gradients, so clipping the
+# gradients helps little.
 _ADAPTIVE = ("ada", "nadam", "radam", "rmsprop", "rprop")
 
 
 class Meter:
-    """The times of one run, by one clock that is read only when the device has finished, and the
-    memory of one of its steps.
+    """The times of one run, and the memory of one of its steps. The clock is read only when the
+    device has finished.
 
-    On an accelerator a step that waits after each part is slower than one that does not, so the
-    steps whose parts are timed give no sample of the speed; on a CPU nothing has to wait, and each
-    step gives both.
+    On an accelerator, waiting after each part makes a step slower, so a step that is timed part by
+    part is not used as a sample of the speed. On a CPU nothing has to wait, and each step gives
+    both.
 
     Attributes
     ----------
@@ -51,7 +56,7 @@ class Meter:
     first_step_seconds : float or None
     total_seconds : float
     peak_bytes : int or None
-        None until a step was followed, and where none can be.
+        None until the memory of a step was followed, or if it cannot be.
     by_category : dict of str to int
     """
 
@@ -66,14 +71,16 @@ class Meter:
         self._parted_steps, self._parting, self._last = 0, False, 0.0
 
     def begin(self, parting: bool) -> None:
-        """Begin a stretch of steps; with ``parting`` the parts are timed."""
+        """Begin a stretch of steps; with ``parting``, or on a CPU, their parts are timed."""
         self._parting = parting or self.device.is_cpu
         self._pending = dict.fromkeys(PHASES, 0.0)
         self.device.synchronize()
         self._last = self._begun = self.clock()
 
     def mark(self, phase: str) -> None:
-        """Say that a part has just been given to the device."""
+        """Mark that a part of a step has just been queued. If parts are timed, wait for the device
+        and add the part's time.
+        """
         if self._parting:
             self.device.synchronize()
             now = self.clock()
@@ -81,8 +88,8 @@ class Meter:
             self._last = now
 
     def end(self, steps: int, *, first: bool, counts: bool) -> None:
-        """End a stretch of ``steps`` steps; ``counts`` tells whether it says how fast the run
-        trains.
+        """End a stretch of ``steps`` steps; ``counts`` is whether its times are used as samples of
+        the speed.
         """
         self.device.synchronize()
         now = self.clock()
@@ -102,16 +109,14 @@ class Meter:
 
     @property
     def phase_seconds(self) -> dict[str, float]:
-        """Seconds a step by part, without the parts that never ran; empty where no step was timed
-        part by part.
-        """
+        """Mean seconds per step of each part that ran; empty if no step was timed part by part."""
         return {phase: value / self._parted_steps for phase, value in self._phases.items() if value}
 
     def rate(
         self, samples_a_step: int
     ) -> tuple[float | None, tuple[float, float] | None, str | None]:
-        """Return samples a second at the median step, their 95 % interval, and the reason where
-        there is none.
+        """Return the samples per second at the median step, their 95 % interval, and the reason if
+        there is no interval.
         """
         seconds = np.array(self.step_seconds)
         median = float(np.median(seconds)) if len(seconds) else 0.0
@@ -126,7 +131,7 @@ class Meter:
 
     @contextlib.contextmanager
     def following(self, model: Any, optimizer: Any, batch: Any) -> Iterator[None]:
-        """Follow the memory of the step in the block, by who holds it."""
+        """Follow the memory of the step in the block, by category (parameters, gradients, ...)."""
         tracker = StorageTracker(self.device.torch_type)
         tracker.watch_modules([model])
         for value in tensors_in(list(optimizer.state.values())):
@@ -163,11 +168,11 @@ class Run:
     options : Options
         The options in effect on this device.
     losses : list of float
-        One a step.
+        One per step.
     notes : list of Note
     parts_every : int
-        On an accelerator, one of this many calls of ``advance`` is timed part by part, which slows
-        it; 0 for none.
+        On an accelerator, one in this many calls of ``advance`` is timed part by part, which makes
+        it slower; 0 for none.
 
     Raises
     ------
@@ -219,7 +224,9 @@ class Run:
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Seconds of each step without other measurements, until now, in the order taken."""
+        """The samples of the speed so far: seconds per step of each group of steps that were timed
+        together, in the order taken.
+        """
         return tuple(self.meter.step_seconds)
 
     def advance(self, steps: int = 1) -> list[float]:
@@ -242,7 +249,7 @@ class Run:
         return self.losses[begun:]
 
     def _stretch(self, steps: int) -> None:
-        """Take up to so many steps between two waits for the device."""
+        """Take up to ``steps`` steps between two waits for the device."""
         reached = len(self.losses)
         first, left = reached == 0, self.options.steps - reached
         followed = reached == _FOLLOWED_STEP or (first and left == 1)
@@ -268,7 +275,8 @@ class Run:
                         self.meter.mark("other")
                 self.meter.end(steps, first=first, counts=counts)
         except BaseException:
-            # a batch may be lost, or the loading cut off: the next step gets its own again
+            # A batch may be lost, or the loading interrupted: the next step starts the loading
+            # again, at its own batch.
             self.close()
             raise
         finally:
@@ -303,7 +311,7 @@ class Run:
                 )
             batch = next(self._feed)
             self.meter.mark("data")
-            if not o.prefetch:  # else the thread ahead has copied it
+            if not o.prefetch:  # else the thread that loads ahead has copied it
                 batch = step.to_device(batch)
                 self.meter.mark("copy")
             following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -321,22 +329,22 @@ class Run:
             raise explain(doing, error, o) from error
 
     def close(self) -> None:
-        """End the thread that prepares batches; the run can still be read, and goes on with a new
-        one.
+        """End the thread that prepares batches. The run keeps its results, and its next step starts
+        a new thread.
         """
         if self._feed is not None:
             self._feed.close()
             self._feed = None
 
     def test(self) -> Answers:
-        """Return what the model answers on the test now, in the arithmetic that the weights are
-        in.
+        """Return the model's current answers on the test, computed in the dtype of its weights
+        (without autocast).
         """
         with backend_switches.switches(self.options.precision, self.device):
             return answers_of(self.model, self.task)
 
     def _tested(self, notes: list[Note]) -> Accuracy | None:
-        """Return the accuracy; a test that fails costs the test, never the run."""
+        """Return the accuracy; if the test fails, None with a note: the run's result is kept."""
         try:
             return self.test().accuracy()
         except GpulabError as error:
@@ -349,8 +357,8 @@ class Run:
         Parameters
         ----------
         ended : str, optional
-            "stopped" or "interrupted"; None finds out whether the run finished, diverged, or stands
-            in the middle ("stopped").
+            "stopped" or "interrupted"; None stands for "finished" after the last step, else
+            "stopped". A run that diverged is "diverged" in any case.
         """
         o, bad, notes, cut = self.options, self.first_bad_step, list(self.notes), ended
         accuracy = self._tested(notes) if self.losses else None
@@ -407,7 +415,8 @@ class Run:
 def diverged_note(
     options: Options, losses: Sequence[float], bad: int | None, own_optimizer: bool
 ) -> Note:
-    """Say at which step the loss was lost, what it was before, and what to try.
+    """Return a note on the step at which the loss became infinite or nan, the loss before it, and
+    what to try.
 
     Parameters
     ----------
@@ -438,6 +447,7 @@ def diverged_note(
 
 
 def _advice(options: Options, own_optimizer: bool) -> str:
+    # the first advice whose condition holds; clipping is suggested only where it can help
     is_clipped = options.clip is not None or options.optimizer.startswith(_ADAPTIVE)
     ways = (
         (
@@ -463,16 +473,16 @@ def _advice(options: Options, own_optimizer: bool) -> str:
 def rising_note(
     options: Options, losses: Sequence[float], guessing: float, own_optimizer: bool
 ) -> Note | None:
-    """Say that the loss shot up, where it did: Adam keeps such a run finite, and so do ReLUs that
-    are all dead.
+    """Return a note if the loss shot up, else None. In such a run the loss can stay finite: with
+    Adam, or when all ReLUs are dead.
 
     Parameters
     ----------
     losses : sequence of float
         Finite.
     guessing : float
-        The loss of a model that guesses. A run that begins under it, such as fine-tuning, may go up
-        and down there.
+        The loss of a model that guesses. A run that begins below it, such as fine-tuning, is
+        compared with it, so its loss may vary there.
     """
     top = max(range(len(losses)), key=losses.__getitem__)
     if losses[top] <= _SHOT_UP * max(losses[0], guessing):
@@ -525,8 +535,8 @@ def fit(
         A name of ``torch.optim`` (case does not matter), "sgd-momentum", or a function from
         parameters to an optimizer, which then sets the learning rate itself.
     accumulate : int
-        Parts that each batch is split into; their gradients add up to the batch's before the one
-        update. Batch norm sees the parts.
+        Number of parts into which each batch is split. Their gradients add up to the batch's
+        gradient before the one update. Batch norm sees each part by itself.
     checkpoint : bool
         Recompute each direct child of the model (of a ModuleList, each member) in the backward
         pass.
@@ -594,7 +604,7 @@ def fit(
     """
     run = Run(task, model=model, device=device, clock=clock, precision=precision, **options)
     steps, ended = run.options.steps, None
-    # the test too: an interrupt in its midst would lose the run
+    # The test runs inside the block too: an interrupt during it would otherwise lose the run.
     with contextlib.closing(run), _interrupts.deferred() as interrupt:
         while not run.is_over:
             if interrupt.asked or stop():
@@ -603,7 +613,7 @@ def fit(
             try:
                 run.advance(1 if run.device.is_cpu else _STRETCH)
             except KeyboardInterrupt:
-                # a second one, in the middle of a step: the weights may be half updated
+                # a second interrupt, in the middle of a step: the weights may be partly updated
                 ended = "interrupted"
                 break
             now = len(run.losses)

@@ -1,13 +1,14 @@
-"""What happens inside a training step: PyTorch's profiler, read as a timeline in the notebook, and
-hidden waits, where the host waits for the device.
+"""What happens inside a training step: the records of PyTorch's profiler as a timeline, and hidden
+waits, the places where the host waits for the device.
 
-The profiler writes down when each operator began and ended on the host and, on an accelerator, each
-kernel on the device. Here that becomes spans with a depth, the time between them, and a table by
-operator. The profiler slows every operator a little.
+The profiler records when each operator began and ended on the host and, on an accelerator, each
+kernel on the device. This module turns its records into spans with a depth, the time between
+operators, and a table by operator. The profiler slows every operator a little.
 
-On an accelerator a call that waits returns only when everything that was queued before is done, and
-meanwhile nothing new is queued. Such calls are counted by what the program does, so they show on a
-machine without an accelerator too: there each tensor counts as if it lay on one.
+On an accelerator, a call that waits returns only when everything that was queued before it is done,
+and nothing new is queued meanwhile. Such calls are recognized by the operators that run, not by
+their times, so they are found on a machine without an accelerator too: there each tensor counts as
+if it were on one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
-_MARK = "ProfilerStep"  # how PyTorch marks the steps that it was told
+_MARK = "ProfilerStep"  # how PyTorch's marks of ``profiler.step()`` begin
 _ROWS = 12
-# The driver's own calls are on the host's lane as well; these do no work.
+# Calls of the driver are on the host's lane as well. These only wait, so they count as no operator.
 _WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
 
 
@@ -72,19 +73,19 @@ class ProfileSpan(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Profile(Result):
-    """Some steps under the profiler.
+    """Training steps that ran under the profiler.
 
     Attributes
     ----------
     label, device : str
     steps : tuple of (float, float)
-        When each step began and ended; the device had finished.
+        When each step began and ended, in seconds since the first step began.
     spans : tuple of ProfileSpan
         In the order in which they began.
     operators : mapping of str to (float, float, float)
-        By name, the most expensive on the host first: calls in a step; seconds of a step on the
-        host, without what the operators that it called took; and those of the kernels that it
-        started, 0 on a CPU.
+        By the operator's name, the most expensive on the host first: calls per step; seconds per
+        step on the host, without the time of operators that it called; and seconds per step of the
+        kernels that it launched, 0 on a CPU.
     notes : tuple of Note
     evidence : Evidence
     """
@@ -104,8 +105,8 @@ class Profile(Result):
 
     @property
     def operators_per_step(self) -> float:
-        """How many operators the program called in a step; those that they called in turn are not
-        counted, nor are waits for the device.
+        """How many operators the program called in a step, on average. Operators that were called
+        by other operators, and waits for the device, are not counted.
         """
         called = (span for span in self.spans if span.lane == "host" and span.depth == 0)
         return sum(1 for span in called if not _WAIT.match(span.name)) / len(self.steps)
@@ -148,13 +149,13 @@ class Profile(Result):
             *note_rows(self.notes, 4),
         ]
         headers = (f"{self.label}, a step", "calls", "host, self time", "its kernels on the device")
-        # where host and device are one there are no kernels apart
+        # on a CPU there are no kernels besides the operators, so the last column is left out
         columns = 4 if any(span.lane == "device" for span in self.spans) else 3
         return headers[:columns], [row[:columns] for row in rows]
 
 
 def union(pieces: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the same time without overlaps, in order."""
+    """Merge intervals that overlap; return them in order."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(pieces):
         if merged and start <= merged[-1][1]:
@@ -175,10 +176,11 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     Parameters
     ----------
     profiler : torch.profiler.profile
-        After its block, with ``acc_events=True``. Where a schedule and ``profiler.step()`` told it
-        the steps, these are the steps here, of one cycle (``repeat=1``); else all is one. Parts
-        that you mark with ``torch.profiler.record_function("forward")`` appear as such. Let the
-        device finish before ``profiler.step()``, so that the kernels of a step lie in it.
+        Made with ``acc_events=True``, after the end of its block. If it has a schedule, of one
+        cycle (``repeat=1``), and the loop calls ``profiler.step()``, the result has these steps;
+        otherwise everything is one step. Parts that you mark with
+        ``torch.profiler.record_function("forward")`` appear as marks. Let the device finish before
+        ``profiler.step()``, so that the kernels of a step lie in it.
     label : str
         What was run, for tables.
     device : Device or str, optional
@@ -192,8 +194,8 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     Raises
     ------
     InputError
-        If it is not a profiler, has not ended, or saw nothing, several cycles of a schedule, or
-        Python's functions (``with_stack=True``).
+        If ``profiler`` is not a profiler, has not ended, recorded nothing, recorded several cycles
+        of a schedule, or was made with ``with_stack=True``.
 
     Examples
     --------
@@ -219,13 +221,14 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
             "profile: the profiler was made with with_stack=True, so Python's functions are among "
             "its operators; expected PyTorch's own alone. Leave with_stack out."
         )
-    # without those on the device; and without one that began when the loop had ended
+    # Only marks with operators inside them: not the marks on the device, nor one that began when
+    # the loop had ended.
     steps = [e for e in events if e.name.startswith(_MARK) and e.cpu_children]
     times = sorted((e.time_range.start, e.time_range.end) for e in steps or events)
     zero, count = times[0][0], max(len(steps), 1)
     if not steps:
         times = [(zero, max(end for _, end in times))]
-    # a cycle begins with a recorded step after one that is not, or that ended a cycle
+    # a cycle begins with a recorded step whose predecessor was not recorded or ended a cycle
     kinds = torch.profiler.ProfilerAction
     actions = [None, *map(profiler.schedule, range(profiler.step_num))]
     cycles = sum(
@@ -266,7 +269,9 @@ def _on_device(event: Any) -> bool:
 
 
 def _span(event: Any, zero: float, windows: Sequence[tuple[float, float]]) -> ProfileSpan | None:
-    """Return an event as a span; None for our own marks and for what is outside the steps."""
+    """Return an event as a span; None for the marks of steps, marks on the device, and events that
+    are outside the steps or took no time.
+    """
     start, end = (event.time_range.start - zero) * 1e-6, (event.time_range.end - zero) * 1e-6
     if event.name.startswith(_MARK) or end <= start or not windows[0][0] <= start <= windows[-1][1]:
         return None
@@ -291,7 +296,8 @@ def _depth(event: Any, *, marks: bool) -> int:
     return depth
 
 
-# What reads values of a tensor on the host, or has a result whose size depends on them.
+# Operators that read values of a tensor on the host, or whose result has a size that depends on
+# the values.
 # Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero,
 # masked_select and unique; torch.linalg.solve; aten/src/ATen/native/cuda/SummaryOps.cu (bincount,
 # histc) and native/Repeat.cpp.
@@ -374,10 +380,10 @@ def hidden_waits(
         if they were on an accelerator, except those that a PyTorch optimizer itself reads, since it
         keeps its step counters on the host.
     count_to_cpu : bool
-        On a CPU: count ``.to("cpu")``, written as a string, as a fetch. Without this option such a
-        call counts only on an accelerator, since on a CPU it may also be a program that moves data
-        to its device. A ``torch.device`` never counts on a CPU: it may come from a tensor or a
-        model and name the place where the values are already.
+        On a CPU: count ``.to("cpu")``, written as a string, as a fetch. By default such a call
+        counts only on an accelerator, since on a CPU it may also move data to the program's device.
+        ``.to`` with a ``torch.device`` never counts on a CPU: the device may come from a tensor or
+        a model, and be the place where the values are already.
 
     Returns
     -------
@@ -386,7 +392,7 @@ def hidden_waits(
     Raises
     ------
     InputError
-        If it is not a function, or raises.
+        If ``fn`` is not a function, or raises.
 
     Notes
     -----
@@ -407,7 +413,7 @@ def hidden_waits(
     waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
-        # PyTorch would never compile again what it meets first under a dispatch mode
+        # code that PyTorch first meets under a dispatch mode would never be compiled afterwards
         torch.compiler.set_stance("force_eager"),
         waits,
         _fetches(waits),
@@ -420,18 +426,20 @@ def hidden_waits(
 
 
 class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees each operator, and notes those that read values or have a result whose size
-    depends on them. It keeps what has waited so far, and which tensors are on the host.
+    """A mode that sees each operator, and counts those that read values or have a result whose size
+    depends on them. It keeps the waits found so far, and which tensors are on the host.
 
     Attributes
     ----------
     found : dict
         (line, what) -> how many times.
     is_inside : bool
-        Whether a fetch runs: it calls operators that read, and they are one wait with it.
+        Whether a fetch is running. The operators that it calls read values too, but are part of the
+        same wait.
     fetched : set
-        Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no
-        second time. Such a reference keeps no data alive, only its address from being used twice.
+        Without an accelerator: weak references to the storages of tensors that .cpu() or .to("cpu")
+        fetched, and of tensors computed from these alone. Reading them does not wait again. A
+        reference keeps no data alive, but keeps its address from being used again.
     """
 
     def __init__(self, device_type: str, count_to_cpu: bool) -> None:
@@ -448,8 +456,8 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found[line, what] += 1
 
     def inside(self, call: Callable[[], Any]) -> Any:
-        """Return what a call returns, in which nothing is counted: it is a part of a wait that
-        was.
+        """Return the result of a call inside which nothing is counted, since it is part of a wait
+        that was counted already.
         """
         self.is_inside = True
         try:
@@ -464,17 +472,17 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def on_host(self, x: Any) -> bool:
-        """Whether this tensor was fetched, or is computed of such alone."""
+        """Whether this tensor was fetched to the host, or was computed from such tensors alone."""
         return bool(self.fetched) and _is_strided(x) and _storage(x) in self.fetched
 
     def mark(self, values: Any, host: bool) -> None:
-        """Remember where these tensors are from now on."""
+        """Remember whether these tensors are on the host from now on."""
         for x in filter(_is_strided, _tensors(values)):
             (self.fetched.add if host else self.fetched.discard)(_storage(x))
 
     def asks_for_host(self, args: Any, kwargs: Any) -> bool:
-        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything is, so
-        .to(device) says nothing there.
+        """Whether a call of ``.to`` is a fetch. Without an accelerator all tensors are on the CPU,
+        so a ``torch.device`` does not count there, and a string only with ``count_to_cpu``.
         """
         words = str if self.device_type == "cpu" else (str, torch.device)
         wanted = [x for x in (kwargs.get("device"), *args[1:2]) if isinstance(x, words)]
@@ -486,7 +494,7 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator; note whether it waits, and where its result is."""
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
-            # there composite operators arrive whole: what they are made of comes by again
+            # in inference mode composite operators arrive whole: their parts come here again
             with self:
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
@@ -497,7 +505,7 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call = name.removeprefix("aten::").replace("_local_scalar_dense", "item")
             self.note(f"{call}: {why}")
         result = func(*args, **kwargs)
-        # computed of fetched tensors alone, it is on the host as well
+        # a result that is computed from fetched tensors alone is on the host as well
         if self.fetched and (inputs := _tensors((args, kwargs))):
             self.mark(result, host=all(map(self.on_host, inputs)))
         return result
@@ -516,8 +524,8 @@ def _storage(x: Any) -> Any:
 
 
 def _fetches(waits: _Waits) -> Any:
-    """Return a mode that sees each call of a tensor's own, and notes those that bring its values to
-    the host.
+    """Return a mode that sees each call of PyTorch's functions and of tensors' methods, and counts
+    those that bring values to the host.
     """
 
     class Fetches(TorchFunctionMode):
@@ -532,12 +540,13 @@ def _fetches(waits: _Waits) -> Any:
                 call = "print" if name in ("__repr__", "__format__") else name
                 waits.note(f"{call}: fetches the values")
             elif kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
-                # a CPU reads the classes to check them; an accelerator reads the largest, and only
-                # where it is asked for
+                # A CPU always reads the classes, to check them. An accelerator reads them only
+                # without num_classes, to find the largest.
                 waits.note("one_hot: size depends on values")
             result = waits.inside(lambda: func(*args, **kwargs))
             if waits.device_type == "cpu" and name in ("cpu", "to"):
-                # a tensor of its own, as one from an accelerator
+                # On a CPU the result may be the tensor itself. A fetch from an accelerator is a
+                # copy, so make one here too.
                 result = waits.inside(result.clone)
                 waits.mark(result, host=True)
             return result
@@ -546,11 +555,13 @@ def _fetches(waits: _Waits) -> Any:
 
 
 def _of_arguments(name: str, args: Any, kwargs: Any) -> str:
-    """Return why an operator waits with these arguments, where another call of it does not."""
+    """Return why an operator that waits only with some arguments waits with these; "" if it does
+    not.
+    """
     if name == "aten::index" or (
         name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1
     ):
-        # a mask of truth values selects as many entries as are true
+        # a boolean mask selects as many entries as are true
         kinds = ("torch.bool", "torch.uint8")
         if any(x is not None and str(x.dtype) in kinds for x in args[1]):
             return "a mask: size depends on values"

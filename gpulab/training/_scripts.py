@@ -1,8 +1,9 @@
-"""A learner's own training, before and after: timed in turns, its samples counted, its model
-tested; and a page about a training that was sped up.
+"""Compare a learner's training script before and after a change: time both in turns, count their
+samples, and test their models. And write a page about a training that was sped up.
 
-A script is a function of a model and training data. It is faster only if it does the same work: as
-many samples through the model, all of them before it returns, and a model that answers as well.
+A script is a function of a model and training data. A second script is a speed-up only if it does
+the same work: it passes as many samples through the model, all of them before it returns, and its
+model is as accurate.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ _SCRIPT = functools.partial(
     kind=Callable,
     expected="a function of a model and data. Pass the function itself.",
 )
-_CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
-_WIDTH = 0.05  # of the interval of each script's seconds, at which turns end
+_CALLS = 1.25 * FEWEST_SAMPLES  # of each script, for which the turns have time
+_WIDTH = 0.05  # of the interval of each script's seconds, relative to the median: turns end there
 _LEAST_SECONDS, _MOST_SECONDS = 0.5, 20.0  # of turns, for each script
-_WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it still trains
-# the same while a thread that it started is alive: on a busy machine its first step may come this
-# much later
+_WATCHED_SECONDS = 0.2  # a script that has returned is watched this long for further training
+# The same while a thread that the script started is alive: on a busy machine the thread's first
+# step may come this late.
 _THREAD_SECONDS = 10.0
 
 _TRAINS = "it to train the model. Call it once by itself: script(task.make_model(), task.train)."
-_USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
+_USUAL = ("deadline", "slow-first-call")  # notes left out: the interval shows what matters of them
 _READING = (
     "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
     f"brackets its 95 % interval. Unless all of the interval lies more than {100 * LEAST_EFFECT:g} "
@@ -107,8 +108,8 @@ def compare_scripts(
     Raises
     ------
     InputError
-        If one is not a function, raises, passes no sample through the model, or returns while it is
-        still training.
+        If a script is not a function, raises, passes no sample through the model, or returns while
+        it is still training.
 
     Notes
     -----
@@ -157,8 +158,8 @@ def _in_turns(
     longer: float,
     deadline: float,
 ) -> timing.Comparison:
-    """Let both take turns, for ``longer`` times the seconds of a usual series; the fewest for an
-    interval may take all of the deadline.
+    """Time both scripts in turns, for ``longer`` times the usual seconds. The fewest samples that
+    an interval needs may take up to the deadline.
     """
     longest = max(one.seconds(data) for one in both)
     turns = min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest))
@@ -182,13 +183,13 @@ def _gain(compared: timing.Comparison) -> Gain:
 def gain_in_turns(
     before: Script, after: Script, task: Task, data: Data, device: devices.Device, longer: float
 ) -> Gain:
-    """Return the gain by another series of turns on these data, ``longer`` times as long as that of
-    ``compare_scripts``.
+    """Return the gain, measured by a new series of turns on these data that is ``longer`` times as
+    long as the series of ``compare_scripts``.
 
     Raises
     ------
     InputError
-        If one raises.
+        If a script raises.
     """
     both = _pair(before, after, task, device)
     with backend_switches.threads(1, device):
@@ -196,13 +197,13 @@ def gain_in_turns(
 
 
 def samples_of(script: Script, task: Task, data: Data, device: devices.Device) -> int:
-    """Return how many samples a script takes through the model in training in one call on these
+    """Return how many samples a script passes through the model in training, in one call on these
     data.
 
     Raises
     ------
     InputError
-        If it raises, takes none, or returns while it still trains.
+        If the script raises, passes no sample, or returns while it still trains.
     """
     return _Script(_name(script), script, task, device).counted(data)
 
@@ -228,11 +229,12 @@ class _Script:
         self.name, self.script, self.job, self.where = name, script, job, where
 
     def _call(self, model: Any, data: Data, seed: int = 0) -> None:
-        """Call the script under a seed of its own, on data of its own, and wait for the device.
+        """Call the script under this seed, on a copy of the data, and wait for the device.
 
-        One that changes its data in place, as ``images -= images.mean()`` does where
-        ``.to(device)`` copies nothing, would change them for its next call, for the other script,
-        and for all that this process trains later. The copy is small beside making the model.
+        A script may change its data in place, as ``images -= images.mean()`` does where
+        ``.to(device)`` copies nothing. Without the copy the change would affect its next call, the
+        other script, and everything that this process trains later. Copying costs little compared
+        with making the model.
         """
         generators = Generators(seed, self.where)
         own = dataclasses.replace(data, inputs=data.inputs.clone(), targets=data.targets.clone())
@@ -242,11 +244,11 @@ class _Script:
             self.where.synchronize()
 
     def timed(self, data: Data) -> Callable[[], None]:
-        """Return what is timed: the script on a new model."""
+        """Return the function that is timed: it calls the script on a new model."""
         return lambda: self._call(self.job.make_model(0), data)
 
     def seconds(self, data: Data) -> float:
-        """Return the seconds of one call, after a first one."""
+        """Return the seconds of one call on a new model."""
         begin = time.perf_counter()
         self.timed(data)()
         return time.perf_counter() - begin
@@ -257,7 +259,7 @@ class _Script:
         with _counting(model) as seen:
             self._call(model, data)
             returned = until = seen[0]
-            # to its end: its threads would disturb what comes next
+            # wait until the late training ends: its threads would disturb what comes next
             while comes_late(lambda: seen[0], until, known):
                 until = seen[0]
             late = until - returned
@@ -275,8 +277,8 @@ class _Script:
         return returned
 
     def trained(self, seed: int) -> Answers:
-        """Return what the model answers on the test after the script had all of the training
-        data.
+        """Train a new model with the script, on all of the training data; return the model's
+        answers on the test.
         """
         model = self.job.make_model(seed)
         self._call(model, self.job.train, seed)
@@ -284,35 +286,38 @@ class _Script:
 
 
 def comes_late(look: Callable[[], int], was: int, known: Collection[threading.Thread]) -> bool:
-    """Return whether what is looked at changes although the script has returned; ``known`` are the
-    threads from before its call.
+    """Return whether ``look()`` still changes from ``was`` although the script has returned;
+    ``known`` are the threads from before its call.
 
-    A moment is enough where it left no thread behind; while one is alive, its work may still come.
+    If the script left no thread behind, it is enough to watch for a moment. While a new thread is
+    alive, its work may still come, so the function watches longer.
     """
     begin = time.monotonic()
     while look() == was:
         left = any(thread not in known for thread in threading.enumerate())
         if time.monotonic() - begin >= (_THREAD_SECONDS if left else _WATCHED_SECONDS):
-            return look() != was  # a thread that has just ended changed it before that
+            return look() != was  # a thread that has just ended may have changed it
         time.sleep(_WATCHED_SECONDS / 10)
     return True
 
 
 @contextlib.contextmanager
 def _counting(model: Any) -> Iterator[list[int]]:
-    """Count the samples that enter the model's ``forward`` while gradients are kept.
+    """Count the samples that enter the model's ``forward`` while gradients are enabled.
 
-    While a CUDA graph is captured nothing is computed, and a replay does not call ``forward``: what
-    entered then counts at each replay. The model gets a class of its own for that, and no hook:
-    ``torch.cuda.make_graphed_callables`` refuses a module that has hooks. It puts a ``forward`` of
-    its own before the class's, so that its replays are counted once.
+    Capturing a CUDA graph computes nothing, and a replay does not call ``forward``. So samples that
+    enter during a capture are counted at each replay instead.
+
+    For the counting, the model gets a class of its own and not a hook:
+    ``torch.cuda.make_graphed_callables`` refuses a module that has hooks. That function puts a
+    ``forward`` of its own in front of the class's, so its replays are counted only once.
     """
     seen, capturing = [0], list[int]()
     captured: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     graph: Any = torch.cuda.CUDAGraph
     begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
 
-    # of a compiled model: its own forward is no method of its class
+    # count in the original of a compiled model: the compiled forward is not a method of its class
     inner = getattr(model, "_orig_mod", model)
     kind = type(inner)
 
@@ -345,8 +350,8 @@ def _counting(model: Any) -> Iterator[list[int]]:
 
 
 def speedup_report(path: Any, *results: LadderResult | ScriptsResult) -> Path:
-    """Write one page, whole or not at all: the machine, every technique with its interval, and the
-    accuracy before and after.
+    """Write a page in Markdown: the machine, every technique with its interval, and the accuracy
+    before and after. The file is written as a whole or not at all.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
-"""One step of training: the options of a run checked against what the device has, then forward,
-backward and optimizer with what they change: loss scaling, compilation, recomputed activations, and
-a CUDA graph that replays the step.
+"""One step of training.
+
+``settle`` checks the options of a run against what the device supports. ``Step`` runs forward,
+backward and optimizer as the options say: with loss scaling, compilation, or recomputed
+activations. ``GraphedStep`` replays the step as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ LOADINGS = ("items", "batches", "resident")
 MOST_STEPS = 1_000_000
 
 
-# What ``fit`` takes beside the task, the model and the device, and what None or nothing stands for.
+# The options that ``fit`` takes besides the task, the model and the device, with their defaults.
 DEFAULTS: Mapping[str, Any] = {
     "precision": "float32",
     "batch_size": None,
@@ -72,7 +74,7 @@ _FLAGS = (
     "read_loss",
     "autotune",
 )
-# What each may be, where that depends on nothing else.
+# The checks of options whose valid values do not depend on other options.
 _RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
     **dict.fromkeys(_FLAGS, _validate.flag),
     "precision": functools.partial(_validate.word, known=PRECISIONS),
@@ -88,13 +90,14 @@ _RULES: Mapping[str, Callable[[str, str, Any], Any]] = {
 def settle(
     job: Task, device: Any, asked: Mapping[str, Any]
 ) -> tuple[Options, devices.Device, Callable[[Any], Any], list[Note]]:
-    """Return the options that a run will follow of those that were asked for, the device, the
-    function that makes the optimizer, and a note on each option that the device cannot follow.
+    """Return the options in effect, the device, the function that makes the optimizer, and a note
+    on each requested option that the device does not support.
 
     Raises
     ------
     InputError
-        If there is no such option, or no device supports a value.
+        If an option does not exist, its value is not valid on any device, or two options exclude
+        each other.
     DeviceError
         If this machine has no such device.
     """
@@ -146,14 +149,14 @@ def _scale(scale: Any, precision: str) -> str | float | None:
 def _without_what_is_missing(
     values: dict[str, Any], where: devices.Device, job: Task
 ) -> list[Note]:
-    """Take out what this device does not have; return notes that say what runs in its place."""
+    """Replace options that this device does not support; return notes on what runs instead."""
     is_cuda, is_resident = where.kind == "cuda", values["loading"] == "resident"
     has_compiler = (
         not where.is_cpu
         or os.environ.get("CXX")
         or any(map(shutil.which, ("g++", "clang++", "cl")))
     )
-    # option, what takes its place, whether it is missing here, what the note says
+    # option, value in its place, whether the device lacks it, sentence of the note
     missing: tuple[tuple[str, Any, bool, str], ...] = (
         (
             "precision",
@@ -243,11 +246,11 @@ def _optimizer(
     return optimizer.lower(), functools.partial(make, **arguments)
 
 
-# PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer
-# have their state
+# Steps before the recording: PyTorch's notes on CUDA graphs ask for a few on a side stream, so that
+# libraries and the optimizer have set up their state.
 _EAGER_STEPS = 3
-# Graphs whose recording was invalidated: PyTorch's allocator goes on asking them whether they
-# record.
+# Graphs whose recording was invalidated. They are kept, since PyTorch's allocator goes on asking
+# them whether they record.
 _invalid_graphs: list[Any] = []
 
 
@@ -263,7 +266,7 @@ class Step:
     scale : float
         A fixed loss scale; 1 where there is none.
     compiled : callable or None
-        The compiled model; None where none was asked for, or the compiler failed.
+        The compiled model; None without the option ``compile``, or if the compiler failed.
     """
 
     def __init__(
@@ -284,7 +287,7 @@ class Step:
         is_other = any(
             p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()
         )
-        # a model that an earlier run left in 16 bits
+        # back to float32 if an earlier run left the model in 16 bits
         dtype = self.dtype or (torch.float32 if is_other else None)
         with devices.guard(f"fit: moving the model of {job.name} to {device}"):
             model.to(str(device), dtype)
@@ -312,15 +315,15 @@ class Step:
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
         self.scaler = Scaler(self.device.torch_type) if scale == "dynamic" else None
-        # A run's batches have one size. By default a second size, that of another run in this
-        # session, would get code for any size.
+        # All batches of a run have one size. Without dynamic=False, PyTorch would compile code for
+        # any size as soon as another run of the session has another size.
         self.compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
         self._compiled_sizes: set[int] = set()
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
-        """Within the block the model trains, and recomputes its activations where that was asked;
-        afterwards it is as before.
+        """Within the block the model is in training mode and, with the option ``checkpoint``,
+        recomputes its activations; afterwards it is as before.
         """
         with backend_switches.modes_kept(self.model):
             self.model.train()
@@ -328,9 +331,7 @@ class Step:
                 yield
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, in the dtype and the order of bytes that the model
-        takes.
-        """
+        """Return the batch on the device, in the dtype and memory format that the model takes."""
         inputs, targets = batch
         where, ahead = str(self.device), self.options.pinned
         inputs = inputs.to(
@@ -341,11 +342,11 @@ class Step:
         return inputs, targets.to(where, non_blocking=ahead)
 
     def run(self, batch: Batch, mark: Callable[[str], None]) -> Any:
-        """Take one step on a batch on the device; returns its loss, a detached scalar on the
+        """Take one step on a batch that is on the device; return its loss, a detached scalar on the
         device.
 
-        With parts, each part's loss counts by its share of the batch, so the gradients add up to
-        the batch's.
+        With ``accumulate``, the loss of each part is weighted by its share of the batch, so that
+        the gradients add up to the batch's gradient.
         """
         self.optimizer.zero_grad(set_to_none=True)
         parts, items, loss = self.options.accumulate, len(batch[0]), None
@@ -365,7 +366,7 @@ class Step:
 
     def _forward(self, batch: Batch) -> Any:
         """Return the loss of a batch, in the run's precision."""
-        # A cache of converted weights must not outlive the recording of a CUDA graph.
+        # Autocast's cache of converted weights must not outlive the recording of a CUDA graph.
         with torch.autocast(
             self.device.torch_type,
             dtype=self.autocast_dtype,
@@ -379,9 +380,9 @@ class Step:
             return self.job.loss(self.model, batch)
         if len(batch[0]) in self._compiled_sizes:
             return self.job.loss(self.compiled, batch)
-        # PyTorch compiles eight forms of a model (each for one size, precision and order of bytes)
-        # in a session; after those it goes on uncompiled, and raises nothing. Here it compiles up
-        # to ``accumulated_recompile_limit`` (256), and then raises.
+        # By default PyTorch compiles eight variants of a model in a session (each for one size,
+        # precision and memory format) and runs further ones uncompiled, without an error. Here it
+        # compiles up to ``accumulated_recompile_limit`` (256), and then raises.
         from torch._dynamo import config
 
         try:
@@ -391,7 +392,8 @@ class Step:
             ):
                 loss = self.job.loss(self.compiled, batch)
         except Exception as error:
-            # the compilers raise many kinds; what is not theirs comes again from the model as it is
+            # The compilers raise errors of many types. An error of the model itself is raised again
+            # when the model runs uncompiled.
             self.compiled = None
             loss = self.job.loss(self.model, batch)
             failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
@@ -418,9 +420,10 @@ class Step:
 
 
 class Scaler(torch.amp.GradScaler):
-    """``GradScaler`` that counts the steps it leaves out, and takes float16 gradients.
+    """A ``GradScaler`` that counts the steps it skips, and accepts float16 gradients.
 
-    PyTorch's refuses those, since it wants float32 master weights; a pure float16 run has none.
+    PyTorch's own refuses float16 gradients, since it expects float32 master weights. A pure float16
+    run has none.
     """
 
     overflowed: Any = None  # a count on the device: reading it would make the host wait
@@ -433,7 +436,9 @@ class Scaler(torch.amp.GradScaler):
 
     @property
     def skipped_steps(self) -> int:
-        """Steps that changed nothing, since gradients had overflowed; reading it waits."""
+        """The number of steps skipped because gradients had overflowed; reading it waits for the
+        device.
+        """
         return 0 if self.overflowed is None else int(self.overflowed)
 
 
@@ -442,7 +447,7 @@ def recomputed(model: Any) -> Iterator[None]:
     """Within the block, each direct child of the model (of a ModuleList, each member) recomputes
     its activations in the backward pass; losses and running averages stay the same.
 
-    Norms do not count a batch a second time while it is recomputed: it was counted already.
+    While a batch is recomputed, norms do not count it a second time in their running averages.
     """
 
     def before(norm: Any, args: Any) -> None:
@@ -465,8 +470,8 @@ def recomputed(model: Any) -> Iterator[None]:
 
 
 def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
-    """Return one sentence for an error from inside a step; with the options, what of them would
-    take less memory.
+    """Return an error of one sentence for an exception from inside a step. If memory ran out, and
+    ``options`` are passed, it suggests options that take less.
     """
     ours = devices.translate(error, doing)
     if isinstance(ours, OutOfMemoryError) and options is not None:
@@ -491,8 +496,8 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
 
 
 class GraphedStep:
-    """A step that runs as it is three times, is then recorded as a CUDA graph, and is replayed from
-    there on: the host then makes one launch a step.
+    """A step that runs operator by operator three times, is then recorded as a CUDA graph, and is
+    replayed from then on, with one launch per step.
 
     The first steps are real steps of the run, and recording runs nothing, so the losses are those
     of a run without a graph.
@@ -500,7 +505,7 @@ class GraphedStep:
     Parameters
     ----------
     step : Step
-        Its optimizer must be capturable. While it runs, its device is the current one.
+        Its optimizer must be capturable. Its device must be the current one while it runs.
 
     Attributes
     ----------
@@ -516,7 +521,7 @@ class GraphedStep:
         self._loss: Any = None
 
     def run(self, batch: Batch, mark: Callable[[str], None]) -> Any:
-        """Take one step on a batch on the device; returns its loss, a detached scalar."""
+        """Take one step on a batch that is on the device; return its loss, a detached scalar."""
         self._taken += 1
         if self._taken <= _EAGER_STEPS:
             self._side.wait_stream(torch.cuda.current_stream())
@@ -539,12 +544,14 @@ class GraphedStep:
     def _recording(self, graph: Any) -> Iterator[None]:
         """Record what the block launches.
 
-        By default what another thread does can break the recording, and the one that loads ahead
-        pins memory meanwhile. The stream is ours: PyTorch's own for recordings is made once, on the
-        device that was current then. It is entered here too, for where the recording is invalid its
-        end raises as well, and then PyTorch leaves the recording's stream the current one: kernels
-        of CuPy and Numba, on the device's own stream, would from then on not wait for PyTorch's
-        work.
+        The capture mode is "thread_local": by default a call of another thread can invalidate the
+        recording, and the thread that loads ahead pins memory meanwhile.
+
+        The stream is the step's own, since PyTorch's stream for recordings is made once, on the
+        device that was current then. The stream is also entered outside the recording: the end of
+        an invalid recording raises, and PyTorch then leaves the recording's stream as the current
+        one. Kernels of CuPy and Numba, which run on the device's default stream, would no longer
+        wait for PyTorch's work.
         """
         with (
             torch.cuda.stream(self._side),
@@ -561,12 +568,12 @@ class GraphedStep:
                 self._loss = self._step.run((self._inputs[0], self._inputs[1]), lambda phase: None)
             self._graph = graph
         except Exception as error:
-            # an operator that waits for the device, or an optimizer that is not capturable
+            # such as an operator that waits for the device, or an optimizer that is not capturable
             self.has_failed = True
             torch.cuda.synchronize()
             self._step.optimizer.zero_grad(set_to_none=True)
-            # the end of an invalid recording says only that something invalidated it
-            # (cudaErrorStreamCaptureInvalidated); the cause came before
+            # the error at the end of an invalid recording says only that something invalidated it
+            # (cudaErrorStreamCaptureInvalidated); the error before it is the cause
             cause = error.__context__
             invalidated = "previous error during capture" in str(error)
             first = cause if isinstance(cause, Exception) and invalidated else error
@@ -579,9 +586,10 @@ class GraphedStep:
             )
             if first is not error:
                 _invalid_graphs.append(graph)
-                # Record a graph that nobody replays: an invalid recording keeps CUDA's generator,
-                # in some versions of PyTorch, until one is whole; dropout and every other graph's
-                # replay would raise from then on ("Offset increment outside graph capture"). What
-                # this does not repair is reported by the next step that needs it.
+                # Record a graph that is never replayed. In some versions of PyTorch an invalid
+                # recording holds CUDA's random generator until a later recording succeeds, and
+                # until then dropout and the replay of every other graph raise ("Offset increment
+                # outside graph capture"). If this does not help, the next step that needs the
+                # generator reports it.
                 with contextlib.suppress(RuntimeError), self._recording(torch.cuda.CUDAGraph()):
                     self._inputs[0].zero_()
