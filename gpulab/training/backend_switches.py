@@ -14,24 +14,25 @@ import torch
 from gpulab.devices import Device
 
 _POLL_SECONDS = 0.001
-# where PyTorch keeps whether float32 may be narrower: of products and convolutions on CUDA, and of
-# oneDNN
+# Where PyTorch keeps the precision of float32 arithmetic: of matrix products on CUDA, of
+# convolutions on CUDA, and of products in oneDNN.
 _FLOAT32: list[Any] = [
     torch.backends.cuda.matmul,
     cast(Any, torch.backends.cudnn).conv,
     cast(Any, torch.backends.mkldnn).matmul,
 ]
-# who is in an ``exclusive`` block or waits for one, as they came; the first is inside
+# Threads in an ``exclusive`` block or waiting for one, in order of arrival; the first is inside.
 _line: list[threading.Thread] = []
 
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """Within the block no other thread is in one: switches and generators are the process's, and
-    two would put back each other's.
+    """Let only one thread at a time into such a block: switches and generators belong to the whole
+    process, so two threads would restore each other's values.
 
-    Threads enter as they came, so a cell and an instrument that train at the same time take turns,
-    step by step. No lock: a thread that leaves and comes again would have it before those who wait.
+    Threads enter in order of arrival, so a cell and an instrument that train at the same time take
+    turns, step by step. A lock would not do: a thread that releases it and asks for it again would
+    get it before the threads that wait.
     """
     me = threading.current_thread()
     if _line[:1] == [me]:  # a block inside of a block
@@ -40,7 +41,7 @@ def exclusive() -> Iterator[None]:
     try:
         _line.append(me)
         while (first := _line[0]) is not me:
-            if not first.is_alive():  # a check whose time was up was ended before it could leave
+            if not first.is_alive():  # such as a check at its time limit, ended inside the block
                 _leave(first)
             time.sleep(_POLL_SECONDS)
         yield
@@ -49,12 +50,12 @@ def exclusive() -> Iterator[None]:
 
 
 def _leave(thread: threading.Thread) -> None:
-    with contextlib.suppress(ValueError):  # it has left, or was interrupted before it stood in line
+    with contextlib.suppress(ValueError):  # it has left, or was interrupted before it joined
         _line.remove(thread)
 
 
 class Generators:
-    """The state of torch's random generators that belongs to one run, so that runs in turn do not
+    """One run's own states of torch's random generators, so that runs that take turns do not
     disturb each other or the caller.
     """
 
@@ -64,7 +65,7 @@ class Generators:
             self._generators.append(torch.mps._get_default_mps_generator())
         elif not device.is_cpu:
             accelerator = getattr(torch, device.torch_type)
-            accelerator.init()  # before it there are no generators
+            accelerator.init()  # it makes the generators
             self._generators.append(accelerator.default_generators[device.index])
         self._states = [
             torch.Generator(generator.device).manual_seed(seed).get_state()
@@ -87,9 +88,7 @@ class Generators:
 
 @contextlib.contextmanager
 def modes_kept(model: Any) -> Iterator[None]:
-    """Within the block a model may be set to train or to evaluate; afterwards each of its modules
-    is in its old mode.
-    """
+    """After the block, put each module of a model back into its mode, training or evaluation."""
     with contextlib.ExitStack() as after:
         for module in model.modules():
             after.callback(setattr, module, "training", module.training)
@@ -107,11 +106,11 @@ def current(device: Device) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def threads(count: int, device: Device) -> Iterator[None]:
-    """Within the block PyTorch computes with so many threads where the device is a CPU.
+    """Within the block PyTorch computes with ``count`` threads, if the device is a CPU.
 
-    Small steps on all cores wait for each other whenever a neighbor takes one of them: with two
-    busy neighbors on two cores, steps of the digits' network took 0.97 to 26 times as long on two
-    threads as on one, in ten runs (``benchmarks/speedup_ladder.py --neighbours 2``).
+    The threads of a small step wait for each other whenever another process takes one of the cores:
+    with two busy neighbors on two cores, steps of the digits' network took 0.97 to 26 times as long
+    on two threads as on one, in ten runs (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
     with contextlib.ExitStack() as after:
         if device.is_cpu:
@@ -122,11 +121,10 @@ def threads(count: int, device: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Within the block anybody may turn PyTorch's switches: threads, precision of float32, cuDNN's
-    choice, deterministic algorithms, default dtype, gradients.
+    """After the block, restore the switches of PyTorch that it may have changed: threads, precision
+    of float32, cuDNN's choice of algorithms, deterministic algorithms, default dtype, gradients.
 
-    After it they are as they were, so that what one script turned on for itself is not on for the
-    next one.
+    So a switch that one script sets for itself is not set for the next one.
     """
     found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in _FLOAT32]
     found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
@@ -134,14 +132,14 @@ def put_back() -> Iterator[None]:
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        # by the function that sets Inductor's switch too: 0 is off, 1 warns
+        # set by the function that also sets Inductor's switch; mode 0 is off, 1 warns
         (
             torch.get_deterministic_debug_mode,
             lambda mode: torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1),
         ),
     ]
     before = [(place, name, getattr(place, name)) for place, name in found]
-    # what comes last here is put back first
+    # the stack restores in reverse order
     with contextlib.ExitStack() as after:
         for switch in before:
             after.callback(setattr, *switch)
@@ -155,11 +153,11 @@ def put_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
-    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same
-    bits on every run.
+    """Within the block products and convolutions of float32 are computed in float32, or in TF32 if
+    ``precision`` is "tf32", and kernels give the same bits on every run.
 
-    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get
-    another one. One thread at a time.
+    With ``autotune`` cuDNN times the deterministic algorithms and takes the fastest, so another run
+    may take another one. Only one thread at a time is in such a block.
     """
     with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
@@ -175,11 +173,11 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
 
 
 def _matmul_precision(wanted: str | None = None) -> str:
-    """Return the older switch of float32 products, and set it where another is wanted, which sets
-    the newer ones too; they are "ieee" afterwards, or as the older one sets them.
+    """Return PyTorch's older switch of float32 products, and set it to ``wanted`` if that is given.
 
-    While the newer ones say otherwise the older one cannot be read, and Inductor of PyTorch 2.9 and
-    2.10 reads it.
+    The newer switches (``_FLOAT32``) are "ieee" afterwards, or as the older switch sets them. While
+    the two disagree, the older switch cannot be read, and Inductor of PyTorch 2.9 and 2.10 reads
+    it.
     """
     for place in _FLOAT32:
         place.fp32_precision = "ieee"

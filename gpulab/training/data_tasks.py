@@ -1,14 +1,14 @@
-"""The tasks that the later notebooks share: data, model, loss and hyperparameters; what models get
-right on their tests, with intervals over items and over seeds; and batches in the seed's order,
-prepared by this thread or a thread ahead.
+"""The tasks that the later notebooks share: data, model, loss and hyperparameters. Also the
+accuracy of models, with intervals over items and over seeds; and the batches of a run in the order
+that its seed decides, prepared by the run's own thread or by a thread that loads ahead.
 
 The data are the digits that scikit-learn has too, a harder variant of them, and this course's own
-prose. Nothing is downloaded. Each set is made once a process and is the same on every machine:
-splits, shifts and noise come from NumPy's generator under a fixed seed, never from the seed of a
+prose. Nothing is downloaded. Each set is made once per process and is the same on every machine:
+splits, shifts and noise come from NumPy's generator with a fixed seed, never from the seed of a
 run.
 
-Both ways to prepare batches give the same ones, so ``prefetch`` and ``pinned`` change how long a
-run waits and nothing else.
+Both ways to prepare batches give the same batches, so ``prefetch`` and ``pinned`` change only how
+long a run waits.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from gpulab.training import backend_switches
 from gpulab.training.run_results import Accuracy, SeedsAccuracy
 from gpulab.units import plural
 
-# any number does; it must never change, or figures measured before would be of other data
+# Any number would do, but it must never change: figures measured before would be of other data.
 _SPLIT_SEED = 20_240
 _TEST_DIGITS = 500
-_BRIGHTEST = 16.0  # of the digits
-# pixels; digits with a label; standard deviation, of a range of 0 to 1
+_BRIGHTEST = 16.0  # the largest value of a pixel in the file
+# side in pixels; number of training digits; standard deviation of the noise on pixels of 0 to 1
 HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.15
 _HARD_COPIES = 2  # of each test digit
-CONTEXT = 64  # characters a window of the prose
+CONTEXT = 64  # characters in a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
 _TEST_SHARE = 0.1  # of the prose: its end
-# what a seed may be, for the arguments of functions
+# checks an argument that is a seed
 SEED = functools.partial(_validate.whole, low=0, high=2**63 - 1)
 _FOLDER = Path(__file__).parent / "data"
 _PROSE = _FOLDER / "prose.txt"
@@ -63,8 +63,8 @@ class Data:
     targets : torch.Tensor
         int64 classes (n,), or the characters that follow (n, context).
     copies : int
-        How many items show the same thing: item k + n / copies shows the same as item k, so the
-        answers to them are not independent.
+        How many items show the same digit: item k + n / copies shows that of item k, so the answers
+        to these items are not independent.
     """
 
     inputs: Any
@@ -75,8 +75,8 @@ class Data:
         return len(self.inputs)
 
     def __getitem__(self, indices: Any) -> tuple[Any, Any]:
-        """Return a batch with memory of its own: of a view, a prediction of memory would count the
-        whole data.
+        """Return a batch with memory of its own: if it were a view, a prediction of memory would
+        count all of the data.
         """
         inputs, targets = self.inputs[indices], self.targets[indices]
         return (
@@ -143,7 +143,7 @@ def _placed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 @functools.cache
 def characters() -> str:
-    """Return the characters of the prose in order: the number of each is its token."""
+    """Return the characters of the prose in order: the index of a character is its token."""
     return "".join(sorted(set(_PROSE.read_text(encoding="ascii"))))
 
 
@@ -327,9 +327,10 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Returns
     -------
     Accuracy
-        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item
-        has several, which are not independent (the characters of one window, one digit at two
-        places), that of a ratio of sums over items.
+        Evidence MEASURED. With one answer per item, the interval is Wilson's. The several answers
+        to one item (the characters of a window, one digit at two places) are not independent, so
+        the interval is then Student's t over the items' shares of right answers, or Wilson's if all
+        items have the same share.
 
     Raises
     ------
@@ -348,7 +349,7 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model answered on a test: ``right[i]`` of ``each`` answers of item i."""
+    """A model's answers on a test: ``right[i]`` of the ``each`` answers to item i are right."""
 
     right: np.ndarray
     each: int
@@ -360,7 +361,7 @@ class Answers:
         """Return the accuracy with its interval."""
         correct, count = int(self.right.sum()), self.each * len(self.right)
         shares = self.right / self.each
-        # Where all items are alike their spread says nothing; Wilson's interval does.
+        # If all items are alike, their spread is zero and gives no interval; Wilson's method does.
         alike = self.each == 1 or bool((shares == shares[0]).all())
         interval = (
             wilson(round(correct / self.each), len(self.right))
@@ -444,10 +445,10 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
 
     Notes
     -----
-    Of items with one answer: the Wald interval for pairs with half an item added to each of the
-    four cells (Agresti and Min 2005, Statistics in Medicine 24, 729), so that two models that agree
-    on all items are not called equal for certain; with several answers an item it is taken where
-    they agree on all. Else Student's t.
+    With one answer per item: the Wald interval for pairs with half an item added to each of the
+    four cells (Agresti and Min 2005, Statistics in Medicine 24, 729). So the interval has a width
+    even if two models agree on all items. With several answers per item: the same interval if the
+    models agree on all items, else Student's t.
 
     Examples
     --------
@@ -475,28 +476,29 @@ def _half(values: np.ndarray) -> float:
 
 
 def evaluate_models(models: Iterable[Any], on: str | Task) -> SeedsAccuracy:
-    """Return the accuracy of several models (of as many seeds) on one test, with an interval over
-    seeds and test items.
+    """Return the accuracy of several models (one per seed) on one test, with an interval over seeds
+    and test items.
 
     Raises
     ------
     InputError
-        If there is none, or one does not take the task's inputs.
+        If there is no model, or a model does not take the task's inputs.
     """
     job, given = task(on), _validate.items("evaluate_models", "models", models, "[model]")
     return accuracy_of([answers_of(model, job) for model in given])
 
 
 def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
-    """Return what the answers of several models say together.
+    """Return the accuracy of several models on one test, from their answers.
 
     Notes
     -----
     Seeds and items are crossed: each model answers each item. The variance of the grand mean is
-    estimated by that of the models' means over their number, plus that of the items' means over
-    theirs, less that of the residuals over both, which the two have counted twice (the two-way
-    random effects model; Owen 2007, Annals of Applied Statistics 1, 386). Degrees of freedom after
-    Satterthwaite.
+    estimated by three terms: the variance of the models' means divided by the number of models,
+    plus the variance of the items' means divided by the number of items, minus the variance of the
+    residuals divided by the product of both numbers, which the first two terms count twice (the
+    two-way random effects model; Owen 2007, Annals of Applied Statistics 1, 386). Degrees of
+    freedom after Satterthwaite.
     """
     accuracies = tuple(one.accuracy() for one in answers)
     table = np.array([one.right / one.each for one in answers])
@@ -514,8 +516,8 @@ def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
         )
     half, wide, alike = _crossed(table)
     low, high = _around(mean, wide)
-    # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval
-    # does
+    # If all items have the same mean (such as all right), their spread is zero and gives no
+    # interval; Wilson's method does.
     if alike:
         by_wilson = wilson(round(mean * items), items)
         low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
@@ -532,8 +534,8 @@ def difference_over_seeds(
 
     Notes
     -----
-    Both are paired: each seed's two models answered the same items. With one seed the interval is
-    over items alone.
+    Seeds and items are paired: the two models of a seed answered the same items. With one seed the
+    interval is over items alone.
     """
     one, other = (
         np.array([each.right / each.each for each in answers]) for answers in (before, after)
@@ -544,15 +546,15 @@ def difference_over_seeds(
         return mean, difference_interval(one[0], other[0])
     _, wide, alike = _crossed(table)
     low, high = _around(mean, wide, -1.0)
-    if alike:  # no item distinguishes them; another might
+    if alike:  # all items show the same difference; other items might not
         by_items = difference_interval(one[0], other[0])
         low, high = min(low, by_items[0]), max(high, by_items[1])
     return mean, (low, high)
 
 
 def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
-    """Return half the interval over seeds, half that over seeds and items, and whether all items
-    are alike; of shape (seeds, items).
+    """Return half the width of the interval over seeds, half the width of the interval over seeds
+    and items, and whether all items have the same mean; ``table`` has the shape (seeds, items).
     """
     models, items = table.shape
     mean = float(table.mean())
@@ -582,9 +584,9 @@ def order(items: int, batch_size: int, seed: int, first: int, last: int) -> Iter
     """Yield the indices of the batches ``first`` to ``last`` (not included), each int64 of shape
     (batch_size,).
 
-    Each epoch is another permutation; its last items that fill no batch wait for another epoch.
-    Batch k depends on the seed and k alone, so a run whose loading was cut off goes on with the
-    batches that it would have seen.
+    Each epoch has its own permutation; the last items of it that do not fill a batch are left out.
+    Batch k depends on the seed and k alone, so a run whose loading was interrupted goes on with the
+    same batches.
     """
     permutation = np.zeros(0, dtype=np.int64)
     for number in range(first, last):
@@ -604,7 +606,8 @@ def feed(
     to_device: Callable[[Batch], Batch],
     device: devices.Device,
 ) -> Generator[Batch, None, None]:
-    """Yield a run's batches; its end, or ``close()``, ends the thread ahead.
+    """Yield a run's batches. The end of the generator, or its ``close()``, ends the thread that
+    loads ahead.
 
     Parameters
     ----------
@@ -614,10 +617,10 @@ def feed(
     loading, prefetch, pinned
         As in ``training.fit``.
     to_device : callable
-        Copies a batch to the device; called by the thread ahead where there is one, else by the
-        run.
+        Copies a batch to the device. Used here by the thread that loads ahead, and to copy all data
+        once for "resident"; without ``prefetch`` the run itself copies its batches.
     device : Device
-        Where that is; a thread ahead has a stream of its own there.
+        That device; the thread that loads ahead has a stream of its own on it.
     """
     load = (
         _resident(data, to_device)
@@ -628,13 +631,13 @@ def feed(
 
 
 def _resident(data: Data, to_device: Callable[[Batch], Batch]) -> Load:
-    """Copy all of the data once; a batch is then an indexing on the device."""
+    """Copy all of the data to the device once; a batch is then taken there by indexing."""
     inputs, targets = to_device((data.inputs, data.targets))
 
     def load(indices: np.ndarray) -> Batch:
         chosen = torch.from_numpy(indices)
-        # from pageable memory the host would wait, in each step, for all that the device has still
-        # to do
+        # if the indices were copied from pageable memory, the host would wait in each step for all
+        # work that is queued on the device
         if inputs.is_cuda:
             chosen = chosen.pin_memory()
         chosen = chosen.to(inputs.device, non_blocking=inputs.is_cuda)
@@ -662,13 +665,13 @@ def _ahead(
     to_device: Callable[[Batch], Batch],
     device: devices.Device,
 ) -> Iterator[Batch]:
-    """Yield batches that a thread prepares and copies to the device, a few ahead of the run."""
+    """Yield batches that a thread prepares and copies to the device, ``ahead`` before the run."""
     is_cuda = device.torch_type == "cuda"
     stream = cast(Any, torch.cuda.Stream)(device.index) if is_cuda else None
 
     def copied(indices: np.ndarray) -> tuple[Batch, Any]:
         batch = load(indices)
-        with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
+        with torch.cuda.stream(stream):  # does nothing for None: a CPU has no streams
             there = to_device(batch)
             return there, stream.record_event() if stream is not None else None
 
@@ -687,7 +690,7 @@ def _ahead(
             waiting.append(pool.submit(copied, indices))
             if len(waiting) > ahead:
                 yield ready(waiting.popleft())
-        while waiting:  # each is let go when it is given, as those before
+        while waiting:  # each batch leaves the queue when it is yielded, as above
             yield ready(waiting.popleft())
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,17 +1,17 @@
-"""An input pipeline: which part worked when, where the accelerator waited, and what that costs; run
-on real JPEG files, or by arithmetic from five durations.
+"""An input pipeline: which part worked when, where the accelerator waited, and what that costs. It
+is run on real JPEG files, or computed from three durations.
 
 The rules of the model are those of ``torch.utils.data.DataLoader`` and of one stream of an
 accelerator: worker ``k`` of ``W`` loads the batches ``k``, ``k + W``, ...; each may be ``prefetch``
-batches ahead of what was taken; batches are taken in order; the accelerator does one thing at a
-time; the host waits for a copy from ordinary memory, and for the step where it reads the loss.
+batches ahead of those that were taken; batches are taken in order; the accelerator does one thing
+at a time; the host waits for a copy from pageable memory, and for the step if it reads the loss.
 
 The pictures of a run are computed, so nothing has to be downloaded; the files are true JPEG
 (Pillow's encoder, the size of a small photograph), and decoding, cropping and scaling them is the
-work that an image pipeline does for each sample. Without an accelerator its side is a timetable: a
-batch that was handed over is copied and computed on for a stated time, and the host sleeps where a
-real one would wait. So the processor's cores stay free for the loading, as they would be, and the
-loading is measured.
+work that an image pipeline does for each sample. Without an accelerator, a timetable takes its
+place: copying a batch and computing on it take stated times, and the host sleeps where it would
+wait for a real accelerator. So the processor's cores stay free for the loading, as with a real one,
+and the loading is measured.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
 from gpulab.units import format_bytes, format_seconds, plural
 
-# of a batch: any that a course can wait for
+# checks the seconds of one batch: as long as a course can wait
 _BATCH_SECONDS = partial(_validate.within, high=60.0)
 _PREFETCH = partial(_validate.whole, low=1, high=16)
 _STEPS = partial(_validate.whole, low=2, high=1000)
 
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
-_LEAST_AREA = 0.35  # of the picture that a random crop keeps; the rest varies what the network sees
+_LEAST_AREA = 0.35  # a random crop keeps at least this share of the picture's area
 
 
 def draw(label: int, side: int, seed: int) -> np.ndarray:
-    """Return one picture: a grating whose direction tells the class, in a random color, under
-    smooth and fine noise.
+    """Return one picture: a grating whose direction depends on the class, in a random color, with
+    coarse and fine noise.
 
     Parameters
     ----------
@@ -125,8 +125,8 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
 
 
 def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
-    """Return one sample of a JPEG file: decoded, cropped at random, scaled, mirrored every second
-    time.
+    """Return one sample of a JPEG file: decoded, cropped at random, scaled, and mirrored with a
+    probability of one half.
 
     Returns
     -------
@@ -148,13 +148,12 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
 
 
 class BatchSet:
-    """A data set whose item k is the k-th batch, decoded when it is asked for; any process may hold
-    it.
+    """A data set whose item k is the k-th batch, decoded on access, in any process.
 
-    A batch is images, uint8 of shape (batch, 3, size, size): a quarter of the bytes of float32, the
-    accelerator converts; labels, int64 of shape (batch,); the worker that decoded it, from 0, or -1
-    for the training's own process; and when it began and ended, on ``time.perf_counter``, which all
-    processes of a machine share.
+    A batch is a tuple of images, uint8 of shape (batch, 3, size, size), a quarter of the bytes of
+    float32, to which the accelerator converts them; labels, int64 of shape (batch,); the number of
+    the worker that decoded it, from 0, or -1 for the training's own process; and the times at which
+    decoding began and ended, by ``time.perf_counter``, which all processes of a machine share.
 
     Parameters
     ----------
@@ -163,7 +162,7 @@ class BatchSet:
         Images in a batch; pixels of each.
     batches : int
     seed : int
-        Of the crops; the batch's own number is added, so the order of work changes nothing.
+        Of the crops, together with the batch's number: the order of the work changes nothing.
     """
 
     def __init__(
@@ -200,9 +199,9 @@ class BatchSet:
         return images, labels, worker, start, time.perf_counter()
 
 
-# Batch means: blocks of following steps, whose means are nearly independent though the steps are
-# not (Law and Kelton, Simulation Modeling and Analysis, "batch means"); six blocks leave five
-# degrees of freedom.
+# Blocks of consecutive steps for the method of batch means: the means of blocks are nearly
+# independent though the steps are not (Law and Kelton, Simulation Modeling and Analysis, "batch
+# means"); six blocks leave five degrees of freedom.
 _BLOCKS = 6
 _LEAST_STEPS = 2 * _BLOCKS
 # An accelerator that waits less than this share of the time is the bottleneck itself.
@@ -410,7 +409,7 @@ class PipelineResult(Result):
     @property
     def _between(self) -> str:
         interval = self.images_per_second_interval
-        # what is modelled is always the same: an interval would say nothing
+        # the times of a model do not vary, so an interval would show nothing
         if interval is None or self.evidence.badge is Badge.MODELLED:
             return ""
         return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
@@ -426,9 +425,9 @@ class PipelineResult(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what a step is made of, the throughput and the stall."""
+        """Return the parts of a step, the throughput and the stall."""
         loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
-        # of figures that need both sides: the accelerator's badge where that is not measured
+        # figures that depend on both sides have the accelerator's badge if it is not measured
         both = loading if modelled == Badge.MEASURED else modelled
         rows = [
             ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
@@ -452,14 +451,14 @@ class PipelineResult(Result):
         ), rows
 
     def caption(self) -> str:
-        """Return both sides' evidence where they differ."""
+        """Return the evidence of the loading and of the accelerator, once if they are equal."""
         if self.accelerator_evidence == self.evidence:
             return self.evidence.sentence
         return f"{self.accelerator_evidence.sentence} · the loading: {self.evidence.sentence}"
 
 
 def _median_seconds(spans: Sequence[StepSpan]) -> float:
-    """Return the median of what spans took; nan where there are none, as in a lane that a recording
+    """Return the median duration of spans; nan if there are none, as in a lane that a recording
     left out.
     """
     return statistics.median(span.seconds for span in spans) if spans else math.nan
@@ -475,7 +474,7 @@ def schedule(
     pinned: bool,
     read_loss: bool,
 ) -> list[StepSpan]:
-    """Return who works when, by the rules in the module's docstring.
+    """Return when each part works, by the rules in the module's docstring.
 
     Parameters
     ----------
@@ -493,8 +492,8 @@ def schedule(
         if workers == 0:
             start, worker = host, -1
         else:
-            # The order for batch k goes out when batch k - prefetch * W was taken; the same
-            # worker's earlier batch comes first.
+            # Batch k is ordered when batch k - prefetch * W is taken. Its worker finishes its
+            # earlier batch first.
             ordered = taken[step - prefetch * workers] if step >= prefetch * workers else 0.0
             start, worker = (
                 max(ordered, loaded[step - workers] if step >= workers else 0.0),
@@ -630,10 +629,10 @@ def replay(
     pinned: bool | None = None,
     read_loss: bool | None = None,
 ) -> PipelineResult:
-    """Return what a pipeline would do with another loop, with the loading times of the run.
+    """Return what a pipeline would do with another training loop, computed from the times of the
+    run.
 
-    Only one thing changes this way: a second run would also be affected by other load on the
-    machine.
+    This way only the loop changes. In a second run, other load on the machine would change too.
 
     Parameters
     ----------
@@ -689,13 +688,13 @@ def replay(
     )
 
 
-# A step of a modelled accelerator where none was asked for: what a middling network takes for a
-# small batch on a fast GPU.
+# The default time of a step on a modelled accelerator: about what a network of medium size takes
+# for a small batch on a fast GPU.
 STEP_SECONDS = 0.02
 _LINK = "pcie4-x16"
-_FILES, _SIDE = 64, 224  # different pictures, and the pixels of each file
-# A worker that hands nothing over for so long hangs; the longest batch on a slow machine takes a
-# few seconds.
+_FILES, _SIDE = 64, 224  # number of different pictures, and the side of each in pixels
+# A worker that delivers nothing for this long is considered hung; the longest batch on a slow
+# machine takes a few seconds.
 _TIMEOUT_SECONDS = 60.0
 _WARM_UP_STEPS = 3
 _LINUX_SHARED = "/dev/shm"
@@ -749,7 +748,7 @@ class ModelledAccelerator:
         time.sleep(max(0.0, moment - time.perf_counter()))
 
     def spans(self, begin: float) -> list[StepSpan]:
-        """Return the timetable."""
+        """Return the timetable's spans, in seconds since ``begin``."""
         return [
             StepSpan(kind, step, 0, one - begin, other - begin)
             for step, (start, copied, end) in enumerate(self._plan)
@@ -761,7 +760,7 @@ _event: Any = partial(torch.cuda.Event, enable_timing=True)
 
 
 class LiveAccelerator:
-    """A CUDA device that trains a small convolutional network, with its events as the clock."""
+    """A CUDA device that trains a small convolutional network, timed by CUDA events."""
 
     def __init__(self, device: devices.Device, batch_size: int, size: int, *, pinned: bool) -> None:
         self.device, self.pinned, self.name = device, pinned, device.name
@@ -790,7 +789,7 @@ class LiveAccelerator:
         self._optimizer.step()
 
     def step(self, batch: Any) -> None:
-        """Copy and queue the step."""
+        """Copy the batch and queue the training step."""
         with backend_switches.current(self.device):
             start, copied, end = (_event() for _ in range(3))
             start.record()
@@ -801,7 +800,7 @@ class LiveAccelerator:
         self._marks.append((start, copied, end))
 
     def spans(self, begin: float) -> list[StepSpan]:
-        """Return what the events say."""
+        """Return the spans that the events recorded, in seconds since ``begin``."""
         self.wait()
         offset, made = self._begin_host - begin, []
         for step, marks in enumerate(self._marks):
@@ -951,8 +950,8 @@ def pipeline(
 
 
 def _check_shared(nbytes: int, workers: int, prefetch: int) -> None:
-    """Refuse what the shared memory of the workers cannot hold: there a worker would die by a
-    signal, or a batch would never come.
+    """Refuse a run whose batches the workers' shared memory cannot hold: a signal would kill a
+    worker, or a batch would never arrive.
 
     Raises
     ------
@@ -988,11 +987,11 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
 
 @contextlib.contextmanager
 def loader(data: BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterator[Iterator[Any]]:
-    """Give the batches in order; the workers end with the block."""
+    """Provide an iterator of the batches in order; the workers end with the block."""
     options: dict[str, Any] = {}
     if workers:
-        # Starting afresh would cost each worker the seconds in which torch is imported; the workers
-        # touch no accelerator.
+        # A worker that is not forked needs seconds to import torch. Forking is possible since the
+        # workers use no accelerator.
         context = "fork" if sys.platform.startswith("linux") else None
         options = {
             "prefetch_factor": prefetch,
@@ -1001,7 +1000,7 @@ def loader(data: BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterato
             "worker_init_fn": _interrupts.leave_to_the_run,
         }
     with warnings.catch_warnings():
-        # of more workers than cores: the result has a note about it
+        # PyTorch warns of more workers than cores; the result has a note about it
         warnings.simplefilter("ignore", UserWarning)
         loading: Any = DataLoader(
             data,  # type: ignore[arg-type]
@@ -1031,7 +1030,7 @@ def drive(
     Returns
     -------
     list of (worker, start, end)
-        Who loaded each batch, and when.
+        The worker that loaded each batch, and when.
 
     Raises
     ------

@@ -1,5 +1,5 @@
-"""What training returns: accuracies, options, runs, a ladder of techniques, two scripts. Plain
-results that tables and figures read; nothing is trained here.
+"""The results of training: accuracies, options, runs, ladders of techniques, pairs of scripts.
+Tables and figures read them; nothing is trained here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gpulab.units import (
     plural,
 )
 
-# In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is
-# replayed; "other" is what is left: the loop itself.
+# The parts of a step, in order. "graph" is the replay of a CUDA graph: forward, backward and
+# optimizer in one. "other" is the rest, such as the loop itself.
 PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
-# A difference that is worth a verdict. A ladder has some twenty: where only an interval above 1 was
-# asked for, 2 of 44 pairs of identical options were "faster".
+# The smallest relative difference of speed that gets a verdict. A ladder has some twenty gains:
+# when an interval above 1 was enough, 2 of 44 pairs of identical options were "faster".
 LEAST_EFFECT = 0.02
-TOLERANCE = 0.02  # the loss of accuracy, as a ratio, that counts as none
+TOLERANCE = 0.02  # a loss of accuracy (as a ratio) up to this counts as none
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,8 +78,8 @@ class Accuracy(Result):
 
 @dataclass(frozen=True)
 class Options(Result):
-    """The options of a run; see ``training.fit`` for each. ``workers`` were processes that prepared
-    batches, in earlier versions; 0 is none.
+    """The options of a run; see ``training.fit`` for each. ``workers`` is the number of processes
+    that prepared batches in earlier versions; now it is 0.
     """
 
     precision: str
@@ -123,8 +123,10 @@ class FitResult(Result):
     accuracy : Accuracy or None
         On the test, at the end; None if no step was taken.
     step_seconds : ndarray, shape (n,)
-        Seconds a step until the device had finished, in the order taken, without the first steps
-        and those in which memory was measured.
+        The samples of the speed, in the order taken: seconds per step of each group of steps that
+        were timed together (on a CPU, of each step), until the device had finished. Without the
+        first step, the step whose memory was followed and, on an accelerator, steps that were timed
+        part by part.
     samples_per_second : float or None
         At the median of ``step_seconds``; None without any.
     samples_per_second_interval : (float, float) or None
@@ -132,19 +134,19 @@ class FitResult(Result):
     first_step_seconds : float or None
         The first step, with compilation and allocation.
     phase_seconds : mapping of str to float
-        Seconds a step by ``PHASES``, mean over the steps that were timed part by part; the device
-        had finished each part.
+        Mean seconds per step of each of ``PHASES``, over the steps that were timed part by part;
+        the device had finished each part.
     peak_bytes : int or None
-        The most live tensor storage in one step, after any operator; None where it was not followed
-        (a note says why).
+        The most live tensor storage in one step, after any operator; None if it was not followed (a
+        note says why).
     peak_by_category : mapping of str to int
-        Sums to ``peak_bytes``.
+        Its bytes by category; they sum to ``peak_bytes``.
     skipped_steps : int
         Steps that dynamic loss scaling skipped, since gradients had overflowed.
     final_scale : float or None
         The loss scale at the end.
     total_seconds : float
-        Without the test.
+        Of all steps, without the test.
     notes : tuple of Note
     evidence : Evidence
     environment : Environment
@@ -193,8 +195,8 @@ class FitResult(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what was learned, how fast, in which memory, where the time went, and the
-        notes.
+        """Return how the run ended, its loss and accuracy, its speed, the parts of a step, its
+        memory, and the notes.
         """
         whole, loss, peak = sum(self.phase_seconds.values()), self.final_loss, self.peak_bytes
         rate, span = self.samples_per_second, self.samples_per_second_interval
@@ -293,8 +295,8 @@ class SeedsAccuracy(Result):
 
 
 def format_points(difference: float) -> str:
-    """Return a difference of ratios in percentage points with its sign, "+1.8"; what rounds to zero
-    is "0.0".
+    """Return a difference of ratios in percentage points with its sign, "+1.8"; a difference that
+    rounds to zero gives "0.0".
 
     Examples
     --------
@@ -315,7 +317,7 @@ class Gain(NamedTuple):
     Attributes
     ----------
     ratio : float
-        The median of the ratios of turns, in samples a second.
+        Of samples per second: the median of the ratios of turns.
     interval : (float, float) or None
         A 95 % interval of it, paired turn by turn; None where none can be given.
     """
@@ -325,7 +327,7 @@ class Gain(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the interval shows of an effect of 2 % or more: "faster", "slower", "no difference
+        """Whether the interval shows an effect of more than 2 %: "faster", "slower", "no difference
         shown", or "no interval".
         """
         if self.interval is None:
@@ -344,7 +346,7 @@ class Gain(NamedTuple):
 
 
 class LadderForm(NamedTuple):
-    """One form of the script: with some of the techniques.
+    """One form of the training: the beginner's script with some of the techniques.
 
     Attributes
     ----------
@@ -382,11 +384,11 @@ class Learned(NamedTuple):
     difference : float
         Its mean accuracy minus the script's.
     interval : (float, float)
-        A 95 % interval of that, over seeds and test items, both paired.
+        A 95 % interval of the difference, over seeds and test items, both paired.
     steps : int
-        Updates of the parameters that it took.
+        The number of updates of the parameters.
     same_losses : bool
-        Whether its losses were those of the rung before, bit for bit, so that the model is the
+        Whether the losses equaled those of the rung before, bit for bit, so that the model is the
         same.
     verdict : str
         "kept", "lost", or "not decided": the interval lies above minus the tolerance, below zero,
@@ -414,14 +416,15 @@ class Rung(NamedTuple):
     Attributes
     ----------
     name, title, mends : str
+        ``mends`` is the part of a step that it improves.
     form : LadderForm
         With this technique and all before it.
     gain : Gain
-        Over the rung before: its gain at this place of the ladder.
+        Over the rung before: the technique's gain at this place of the ladder.
     alone : Gain
         Over the beginner's script, alone.
     removed : Gain
-        All techniques over all but this one: its gain at the end.
+        All techniques over all but this one: the technique's gain as the last one added.
     learned : Learned or None
         None where nothing was trained to the end.
     """
@@ -483,7 +486,7 @@ class LadderResult(Result):
         The product divided by the measured combination: above 1 the product promises too much.
     left_out : tuple of LeftOut
     recorded_evidence : tuple of Evidence
-        In earlier files: of the machines that recorded gains of techniques left out here.
+        In earlier files: that of the machines which recorded gains of techniques left out here.
     turns : int
         Number of turns of each form.
     notes : tuple of Note
@@ -589,8 +592,8 @@ class LadderResult(Result):
         ), rows
 
     def caption(self) -> str:
-        """Return the evidence of what was measured, and that of the product; and on what the
-        accuracies stand.
+        """Return the evidence of the measurements and of the product, and the samples and seeds
+        behind the accuracies.
         """
         trained = f"{self.samples:,} samples under {plural(len(self.seeds), 'seed')}"
         return (
@@ -628,9 +631,9 @@ class ScriptsResult(Result):
     names : (str, str)
         The functions' names.
     timed_items : int
-        Of the training data, on which the scripts were timed in turns.
+        The number of training items on which the scripts were timed in turns.
     seconds : (float, float)
-        Medians of a call on those, until the device had finished.
+        The median seconds of a call on these items, until the device had finished.
     gain : Gain
         The first's seconds divided by the second's; paired if they took turns.
     samples : (int, int)
@@ -640,7 +643,7 @@ class ScriptsResult(Result):
     accuracy_difference : float
         The second's minus the first's.
     accuracy_interval : (float, float)
-        A 95 % interval of that, over seeds and test items, both paired.
+        A 95 % interval of this difference, over seeds and test items, both paired.
     tolerance : float
         The loss of accuracy that counts as none.
     notes : tuple of Note
@@ -710,7 +713,9 @@ class ScriptsResult(Result):
         return f"<{self.names[1]} against {self.names[0]}: {self.sentence}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a quantity with a column for each script, then what sets them apart."""
+        """Return one row per quantity with a column for each script, then the speed-up, the
+        difference of accuracy, the objections and the notes.
+        """
         rows = [
             (f"time for {self.timed_items:,} items", *map(format_seconds, self.seconds)),
             ("samples through the model", *(f"{count:,}" for count in self.samples)),

@@ -3,10 +3,10 @@ here.
 
 Each technique is a few options of ``training.fit``; nothing is implemented a second time here.
 
-Measured are the techniques alone, cumulatively, all together, and all but one. All forms take
-turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and has
-an interval. What was learned is measured apart: each rung is trained on the same number of samples
-under the same seeds, and tested.
+The ladder measures each technique alone, cumulatively (with all before it), and left out of all;
+and all techniques together. All forms take turns of a few steps, so that a disturbance affects all
+of them; a ratio is paired turn by turn and has an interval. Accuracy is measured separately: each
+rung is trained on the same number of samples under the same seeds, and tested.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ _ALL = (
 
 
 def techniques(*names: str) -> tuple[Technique, ...]:
-    """Return the course's techniques, all of them in the ladder's order or those named in the order
-    given.
+    """Return the course's techniques: all of them in the ladder's order, or the named ones in the
+    order of the names.
 
     Raises
     ------
     InputError
-        If one has no such name.
+        If there is no technique of a name.
 
     Examples
     --------
@@ -144,15 +144,16 @@ class RecordedLadder(Result):
     recording : str
         The machine's short name.
     model : str
-        That was trained; "" where no ladder was recorded.
+        The model that was trained; "" if no ladder was recorded.
     rows : mapping of str to (Gain or None, Gain or None, Gain or None)
-        By the technique's title the speed-up over the script, by itself and with all techniques
-        before it; and that of all techniques over all but this one. None where it was not recorded.
+        By the technique's title, three speed-ups: of the technique alone over the script; of this
+        and all techniques before it over the script; and of all techniques over all but this one. A
+        speed-up that was not recorded is None.
     product : float or None
-        The single gains of all techniques that the recorder planned, multiplied; None where one is
+        The product of the single gains of all techniques that the recorder planned; None if one is
         missing.
     together : Gain or None
-        All techniques that the recorder planned, over the script; None where they were not recorded
+        All techniques that the recorder planned, over the script; None if they were not recorded
         together.
     evidence : Evidence
     """
@@ -211,8 +212,8 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     if script is None:
         return RecordedLadder(recording.name, "", {}, None, None, recording.evidence())
     forms = {(e.params["form"], e.params["technique"]): e for e in recording.select(EXPERIMENT)}
-    # What failed or was not reached is among the entries too: the last form that was recorded may
-    # lack techniques, and is not the whole.
+    # Forms that failed or were not reached have entries too. The form with all techniques is the
+    # last one that was planned; the last one that was recorded may lack techniques.
     asked = {
         (e.params.get("form"), e.params.get("technique"))
         for e in recording.entries
@@ -237,7 +238,9 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
 
 
 def _over(first: Entry | None, second: Entry | None) -> Gain | None:
-    """Return the seconds a sample of the first over the second's."""
+    """Return the speed-up of the second form over the first: the ratio of their seconds per sample;
+    None if one was not recorded.
+    """
     if first is None or second is None or first.timing is None or second.timing is None:
         return None
     ratio, ends = first.timing.over(second.timing)
@@ -250,19 +253,21 @@ def _over(first: Entry | None, second: Entry | None) -> Gain | None:
 
 Names = tuple[str, ...]
 _ENDLESS = 1_000_000  # no form ends by itself while turns are taken
-# compiling, a graph's recording, the optimizer's state, the step whose memory is followed
+# Steps before the turns: they compile, record a graph, make the optimizer's state, and include the
+# step whose memory is followed.
 _WARM_STEPS = 6
 # waiting after each step of an accelerator would time the waiting
 _STEPS_A_TURN = {"cpu": 2, "accelerator": 10}
 _MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
-# Times as long for a sample, in its first steps, alone or upon those before it: such a technique is
-# not for this device, and with it inside no combination would say anything of the others. (bfloat16
-# without instructions, depthwise layers in it: 3 to 100 times.)
-_HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
+# A technique is left out if, alone or added to those before it, a sample takes more than this many
+# times as long in the first steps: it does not suit this device, and combinations with it would
+# show nothing about the other techniques. (bfloat16 on a device without instructions for it, and
+# depthwise layers in bfloat16, take 3 to 100 times as long.)
+_HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even timed in turns
 
-# What the script's models answered, by task, device and options: the same seed and options give the
-# same model, bit for bit, so that a second ladder of one session need not train the slowest form
-# again.
+# The answers of the models that the script trained, by task, device and options. The same seed and
+# options give the same model, bit for bit, so a second ladder of the session need not train the
+# slowest form again.
 _scripts: dict[Any, Answers] = {}
 
 
@@ -291,7 +296,7 @@ def ladder(
     clock: Callable[[], float] | None = None,
 ) -> LadderResult:
     """Apply techniques to a beginner's training one by one, and measure the gain of each at its
-    place, alone, and at the end.
+    place in the ladder, alone, and as the last one added.
 
     On a CPU PyTorch computes with one thread: small steps on several threads wait for each other
     whenever another process takes a core.
@@ -328,8 +333,8 @@ def ladder(
     Raises
     ------
     InputError
-        If there is no such task or technique, two have one name, no technique is left, or a form
-        cannot be trained.
+        If there is no such task or technique, two techniques have the same name, no technique is
+        left, or a form cannot be trained.
     DeviceError, OutOfMemoryError
         As ``fit``.
 
@@ -407,7 +412,7 @@ class _Climb:
         return " + ".join(self.known[name].title for name in names) or "the script"
 
     def _form(self, names: Names) -> Run:
-        """Return the run of a form, warmed up; the same one each time."""
+        """Return the run of a form, which is made and warmed up on the first call."""
         if names not in self.runs:
             run = self.runs[names] = self._run(names, steps=_ENDLESS)
             for _ in range(_WARM_STEPS):
@@ -425,8 +430,8 @@ class _Climb:
             )
 
     def _lacking(self, technique: Technique, below: Names) -> str | None:
-        """Return why a technique cannot be climbed here upon those below; None where both its forms
-        are there, warmed up.
+        """Return why a technique cannot be added to those below on this device; None if it can. Its
+        two forms, alone and with those below, are then warmed up.
         """
         self.known[technique.name] = technique
         before, script, alone = self._form(below), self._form(()), (technique.name,)
@@ -452,7 +457,7 @@ class _Climb:
     # -- turns -------------------------------------------------------------------------------------
 
     def _take_turns(self, forms: list[Names], turns: int, deadline: float) -> int:
-        """Let the forms take turns; returns how many each had."""
+        """Time the forms in turns; return how many turns each form had."""
         self.seconds = {names: [] for names in forms}
         read = self.clock or time.perf_counter
         end = read() + deadline
@@ -473,7 +478,7 @@ class _Climb:
 
     def _turn(self, names: Names) -> None:
         run = self.runs[names]
-        # what was loaded during the others' turns is used up first
+        # first use up the batches that were loaded during the turns of other forms
         if run.options.prefetch:
             run.advance(max(2, run.options.prefetch) + 1)
         run.advance(_STEPS_A_TURN["cpu" if self.where.is_cpu else "accelerator"])
@@ -486,7 +491,9 @@ class _Climb:
         return Gain(*paired_ratio(before, after))
 
     def _multiplied(self, names: Names) -> tuple[Gain, Gain]:
-        """Return the product of the single gains, and that over the measured combination."""
+        """Return the product of the single gains, and the ratio of this product to the gain of the
+        measured combination.
+        """
         singles = [np.divide(self.seconds[()], self.seconds[(name,)]) for name in names]
         over = np.divide(self.seconds[names], self.seconds[()])
         product = float(np.prod([self._gain((name,)).ratio for name in names]))
@@ -498,7 +505,7 @@ class _Climb:
     # -- what was learned --------------------------------------------------------------------------
 
     def _trained(self, names: Names, samples: int, seeds: int) -> list[Answers]:
-        """Train a form on so many samples under each seed; return what each model answers on the
+        """Train a form on ``samples`` samples under each seed; return each model's answers on the
         test.
         """
         found = []
@@ -523,8 +530,8 @@ class _Climb:
     def _learned(
         self, rungs: list[Names], samples: int, seeds: int
     ) -> tuple[SeedsAccuracy | None, list[Learned | None]]:
-        """Return the script's accuracy, and what each rung learned beside it; nothing where it was
-        not asked for.
+        """Return the script's accuracy, and the accuracy of each rung compared with it; all None if
+        there are no seeds.
         """
         if not seeds:
             return None, [None] * len(rungs)
@@ -533,7 +540,8 @@ class _Climb:
         script = before = self._trained((), samples, seeds)
         for names in rungs:
             run, size = self.runs[names], self.runs[names].options.batch_size
-            # batches of one size and the same losses, bit for bit, as far as both went
+            # with the same batch size and losses, bit for bit, in the steps that both runs took,
+            # the models are the same
             n = min(len(self.runs[last].losses), len(run.losses))
             same = self.runs[last].options.batch_size == size and (
                 self.runs[last].losses[:n] == run.losses[:n]
@@ -563,7 +571,7 @@ class _Climb:
         turns: int,
         deadline: float,
     ) -> LadderResult:
-        """Climb, and return what was found."""
+        """Measure the ladder and return its result."""
         names: Names = ()
         out: list[tuple[Technique, str]] = []
         for one in wanted:
@@ -587,7 +595,7 @@ class _Climb:
         for form in [form for form in self.runs if form not in forms]:
             self.runs.pop(form).close()
         taken = self._take_turns(forms, turns, deadline)
-        # what a form does not do of what it is called, once, under the first that lacks it
+        # note each option that a form does not follow once, under the first such form
         for form in forms:
             for sentence in _skipped(self.runs[form]):
                 if all(sentence not in note.sentence for note in self.notes):
@@ -639,7 +647,7 @@ class _Climb:
         )
 
     def _described(self, names: Names) -> LadderForm:
-        """Return how fast a form is, and what its steps take."""
+        """Return a form's speed, and the times of the parts and the memory of its steps."""
         run, seconds = self.runs[names], np.array(self.seconds[names])
         span, _ = median_interval(seconds)
         return LadderForm(
@@ -655,13 +663,13 @@ class _Climb:
 
 
 def _skipped(run: Run) -> list[str]:
-    """Return what a run was asked to do and does not do on this device, in sentences."""
+    """Return the sentences on requested options that a run does not follow on this device."""
     return [note.sentence for note in run.notes if note.code == "skipped"]
 
 
 def _follows_any(run: Run, options: Mapping[str, Any]) -> bool:
-    """Return whether a run follows one of the options at least; a function, which its own options
-    do not show, it follows.
+    """Return whether a run follows at least one of the options. An option that is a function, which
+    the run's own options do not show, counts as followed.
     """
     return any(
         callable(value) or getattr(run.options, name, value) == value
@@ -670,8 +678,9 @@ def _follows_any(run: Run, options: Mapping[str, Any]) -> bool:
 
 
 def _times_as_long(run: Run, other: Run) -> float:
-    """Return how many times as long a sample takes in one run, at the best of its steps; where that
-    is much, of steps in turns, since another program may have held it up.
+    """Return the ratio of the seconds per sample of two runs, each at its fastest step. If the
+    ratio is large, another program may have slowed a run, so both take more steps in turns, and
+    only these count.
     """
 
     def ratio(last: int) -> float:
