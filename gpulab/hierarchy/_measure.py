@@ -63,8 +63,8 @@ BLOCK_BYTES = 2**16
 HOPS_PER_CALL = 8192
 _UNROLLED = 64
 _WORD = 8
-# What Python keeps of an object in front of its slots: the collector's two words, the count of
-# references, the type.
+# Bytes of a Python object before its slots: two words of the garbage collector, the reference
+# count, and the type.
 _HEADER_BYTES = 32
 
 
@@ -85,13 +85,14 @@ def _numba() -> Any:
 
 
 def visiting_order(nodes: int, seed: int, block: int = BLOCK_BYTES // LINE_BYTES) -> np.ndarray:
-    """Return the nodes' numbers in the order of a walk: block after block, at random in both.
+    """Return the nodes' numbers in the order of a walk: block after block, with the blocks in
+    random order, and the nodes inside each block too.
 
     Parameters
     ----------
     nodes, seed : int
     block : int
-        Nodes of a block.
+        Number of nodes in a block.
     """
     rng = np.random.default_rng(seed)
     place = np.arange(nodes) // block
@@ -102,16 +103,16 @@ def visiting_order(nodes: int, seed: int, block: int = BLOCK_BYTES // LINE_BYTES
 # -- Python objects
 
 
-# Its objects fill one line: the link in the first slot, the others only take room.
+# An object fills one cache line: the first slot has the link, the others are padding.
 _SPARE = tuple(f"_{k}" for k in range((LINE_BYTES - _HEADER_BYTES) // _WORD - 1))
 _Node: Any = type("Node", (), {"__slots__": ("next", *_SPARE)})
 
 
 @functools.cache
 def _python_walk(walkers: int) -> Callable[..., Any]:
-    """Return ``walk(nodes, rounds) -> nodes``, written out so that the loop itself costs nothing.
+    """Return ``walk(nodes, rounds) -> nodes``, unrolled so that the loop itself costs nothing.
 
-    One walker goes hop after hop in one expression, and keeps nothing in between.
+    With one walker the hops of a round are one expression, and nothing is stored in between.
     """
     names = [f"n{k}" for k in range(walkers)]
     one_by_one = [f"{name} = {name}.next" for name in names] * (_UNROLLED // walkers)
@@ -162,7 +163,7 @@ class _PythonChain:
         self._at = self._walk(self._at, self._rounds)
 
     def close(self) -> None:
-        """Cut the cycle, so that the nodes go at once and not at the collector's next visit."""
+        """Cut the cycle, so that the nodes are freed at once, not by a later garbage collection."""
         self._at = ()
         for node in self._ring:
             node.next = None
@@ -174,8 +175,8 @@ class _PythonChain:
 
 @functools.cache
 def _numba_walk(walkers: int) -> Callable[..., Any]:
-    """Return ``walk(ring, at, rounds)``, compiled; unsigned numbers, for which numba adds no test
-    of the sign.
+    """Return ``walk(ring, at, rounds)``, compiled. The indices are unsigned, so numba adds no test
+    for negative ones.
     """
     numba = _numba()
     names = [f"n{k}" for k in range(walkers)]
@@ -190,7 +191,7 @@ def _numba_walk(walkers: int) -> Callable[..., Any]:
 
 
 class _NumbaChain:
-    """Numbers in an array, one a line: each is the place of the next."""
+    """Indices in an array, one per cache line: each is the index of the next one."""
 
     def __init__(self, nbytes: int, seed: int) -> None:
         self._ring, self._order = laid_out(nbytes, seed, LINE_BYTES)
@@ -211,13 +212,13 @@ class _NumbaChain:
 
 
 def spaced(order: np.ndarray, walkers: int) -> np.ndarray:
-    """Return the places of walkers evenly along an order, as uint64."""
+    """Return the indices at which walkers start, spaced evenly along an order, as uint64."""
     return order[[k * len(order) // walkers for k in range(walkers)]].astype(np.uint64)
 
 
 def laid_out(nbytes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a ring of that size as an array of uint64 that begins on a line, and the places of its
-    nodes in the order of a walk.
+    """Return a ring of ``nbytes`` bytes, an array of uint64 that begins on a cache line, and the
+    indices of its nodes in the order of a walk.
     """
     nodes, step = max(1, nbytes // line_bytes), line_bytes // _WORD
     room = np.zeros(nodes * step + step, np.uint64)
@@ -233,12 +234,12 @@ def laid_out(nbytes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.nd
 # marked ``gpu`` run it there.
 
 
-# A line of a GPU's L1 and L2 (four sectors of 32 bytes): a hop never finds its target in the line
-# before.
+# A line of a GPU's L1 and L2 (four sectors of 32 bytes): the target of a hop is never in the line
+# that the hop before loaded.
 GPU_LINE_BYTES = 128
 _THREADS = 256
 _BLOCKS_PER_SM = 8
-# Read by one call: about a tenth of a millisecond, far above a launch.
+# Bytes that one call reads: it takes about a tenth of a millisecond, far longer than a launch.
 _BYTES_PER_CALL = 2**29
 _CUDA_SOURCE = r"""
 extern "C" __global__ void chase(const unsigned long long* ring, unsigned long long* at, long long rounds)
@@ -276,7 +277,7 @@ def _cupy(function: str) -> Any:
     Raises
     ------
     MissingLibraryError
-        If it cannot be imported: who asked can go on without this GPU's figures.
+        If it cannot be imported; the caller can go on without this GPU's figures.
     """
     try:
         return _backends.backend("cupy").module
@@ -294,14 +295,14 @@ def _kernel(function: str, device: Device, name: str) -> Any:
     Raises
     ------
     MissingLibraryError
-        If CuPy cannot compile it here (NVRTC is not installed, or is too old for the GPU): as
-        without CuPy, who asked can go on.
+        If CuPy cannot compile it here (NVRTC is not installed, or is too old for the GPU); the
+        caller can go on, as without CuPy.
     """
     try:
         return _kernels(device.index).get_function(name)
     except Exception as error:
-        # CuPy's own types of NVRTC's errors, or RuntimeError where it finds no NVRTC
-        # of the memory or the device, and no fault of the compiler's
+        # CuPy raises its own types for NVRTC's errors, and RuntimeError if it finds no NVRTC. An
+        # error of the memory or the device is not the compiler's, so it is raised again.
         if translate(error, "") is not None:
             raise
         raise MissingLibraryError(
@@ -369,13 +370,14 @@ def new_chain(method: str, device: Device, nbytes: int, seed: int = 0) -> Chain:
 
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
-    """Return a call that reads a working set of the whole device often enough, and the bytes that
-    it reads.
+    """Return a function with which the whole device reads a working set repeatedly, and the number
+    of bytes that one call reads.
     """
     cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
     passes = max(1, _BYTES_PER_CALL // (16 * count))
-    # before the ones, which CuPy makes by a kernel of its own
+    # Compiled before ``cupy.ones``, which compiles a kernel of its own: without NVRTC, the error
+    # then is the one of ``_kernel``, which says what to do.
     kernel = _kernel("bandwidth", device, "read_all")
     with cupy.cuda.Device(device.index):
         data, never = cupy.ones(4 * count, cupy.float32), cupy.zeros(1, cupy.float32)
@@ -395,13 +397,13 @@ def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
 
 
 _SMALLEST, _LARGEST = 2**10, 2**34
-# Default sets reach from a part of any first cache to twice the last one, as far as making the
-# nodes takes no more than seconds. A GPU's L2 is slow to give way (seen on an H200: its halves,
-# then both, then flat from 1.5 times its 60 MiB on), and its nodes are made at once.
+# The default sets range from a part of any first cache to this multiple of the last one, as far as
+# making the nodes takes no more than seconds. The multiple is larger on a GPU, where the rise after
+# the L2 is wide (seen on an H200: its halves, then both, then flat from 1.5 times its 60 MiB on).
 _TIMES_THE_LAST = {"cpu": 2, "gpu": 4}
 _FIRST, _LAST = 2**12, {"python": 2**26, "numba": 2**27, "numpy": 2**27, "cupy": 2**29}
 _LEAST_LAST = 2**24
-# Above this the sets are expensive to make, and one for each doubling does.
+# Above this the sets are expensive to make, and one for each doubling is enough.
 _FINE_TO = 2**23
 _SHARE_OF_FREE = 0.25
 # Bytes taken for each byte of the set: nodes, their list, and the order while it is made.
@@ -426,7 +428,7 @@ def _device(function: str, device: Any) -> Device:
 
 
 def _method(function: str, method: str | None, device: Device) -> str:
-    """Return how to chase: what was requested, else the most precise method available."""
+    """Return the requested chase method, else the most precise one available."""
     known = methods() if device.is_cpu else ("cupy",)
     return known[0] if method is None else _validate.word(function, "method", method, known)
 
@@ -436,8 +438,8 @@ def _sizes(
 ) -> tuple[int, ...]:
     """Return working sets in whole lines, ascending.
 
-    By default two for each doubling (one above 8 MiB), as far as a quarter of the free memory
-    reaches.
+    By default two for each doubling (one above 8 MiB), up to a size that depends on the caches and
+    the method, in at most a quarter of the free memory.
 
     Raises
     ------
@@ -487,10 +489,11 @@ def _reported_caches(device: Device) -> tuple[Reported, ...]:
 # Latency by working set: several chases a size, each through a cycle of its own.
 
 
-# Half of the noise between chases of one size on a quiet machine.
+# A measurement ends at an interval this narrow: half of the noise between chases of one size on a
+# quiet machine.
 _RELATIVE_WIDTH = 0.03
-# A set is walked through once before it is measured, but a very large one is in no cache after that
-# either.
+# Before it is measured, a set is walked through once, for at most this many hops: a larger set
+# would not be in a cache afterwards anyway.
 _MOST_WARM_HOPS = 2**20
 
 
@@ -504,8 +507,8 @@ def latency(
     deadline: float = 10.0,
     clock: Clock | None = None,
 ) -> Latency:
-    """Measure how long a load takes whose address the load before it gives, for working sets from
-    the first cache to main memory.
+    """Measure the time of a dependent load (the load before it gives its address), for working sets
+    from the first cache to main memory.
 
     Parameters
     ----------
@@ -519,7 +522,7 @@ def latency(
         "numba" or "python" on a CPU; by default the first that is installed (see ``methods``). On a
         GPU it is "cupy".
     chases : int
-        How many cycles of each size; each is newly made, and they are measured at different times.
+        How many cycles to measure of each size, each newly made and measured at another time.
     deadline : float
         Seconds for the whole; making large cycles of Python objects may take a little longer.
     clock : callable, optional
@@ -561,8 +564,8 @@ def latency(
         return run.measured(_timed_chase(where, how, nbytes, seed, run.share, clock=run.clock))
 
     floor = chase(LINE_BYTES, 0).median_seconds / HOPS_PER_CALL
-    # all sizes, then all again: a disturbance that lasts spoils one chase of many sizes, not one
-    # size
+    # Measure all sizes, then all again: a long disturbance then affects one chase of many sizes,
+    # not all chases of one size.
     for seed in range(chases):
         for nbytes, each in taken.items():
             # the first chase of each size is always made
@@ -578,7 +581,9 @@ def latency(
 def _timed_chase(
     device: Device, method: str, nbytes: int, seed: int, seconds: float, **options: Any
 ) -> Measurement:
-    """Measure the walk along a new chain; ``seconds / HOPS_PER_CALL`` is one hop's."""
+    """Measure the walk along a new chain until ``seconds`` have passed. One call of it makes
+    ``HOPS_PER_CALL`` hops.
+    """
     with (
         devices.guard(f"latency: a chain of {format_bytes(nbytes)} on {device.name}"),
         closing(new_chain(method, device, nbytes, seed)) as chain,
@@ -741,8 +746,8 @@ def bandwidth(
     Returns
     -------
     Bandwidth
-        ``gpulab.devices.ceilings`` has the highest rates of all cores together at a few sets, those
-        of copy and triad too.
+        See ``gpulab.devices.ceilings`` for the highest rates of all cores together, also of copy
+        and triad, at a few sets.
 
     Raises
     ------
@@ -781,7 +786,7 @@ def bandwidth(
 
 
 def _timed_stream(device: Device, nbytes: int, seconds: float, **options: Any) -> Measurement:
-    """Measure one call of a stream; its ``nbytes`` is what a call moves."""
+    """Measure a call that streams through a set; the result's ``nbytes`` is what one call moves."""
     with devices.guard(f"bandwidth: {format_bytes(nbytes)} on {device.name}"):
         work, moved = (
             measured_rates.thread_work("read", nbytes) if device.is_cpu else reader(device, nbytes)
@@ -795,8 +800,8 @@ def _timed_stream(device: Device, nbytes: int, seconds: float, **options: Any) -
             label=f"read of {format_bytes(nbytes)}",
             **options,
         )
-        # Set afterwards: a measurement compares bytes with the level that would hold them, but
-        # these are few, moved many times.
+        # Set afterwards: ``measure`` compares bytes with the level of memory that would hold them,
+        # but a call moves few bytes many times.
         return dataclasses.replace(m, nbytes=float(moved))
 
 
@@ -817,8 +822,8 @@ def _rates(
 
 
 def chase_method(device: Device) -> str:
-    """Return how a device is chased on a machine with numpy, torch and CuPy alone: "python" or
-    "cupy".
+    """Return the chase method for a device on a machine that has only numpy, torch and CuPy:
+    "python" or "cupy".
     """
     return "python" if device.is_cpu else "cupy"
 

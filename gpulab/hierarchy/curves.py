@@ -20,15 +20,15 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 #
 # The curve is first lowered: a larger set cannot be faster, so a point above a later one was
 # disturbed, and takes the later one's value. A rise is a stretch of points in which the time goes
-# up by a tenth or more with every doubling of the set, and by a fifth in all, clear of the points'
-# own intervals. What lies between two rises is a level.
+# up by a tenth or more with every doubling of the set, and by a fifth or more in all. The points
+# between two rises are a level.
 
 
 # Less than this for a doubling of the set is the slow growth inside a level (more pages, more
 # traffic), not its end.
 _RISE_PER_OCTAVE = 1.10
-# A rise of less cannot be distinguished from the noise of a busy machine. Between the levels of
-# today's memories lie factors of 1.5 and more.
+# A smaller rise cannot be distinguished from the noise of a busy machine. The levels of today's
+# memories differ by factors of 1.5 and more.
 _LEAST_RISE = 1.20
 # A reported size further away than this is not what ended the level.
 _FURTHEST_OCTAVES = 4.0
@@ -82,8 +82,8 @@ def _rises(sizes: Sequence[float], seconds: Sequence[float]) -> list[_Rise]:
 def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | None]:
     """Return for each step the index of the reported size that it belongs to, in order, or None.
 
-    Of all assignments that keep the order, the one with the most pairs within four doublings, and
-    of these the nearest.
+    Among the assignments that keep the order and whose pairs are all within four doublings, those
+    with the most pairs, and among these the one with the smallest distances.
     """
     pairings = (
         dict(zip(steps, caches, strict=True))
@@ -94,7 +94,7 @@ def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | No
 
     def rank(pairs: dict[int, int]) -> tuple[bool, int, float]:
         away = [abs(math.log2(found[s] / reported[c])) for s, c in pairs.items()]
-        # of two that are equally near, the smaller cache, which comes first
+        # rounded, so that of two equally near caches ``min`` takes the first, the smaller one
         return max(away, default=0) > _FURTHEST_OCTAVES, -len(pairs), round(sum(away), 6)
 
     best = min(pairings, key=rank)
@@ -106,8 +106,8 @@ def _matched(found: Sequence[float], reported: Sequence[float]) -> list[int | No
 
 
 _BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in main memory
-# Of the first level's time, the share that the floor may be before it is named as what hides
-# smaller levels.
+# If the floor is at least this share of the fastest point's time, the first cache's latency cannot
+# be separated from the method's own work.
 _NEAR_FLOOR = 0.8
 
 
@@ -131,7 +131,7 @@ class Reported(NamedTuple):
     name : str
         "L1d", "L2" or "L3".
     size_bytes : float
-        Of one instance: what one core can use of it at most.
+        The size of one instance: the most that one core can use.
     """
 
     name: str
@@ -150,8 +150,8 @@ class LatencyPoint(NamedTuple):
     median_seconds : float
         Of one hop: the median of the chases' medians.
     interval_seconds : (float, float) or None
-        From the lowest to the highest end of the chases' 95 % intervals; None where no honest
-        interval can be given.
+        From the lowest to the highest end of the chases' 95 % intervals; None if a chase has no
+        interval.
     least_seconds : float
         The fastest sample: disturbances only make a chase slower.
     samples, chases : int
@@ -192,11 +192,12 @@ class Level(NamedTuple):
     Attributes
     ----------
     name : str
-        The cache that the system reports near its end, "main memory", or "level 2".
+        The reported cache whose size is near the level's end, else "main memory" or a number, such
+        as "level 2".
     latency_seconds : float or None
-        A hop's: the median over the level's points of their fastest samples.
+        Of one hop: the median over the level's points of their fastest samples.
     bytes_per_second : float or None
-        In place of the latency in results that an earlier version saved of a curve of bandwidth.
+        In place of the latency, in results for a curve of bandwidth that earlier versions saved.
     ends_bytes : float or None
         The size at which the curve has risen halfway to the next level; None for the last.
     between_bytes : (float, float) or None
@@ -445,7 +446,7 @@ class ParallelPoint(NamedTuple):
     ----------
     chains : int
     seconds_per_hop : float
-        Time over the hops of all chains.
+        The time divided by the number of hops of all chains.
     interval_seconds : (float, float) or None
     least_seconds : float
         Of the fastest sample.

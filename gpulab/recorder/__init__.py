@@ -1,8 +1,8 @@
 """Measure a whole machine with one command, on a machine that has only numpy, torch and CuPy.
 
-``record`` runs the experiments below, the most informative cases first, and writes a recording
-after each one, so that an interrupt loses nothing. Cases on several ranks also need ipyparallel;
-what a machine lacks is kept as not recorded, with the reason.
+``record`` runs the experiments below, the most informative cases first, and writes the recording
+every few seconds and at the end, so that an interrupt loses nothing. Cases on several ranks also
+need ipyparallel. Cases that cannot run on a machine are kept as not recorded, with the reason.
 """
 
 import functools
@@ -17,8 +17,8 @@ __all__ = ["Case", "Experiment", "experiments", "record", "register"]
 
 
 def _planned(where: str, device: Device) -> Iterable[Case]:
-    """Return the cases that a function of this package plans; its module, which needs torch, is
-    loaded only now.
+    """Return the cases that the function ``where`` ("module.function" of this package) plans. Its
+    module, which needs torch, is imported only now.
     """
     module, _, function = where.partition(".")
     planned: Iterable[Case] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(

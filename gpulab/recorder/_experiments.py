@@ -17,10 +17,10 @@ from gpulab.timing import Measurement, measure
 # Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
 # recording.
 FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3
-# A case makes some five calls at least, whatever its share of the budget.
+# A longer call is refused: a case makes at least some five calls, whatever its share of the budget.
 _LONGEST_CALL_SECONDS = 3.0
-# What seems too long is timed so often: a machine that does something else only lengthens a time,
-# and here it is multiplied by hundreds.
+# A part that seems too long is timed this many times: other work on the machine only makes a time
+# longer, and the time is multiplied by hundreds here.
 _SAMPLES = 3
 
 
@@ -67,7 +67,7 @@ _REGISTRY: dict[str, Experiment] = {}
 
 
 def register(experiment: Experiment) -> None:
-    """Add an experiment, in place of one of the same name."""
+    """Add an experiment; it replaces one of the same name."""
     _REGISTRY[experiment.name] = experiment
 
 
@@ -91,14 +91,14 @@ def experiments(only: Iterable[str | Experiment] | None = None) -> tuple[Experim
 
 
 class Work(NamedTuple):
-    """What a case calls, ready on its device, and what is known of one call."""
+    """The function that a case calls, its inputs on the device, and the known costs of a call."""
 
     run: Callable[..., Any]
     inputs: tuple[Any, ...] = ()
     flops: float | None = None
     nbytes: float | None = None
     transfer: bool = False  # whether the copies of the inputs and of the result are timed too
-    # what holds while it is timed, and frees what was prepared
+    # entered while the work is timed; its end frees what was prepared
     setting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -110,13 +110,13 @@ def timed(
     *args: Any,
     shares: int = 1,
 ) -> Case:
-    """Return the case that measures what ``prepare(device, *args)`` allocates and returns; the
-    switches of PyTorch that it turns are put back.
+    """Return a case that measures the work that ``prepare(device, *args)`` returns. PyTorch's
+    switches are restored afterwards.
     """
     label = ", ".join(map(str, params.values()))
 
     def time_work(deadline_seconds: float) -> Measurement:
-        # loads torch, which reading reports does without
+        # imported here, since it loads torch, which is not needed to read reports
         from gpulab.training import backend_switches
 
         with backend_switches.put_back():
@@ -139,7 +139,7 @@ def timed(
 def measured(
     params: Mapping[str, Any], rank: int, take: Callable[..., Measurement], *args: Any
 ) -> Case:
-    """Return the case of a function that measures by itself, until its ``deadline``."""
+    """Return the case of a function that makes its own measurement, until its ``deadline``."""
     return Case(params, lambda deadline_seconds: take(*args, deadline=deadline_seconds), rank)
 
 
@@ -151,8 +151,10 @@ def refuse_long(
     what: str = "call",
     longest_seconds: float = _LONGEST_CALL_SECONDS,
 ) -> None:
-    """Time a small part after one warm-up call, and refuse the whole if ``times`` times its fastest
-    sample is too long: a number format without hardware support takes minutes.
+    """Estimate how long a whole call takes from a small part of it, and refuse it if that is too
+    long: a number format without hardware support takes minutes.
+
+    The estimate is ``times`` times the fastest call of ``small``, after one warm-up call.
 
     Raises
     ------
@@ -167,7 +169,7 @@ def refuse_long(
         least = min(least, times * (time.perf_counter() - begin))
         if least <= longest_seconds:
             return
-    # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
+    # Rounded such that the estimate reads as more than the limit: 3.4, not 3, beside a limit of 3.
     estimate = f"{least:.0f}" if round(least) > longest_seconds else f"{least:.1f}"
     raise InputError(
         f"{who}: a {what} would take about {estimate} s here; expected at most {longest_seconds:g} "

@@ -40,7 +40,7 @@ def lessons(device: Device) -> Iterable[Case]:
         return
     python = cuda is not None and importlib.util.find_spec("numba_cuda") is not None
     pinning = ("plain copy", "pin, then copy", "pinned long ago")
-    # where it can run, the cell, its forms and sizes, and what makes its work
+    # whether it can run here, the cell, its forms and sizes, and the function that makes its work
     asked: tuple[tuple[bool, str, Iterable[str], Iterable[int], Callable[..., Any]], ...] = (
         (python, "divergence", _APART, (1, 1000), _divergence),
         (python, "transpose", ("columns_read",), (_SIDE,), _transpose),
@@ -109,7 +109,7 @@ _FORMULA = "y = 0.5f * x * (1.0f + tanhf(0.8f * x))"
 
 
 def _apart(lanes):
-    """Return the kernel in which even and odd groups of so many lanes take different branches."""
+    """Return a kernel in which even and odd groups of ``lanes`` lanes take different branches."""
 
     def kernel(x, out, steps):
         i = cuda.grid(1)
@@ -129,7 +129,7 @@ _APART = {"lanes_apart": _apart(1), "warps_apart": _apart(32)}
 
 
 def columns_read(a, b):
-    """Columns are read and rows are written: the other way round than the ladder's first rung."""
+    """Transpose by reading columns and writing rows, the reverse of the ladder's first rung."""
     x = 32 * cuda.blockIdx.x + cuda.threadIdx.x
     y = 32 * cuda.blockIdx.y + cuda.threadIdx.y
     for k in range(0, 32, 8):
@@ -138,7 +138,7 @@ def columns_read(a, b):
 
 
 def one(x):
-    """As little as a kernel can do."""
+    """Add 1 to one number: about the least that a kernel can do."""
     x[0] += float32(1)
 
 

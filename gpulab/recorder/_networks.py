@@ -42,7 +42,7 @@ from gpulab.training import Data, Task, Technique, pipelines
 from gpulab.training.speedup_ladder import ALONE, EXPERIMENT, SCRIPT, UP_TO, WITHOUT
 
 _Mode = Callable[[], contextlib.AbstractContextManager[Any]]  # such as torch.no_grad
-# Where a call is long, such as ten steps, a case gets more of the budget: an interval needs twenty
+# Shares of the budget for a case whose calls are long, such as ten steps: an interval needs twenty
 # calls.
 _SHARES = 4
 
@@ -51,7 +51,7 @@ _FEATURES, _ROWS = 4096, 4096
 _CPU_FEATURES, _CPU_ROWS = 1024, 64
 _ZEROS = (0.5, 0.9, 0.98)
 _TWO_FOUR = ("CUTLASS", "cuSPARSELt")
-# torchao's weights of fewer bits; the last one computes in int8 too
+# torchao's weights of fewer bits; the last form also computes in int8
 _SHORTER = ("int8", "int4", "float8", "int8 with int8 inputs")
 _CHANNELS, _SIDE, _BATCH = 128, 56, 64
 _CPU_SIDE, _CPU_BATCH = 16, 8
@@ -59,7 +59,7 @@ _CPU_SIDE, _CPU_BATCH = 16, 8
 # The pipeline's images.
 _JPEG_BATCH, _JPEG_SIZE = 32, 128
 _WORKERS = (0, 1, 2, 4, 8)
-_ENDLESS = 1_000_000  # more batches or steps than any deadline sees
+_ENDLESS = 1_000_000  # more batches or steps than any deadline allows
 _LOOP_STEPS = 50
 
 # Training.
@@ -78,17 +78,17 @@ _TECHNIQUES: Mapping[str, dict[str, Any]] = {
 }
 # steps before the first sample: compilation, a graph's recording, the optimizer's state
 _CPU_STEPS_BEFORE, _GPU_STEPS_BEFORE = 2, 6
-# A step may take this long: on a CPU whose convolutions are slow in bfloat16 it takes a minute. The
-# estimate from a sixteenth of the batch is up to three times too long (11 s for 3.6 s on a busy
-# machine), so what is left out surely takes long.
+# A longer step is refused: on a CPU whose convolutions are slow in bfloat16 a step takes a minute.
+# The estimate from a sixteenth of the batch is up to three times too long (11 s for 3.6 s on a busy
+# machine), so the limit is high enough that every refused step is indeed slow.
 _LONGEST_STEP_SECONDS, _SMALL_SHARE = 20.0, 16
 _GPU_STEPS_A_CALL = 10  # waiting after each step would time the waiting
-# The ladder's sizes: the course's fit digits on a CPU. On an H200 a step of width 64 and batch 32
-# is launched for longer than it computes; these have 16 times the arithmetic.
+# The ladder's sizes: those of the course fit digits on a CPU. On an H200 the launches of a step of
+# width 64 and batch 32 take longer than its arithmetic; these sizes have 16 times the arithmetic.
 _START_BATCH, _LARGE_BATCH, _LADDER_WIDTH, _LADDER_STEPS = 128, 512, 128, 2
 
-# Attention: sequences of all lengths have as many positions in all, as the FlashAttention papers
-# measure it.
+# Attention: the total number of positions in a batch is the same for all lengths, as in the
+# FlashAttention papers.
 _HEADS, _SIZE, _POSITIONS, _LENGTHS = 16, 128, 16_384, (512, 2048, 8192)
 _CPU_HEADS, _CPU_SIZE, _CPU_POSITIONS, _CPU_LENGTHS = 4, 32, 2048, (256, 1024)
 _KERNELS = {
@@ -101,8 +101,8 @@ _KERNELS = {
 _SHAPE = LANGUAGE_MODELS["Llama 3.2 1B"]
 _CPU_SHAPE = LanguageModel("small decoder", 4, 256, 8, 2, 32, 1024, 1024)
 _LENGTH, _CPU_LENGTH = 2048, 128
-# Batches that serve: tokens of 64 answers, exponentially distributed as in the published test of
-# continuous batching, with a mean of 8 so that they are soon done, in a mixed order.
+# Serving in batches: the numbers of tokens of 64 answers, exponentially distributed as in the
+# published test of continuous batching, with a mean of 8 to keep the test short, in a mixed order.
 _SLOTS = 8
 _ANSWERS = [max(1, round(-8 * math.log(1 - (29 * k % 64 + 0.5) / 64))) for k in range(64)]
 
@@ -113,20 +113,20 @@ _TIP_CPU_BATCH, _TIP_BATCH, _TIP_CHANNELS, _TIP_SIDE = 8, 64, 64, 32
 
 
 def layers(device: Device) -> Iterable[Case]:
-    """Dense against CSR, 2:4 and 8-bit linear layers, and a convolution in groups."""
+    """Linear layers, dense, CSR, 2:4 and 8-bit; and a convolution by number of groups."""
     if device.torch_type == "mps":  # PyTorch has neither CSR nor 8-bit kernels there
         return
     is_cpu, dense = device.is_cpu, compression.finish
     has_torchao = importlib.util.find_spec("torchao") is not None
     floats = "float32" if is_cpu else "bfloat16"
-    # Where it can run, and each form: its name, its dtype, what makes it of the dense layer, its
-    # share of zeros, its rank and its rows.
+    # Whether the forms can run here, and each form: its name, its dtype, the function that makes it
+    # from the dense layer, its share of zeros, its rank and its rows.
     asked: list[tuple[bool, list[tuple[Any, ...]]]] = [
         (is_cpu, [("dense", "float32", dense)]),
         (not is_cpu, [("dense", dtype, dense) for dtype in ("float16", "bfloat16")]),
         (True, [("csr", "float32", _pruned(z), z, THIRD if z < 0.9 else SECOND) for z in _ZEROS]),
-        # One input at a time, as a phone answers: a product of a matrix and a vector, which waits
-        # for the weights.
+        # One input at a time, as on a phone: a product of a matrix and a vector, whose time is that
+        # of reading the weights.
         (True, [("dense", "float32", dense, 0.0, THIRD, 1)]),
         (True, [("csr", "float32", _pruned(0.9), 0.9, THIRD, 1)]),
         (not is_cpu, [("dense", "float32", dense, 0.0, THIRD)]),
@@ -149,7 +149,7 @@ def layers(device: Device) -> Iterable[Case]:
                 for more, inputs in (("", None), (" and inputs", "dynamic"))
             ],
         ),
-        # compiled, as torchao is meant to be used; for one row the weights are what counts
+        # compiled, as torchao is meant to be used; with one row, reading the weights dominates
         (
             has_torchao and device.torch_type == "cuda",
             [
@@ -188,7 +188,7 @@ def _pruned(zeros: float) -> Callable[[Any], Any]:
 
 
 def _two_four(library: str, layer: Any) -> Any:
-    sparse = torch.sparse.SparseSemiStructuredTensor  # PyTorch has no public choice
+    sparse = torch.sparse.SparseSemiStructuredTensor  # PyTorch has no public option for this
     with mock.patch.object(sparse, "_FORCE_CUTLASS", library == "CUTLASS"):
         return compression.to_sparse(compression.prune(layer, pattern="2:4"), "2:4")
 
@@ -249,7 +249,7 @@ def pipeline(device: Device) -> Iterable[Case]:
         return
     common = {"batch": _JPEG_BATCH, "size": _JPEG_SIZE}
     yield timed(Device("cpu"), {"part": "decode", **common}, SECOND, _decode)
-    # elsewhere no step is taken: the taking of a batch would stand for one
+    # on other accelerators no step is taken: the time to take a batch would pass for that of a step
     if device.is_cpu or device.torch_type == "cuda":
         for workers in _WORKERS:
             params = {"part": "step", "workers": workers, **common}
@@ -293,8 +293,8 @@ def _decode(device: Device) -> Work:
 
 
 def _step_behind(device: Device, workers: int) -> Work:
-    """Return one step of the loop, its loading counted; on a CPU only the taking of a batch, since
-    training there would fight for the cores.
+    """Return one step of the loop, including its loading. On a CPU it only takes a batch, since
+    training would compete with the workers for the cores.
     """
     live = device.torch_type == "cuda"
     accelerator = (
@@ -360,19 +360,19 @@ def training_steps(device: Device) -> Iterable[Case]:
         if wanted and _runs(device, precision, technique):
             usual_rank = SECOND if plain or precision == "bfloat16" else THIRD
             rank = FIRST if plain and usual else usual_rank
-            # the recordings' word for a technique
+            # recordings call a technique "means"
             params = {"model": model, "precision": precision, "means": technique, "steps": steps}
             work = (model, precision, technique, steps)
             yield timed(device, params, rank, _training, *work, shares=shares)
 
 
 def _runs(device: Device, precision: str, technique: str) -> bool:
-    """Return whether the device has both, so that nothing is recorded under the name of something
-    else.
+    """Return whether the device supports the precision and the technique, so that nothing is
+    recorded under the name of something else.
     """
     if precision == "tf32" and device.kind != "cuda":
         return False
-    # slow without instructions; the scaler reads on the host
+    # float16 is slow on a CPU, and its loss scaler reads on the host, which a graph cannot include
     if precision == "float16" and (device.is_cpu or technique == "graph"):
         return False
     return device.kind == "cuda" or technique not in ("graph", "pinned", "prefetch")
@@ -399,7 +399,7 @@ def _training(device: Device, model: str, precision: str, technique: str, steps:
 
 
 def _steps(device: Device, task: Task, who: str, options: Mapping[str, Any], steps: int) -> Work:
-    """Return some steps of a training run that is warm, between two synchronizations."""
+    """Return ``steps`` steps of a warmed-up training run, between two synchronizations."""
     run = training.Run(task, device=device, steps=_ENDLESS, **options)
     run.parts_every = 0
     run.advance(_CPU_STEPS_BEFORE if device.is_cpu else _GPU_STEPS_BEFORE)
@@ -408,7 +408,7 @@ def _steps(device: Device, task: Task, who: str, options: Mapping[str, Any], ste
 
 @contextlib.contextmanager
 def _judged(run: Any, who: str) -> Iterator[None]:
-    """Close a training run when it is timed; refuse its time where it was not what was asked."""
+    """Close a training run after it was timed; raise if it diverged or did not run as requested."""
     with contextlib.closing(run):
         yield
         if run.is_over:  # further calls would have returned at once
@@ -426,10 +426,10 @@ def _judged(run: Any, who: str) -> Iterator[None]:
 
 
 def speedup_ladder(device: Device) -> Iterable[Case]:
-    """A beginner's script, each technique alone and upon the others, then all but one: each form is
-    a case of its own, so their ratios join both intervals.
+    """A beginner's script, each technique alone and added to those before it, then all but one.
+    Each form is a case of its own, so the interval of a ratio is made of two intervals.
     """
-    # a CPU's own ladder is climbed live in notebook 09; steps of this network take a CPU a second
+    # notebook 09 measures a CPU's ladder live; a step of this network takes a CPU a second
     if device.is_cpu:
         return
     case, here = functools.partial(_form, device), [one for one in _ladder() if _has(device, one)]
@@ -457,7 +457,7 @@ def _has(device: Device, technique: Technique) -> bool:
         needs = {"tf32": device.has_tf32, "prefetch": device.torch_type == "cuda"}
         return {**needs, "autotune": is_cuda, "graph": is_cuda}.get(technique.name, True)
     except (GpulabError, AssertionError, RuntimeError):
-        # a device that is not here (a plan for another machine) has what its kind has
+        # the device is not in this machine (a plan for another one): its kind decides
         return device.kind == "cuda"
 
 
@@ -484,7 +484,7 @@ def _form(device: Device, form: str, technique: str, used: list[Technique], rank
 
 
 def tips(device: Device) -> Iterable[Case]:
-    """Small tips from tuning guides, each without and with it, for the ledger of claims."""
+    """Small tips from tuning guides, each timed without and with it, for the ledger of claims."""
     for name, (prepare, *both) in _TIPS.items():
         if (name == "create_on_device" and device.is_cpu) or (
             name == "cudnn_autotune" and device.kind != "cuda"
@@ -497,8 +497,8 @@ def tips(device: Device) -> Iterable[Case]:
 
 
 def _deep(device: Device) -> tuple[Any, Any]:
-    """Return a network of many small layers, in which costs for each operator and each tensor show,
-    and its input.
+    """Return a network of many small layers, which makes the costs per operator and per tensor
+    visible, and its input.
     """
     torch.manual_seed(0)
     parts = [
@@ -521,7 +521,7 @@ def _step(
     foreach: bool | None = None,
     mode: _Mode = contextlib.nullcontext,
 ) -> Work:
-    """Return a training step; ``foreach`` is Adam's, without it the optimizer is plain SGD."""
+    """Return a training step; ``foreach`` is Adam's option, and None takes plain SGD."""
     model, x = _deep(device)
     optimizer: Any = (
         torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -564,7 +564,7 @@ def _created(device: Device, create: Callable[[str], Any]) -> Work:
     return Work(functools.partial(create, str(device)))
 
 
-# What makes a tip's work, and its options without the tip and with it.
+# The function that makes a tip's work, its options without the tip, and its options with the tip.
 _TIPS: Mapping[str, tuple[Any, ...]] = {
     "no_grad": (_forward, {"mode": torch.enable_grad}, {"mode": torch.no_grad}),
     "inference_mode": (_forward, {"mode": torch.no_grad}, {"mode": torch.inference_mode}),
@@ -675,7 +675,7 @@ class _Layer(torch.nn.Module):
 
 
 class _Decoder(torch.nn.Module):
-    """Tokens to scores: after a prompt of its last position, else of each new one."""
+    """From tokens to scores: of the last position of a prompt, else of each new position."""
 
     def __init__(self, shape: LanguageModel) -> None:
         super().__init__()
@@ -691,15 +691,15 @@ class _Decoder(torch.nn.Module):
 
 
 def _continuous_steps() -> int:
-    """Return the steps until all answers are done, where the next one takes the first free slot."""
+    """Return the number of steps until all answers are done, if each takes the next free slot."""
     ends = [0] * _SLOTS
     for tokens in _ANSWERS:
         ends[ends.index(min(ends))] += tokens
     return max(ends)
 
 
-# A group ends with its longest answer. Each slot computes in every step, idle or not: a step's
-# shape is fixed.
+# A static batch ends with its longest answer. Each slot computes in every step, idle or not: a
+# step's shape is fixed.
 _SERVING_STEPS = {
     "static batch": sum(max(_ANSWERS[k : k + _SLOTS]) for k in range(0, len(_ANSWERS), _SLOTS)),
     "continuous batch": _continuous_steps(),
@@ -726,14 +726,15 @@ def generation(device: Device) -> Iterable[Case]:
     many = [{"new": 5}, *({"batch": 16, "kv_heads": heads} for heads in (shape.heads, 1))]
     batches = [{"batch": batch} for batch in (4, 64)]
     prompt, graph = {"phase": "prefill"}, {"means": "graph"}
-    # where it can run, its rank, and what is changed of the plain step
+    # whether it can run here, its rank, and the changes to the plain step
     asked: list[tuple[bool, int, list[dict[str, Any]]]] = [
         (True, SECOND, [{}, {"batch": 16}, prompt]),
         (True, THIRD, many),
         (not is_cpu, THIRD, [*batches, *({"length": length} for length in (128, 8192))]),
         (not is_cpu, THIRD, [{**prompt, "length": length} for length in (512, 8192)]),
         (on_cuda, SECOND, [graph, {"means": "compile"}, {"means": "compile, graph"}]),
-        # as graphs too: launched one by one, all these steps take as long as the host does
+        # As graphs too: if operators are launched one by one, each of these steps takes as long as
+        # the host needs to launch it.
         (on_cuda, THIRD, [{**one, **graph} for one in ({"batch": 16}, *many, *batches)]),
         (on_cuda, THIRD, [{**prompt, "means": "compile"}]),
         (on_cuda, THIRD, [{**prompt, "batch": batch, "length": 512} for batch in (4, 16)]),
@@ -765,7 +766,7 @@ def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) ->
     if params["weights"] in _SHORTER:
         model = _shorten(model, params["weights"])
     if "compile" in params["means"]:
-        for layer in model.layers:  # they are alike: the compiler works once
+        for layer in model.layers:  # the layers are alike, so the compiler works only once
             layer.compile()
         model.head.compile()
     step: Any = torch.no_grad()(functools.partial(model, tokens, caches, start))

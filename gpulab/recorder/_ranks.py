@@ -1,7 +1,7 @@
 """Several ranks on one machine (notebook 08): data-parallel steps, and collectives.
 
-On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. That part
-is for machines with several GPUs and has not been tested on one yet.
+On a CPU there are at most two ranks; with GPUs there is one rank per GPU, through NCCL. The part
+for several GPUs has not been tested on a machine with several GPUs yet.
 
 The ranks are those of ``gpulab.parallel``, which needs ipyparallel: without it these cases are kept
 as not recorded, with the reason.
@@ -33,12 +33,13 @@ _CPU_SIZES = tuple(2**k for k in range(10, 25, 2))
 _GPU_SIZES = tuple(2**k for k in range(10, 31, 2))
 _FEWEST, _MOST_ROUNDS, _TURN, _REPEATS = 3, 2_000, 4, 8
 _GPU_STEPS = 10  # between two waits for the device
-# the ranks outlive a case for so long: starting them costs as much as ten cases
+# ranks are kept this long after a case: starting them takes as long as ten cases
 _IDLE_SECONDS = 3.0
 _CALL_SECONDS = 60.0  # no call of an experiment takes a minute
 
 
-_idle: dict[tuple[int, str], tuple[parallel.Ranks, threading.Timer]] = {}  # that no case is using
+# Ranks that no case is using, each with the timer that ends them, by their number and backend.
+_idle: dict[tuple[int, str], tuple[parallel.Ranks, threading.Timer]] = {}
 
 
 @contextmanager
@@ -50,14 +51,14 @@ def _ranks(n: int, backend: str) -> Iterator[parallel.Ranks]:
     if kept is not None:
         ranks, timer = kept
         timer.cancel()
-        if not ranks.ready:  # one died meanwhile
+        if not ranks.ready:  # a rank died meanwhile
             ranks.stop()
     else:
         ranks = parallel.cluster(n, backend=backend, timeout_seconds=_CALL_SECONDS)
         ranks.px = False
     try:
         yield ranks.start()
-    except BaseException:  # ranks that one left behind in a collective are of no more use
+    except BaseException:  # some ranks may still wait in a collective, so none can be used again
         ranks.stop()
         raise
     timer = threading.Timer(_IDLE_SECONDS, _end, (n, backend))
@@ -74,8 +75,8 @@ def _end(n: int, backend: str) -> None:
 
 
 def _world(device: Device) -> tuple[int, str]:
-    """Return how many ranks an experiment has on this device, and their backend; 0 where there can
-    be none.
+    """Return how many ranks an experiment has on this device, and their backend; 0 if the device
+    cannot have ranks.
     """
     if device.is_cpu:
         return min(_CPU_RANKS, devices.environment(device).cores), "gloo"
@@ -152,7 +153,7 @@ def _sampled(
     steps_a_sample: int = 1,
     nbytes: float | None = None,
 ) -> Measurement:
-    """Take samples until the deadline, and return what they say."""
+    """Take samples until the deadline, and return them as a measurement."""
     begin, taken = time.monotonic(), list[float]()
     for _ in range(_MOST_ROUNDS):
         taken += take()

@@ -31,17 +31,17 @@ from gpulab.recorder._experiments import (
 from gpulab.timing import Measurement
 from gpulab.workloads import WorkloadSpec
 
-# One launch must run far longer than a launch costs, and the arrays must be far larger than any
-# cache: 1 GiB an array on an accelerator (the largest L2 of today is 126 MB), 256 MiB on a CPU (its
-# L3 may be as large).
+# The work of one launch must take far longer than the launch itself, and the arrays must be far
+# larger than any cache: 1 GiB per array on an accelerator (the largest L2 of today is 126 MB), 256
+# MiB on a CPU (its L3 may be as large).
 _ACCELERATOR_ARRAY_BYTES, _CPU_ARRAY_BYTES = 2**30, 2**28
 _ACCELERATOR_GEMM_SIZE, _CPU_GEMM_SIZE = 8192, 2048
-# A float16 product on a CPU runs in scalar code and takes minutes at this size, so it is not a
-# ceiling of anything.
+# A float16 product on a CPU runs in scalar code and takes minutes at this size, so it shows no
+# ceiling.
 _CPU_GEMM_DTYPES = ("float32", "float64", "bfloat16")
 _ACCELERATOR_GEMM_DTYPES = ("bfloat16", "float16", "tf32", "float32", "float64")
-# a product of so much smaller sides gives the estimate for the whole: bfloat16 takes a minute where
-# the processor has no instructions for it
+# A product whose sides are this many times smaller gives an estimate for the whole: bfloat16 takes
+# a minute on a processor that has no instructions for it.
 _SMALLER = 8
 _LAUNCHES = 1000
 # Products in each format: multiples of 16 suit every format; one less suits none.
@@ -134,7 +134,8 @@ def _product(device: Device, name: str, n: int) -> Work:
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     # random data: products of zeros draw less power and run faster
     a, b = (torch.randn(n, n, device=str(device)).to(dtype) for _ in range(2))
-    # of the smaller ones a part takes what its call costs, which says nothing about the whole
+    # Only the large product has an estimate: a part of a smaller one takes mainly the time of the
+    # call, which shows nothing about the whole.
     if device.is_cpu and n == _CPU_GEMM_SIZE:
         corner = slice(n // _SMALLER)
         small = a[corner, corner], b[corner, corner]
@@ -172,7 +173,7 @@ def _launches(device: Device, how: str) -> Work:
 
 
 def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
-    """Return the launch of a kernel of one thread."""
+    """Return a function that launches a kernel of one thread."""
     from gpulab.recorder import _lessons
 
     if how == "numba":
@@ -182,7 +183,8 @@ def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
     raw = cupy.RawKernel(_lessons.SOURCE, "one")
     if how == "CuPy":
         return functools.partial(raw, (1,), (1,), (cupy.asarray(x),))
-    # the driver's own call, without a binding's conversions; it takes the addresses of addresses
+    # The driver's own call, without the conversions of a Python binding. It takes the addresses of
+    # the kernel's arguments, which are addresses themselves.
     pointer = ctypes.c_void_p(x.data_ptr())
     stream = ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
@@ -197,11 +199,11 @@ def _own_launch(how: str, x: torch.Tensor) -> Callable[[], Any]:
 
 
 def captured(run: Callable[[], Any], device: Device) -> Callable[[], None]:
-    """Return the replay of a CUDA graph of what ``run`` launches, which runs once before: capture
-    asks for warm operators.
+    """Capture the work that ``run`` launches as a CUDA graph, and return the graph's replay.
+    ``run`` is called once before: a capture needs operators that are warmed up.
     """
     graph = torch.cuda.CUDAGraph()
-    # by default it captures on the device that was current at the first capture
+    # by default PyTorch captures on the device that was current at the first capture
     side = torch.cuda.Stream(device.index)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         run()
@@ -212,8 +214,8 @@ def captured(run: Callable[[], Any], device: Device) -> Callable[[], None]:
 
 
 def precisions(device: Device) -> Iterable[Case]:
-    """Products in each format that the device multiplies: TF32 and FP8 only where it has them;
-    float16 on a CPU is left to small sizes.
+    """Products in each format that the device supports: TF32 and FP8 only where it has them. On a
+    CPU the sizes are small, since float16 is slow there.
     """
     sides: tuple[int, ...] = _CPU_SIDES if device.is_cpu else _GPU_SIDES[:2]
     names = ["float32", "bfloat16", "float16"]
@@ -249,7 +251,7 @@ def bandwidths(device: Device) -> Iterable[Case]:
 
 
 def _working_sets(device: Device, first: int) -> Iterable[tuple[int, int]]:
-    """Yield sizes in bytes with their ranks; none where no chase and no stream can run."""
+    """Yield sizes in bytes with their ranks; none if the device can run no chase and no stream."""
     if not (device.is_cpu or device.torch_type == "cuda"):
         return
     last = _CPU_LAST_POWER if device.is_cpu else _GPU_LAST_POWER
@@ -278,7 +280,7 @@ def ladders(device: Device) -> Iterable[Case]:
                 yield timed(
                     device, params, SECOND if n == rung.sizes[1] else THIRD, _rung, rung, n, options
                 )
-    # what they are compared with: float32, which the settings of PyTorch keep from TF32
+    # the library's product, for comparison: in float32, for which PyTorch's settings exclude TF32
     library = workloads.get("matmul")
     for n in ladder.CUDA_RUNGS[0].sizes[1:]:
         params = {"family": "matmul", "rung": "matmul-library", "n": n}
@@ -307,8 +309,8 @@ def _rung(device: Device, rung: Any, n: int, options: tuple[str, ...] | None) ->
 
 
 def copies(device: Device) -> Iterable[Case]:
-    """Copies of every size in both directions, pageable and pinned; on a CPU the copy on the
-    host.
+    """Copies of every size in both directions, pageable and pinned; on a CPU, copies within the
+    host's memory.
     """
     series = [(d, m) for m in ("pinned", "pageable") for d in ("to_device", "to_host")]
     for direction, memory in [("host", "pageable")] if device.is_cpu else series:

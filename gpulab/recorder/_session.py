@@ -1,5 +1,5 @@
-"""Run the experiments within a time budget, save after each, and resume an interrupted run; and
-``gpulab record``, which shows the progress and the remaining time.
+"""Run the experiments within a time budget, save every few seconds, and resume an interrupted run;
+and ``gpulab record``, which shows the progress and the remaining time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Clock = Callable[[], float]
 SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
 SAVE_EVERY_SECONDS = 5.0
 _LONGEST_MINUTES = 24 * 60
-# Visits to a case, spread over the run: three are the fewest whose spread says something, and what
-# took longer than this is visited once.
+# Visits to a case, spread over the run: three are the fewest whose spread shows something. A case
+# that took longer than these seconds is visited once.
 VISITS, _LONG_SECONDS = 3, 10.0
-# So many cases are visited in turn, and near the end as many as all visits are foreseen for: a
-# round takes half a minute or more, and a short budget still gives nearly all of its cases every
-# visit.
+# This many cases are visited in turn; near the end of the budget, only as many as will probably get
+# all of their visits. So a round takes half a minute or more, and even with a short budget nearly
+# all cases that are reached get every visit.
 _TURN = 30
 NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -76,8 +76,8 @@ def _is_long(timing: Timing) -> bool:
 
 
 def _previous(out: pathlib.Path, fresh: Recording) -> Recording:
-    """Return what an earlier run on this same machine and software has written to the file, each
-    case dated; without a file the ``fresh`` recording.
+    """Return the recording that an earlier run wrote to the file, with a date on each case; the
+    ``fresh`` recording if there is no file. A run on another machine or other software is refused.
     """
     if not out.exists():
         return fresh
@@ -93,8 +93,9 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording:
 
 
 def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
-    """Time one case; what cannot be timed is kept with its reason: a library that does not fit
-    torch may raise anything. Of a measurement all is kept but most of its samples.
+    """Time one case and return its entry. If the case raises, the entry has the reason: a library
+    that does not fit torch may raise any error. Of a measurement, everything is kept except most of
+    its samples.
     """
     try:
         m = case.time(deadline_seconds)
@@ -120,18 +121,19 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
 
 @dataclass
 class _Run:
-    """The state of one recording in the making.
+    """The state of a recording that is being made.
 
     Attributes
     ----------
     plan : mapping
         The experiment's name and the case of each key.
     entries : mapping
-        What the file will have: at first what an earlier run left, or "time did not reach it".
+        The entries that the file will have: at first those of an earlier run, or "time did not
+        reach it".
     end : float
         When the budget is used up, by the clock.
     given_up : set
-        The keys of what failed, or takes too long to be visited again.
+        The keys of cases that failed, or that take too long to be visited again.
     made, spent_seconds
         How many visits this run has made, and how long all of them took.
     """
@@ -156,7 +158,7 @@ class _Run:
         return replace(self.base, entries=tuple(self.entries.values()))
 
     def has_content(self) -> bool:
-        """Return whether there is something to save: a visit of this run, or an earlier one's."""
+        """Return whether there is something to save: a visit of this run or of an earlier one."""
         return self.made > 0 or any(entry.recorded for entry in self.entries.values())
 
     def save(self, force: bool = False) -> None:
@@ -165,8 +167,8 @@ class _Run:
             self.last_save = self.clock()
 
     def visited(self, key: str) -> int:
-        """Return how often a case has been visited, as often as is wanted where it is not to be
-        visited again.
+        """Return how often a case has been visited; for a case that will not be visited again, the
+        number of visits that every case should get.
         """
         timing = self.entries[key].timing
         if key in self.given_up or (timing is not None and _is_long(timing)):
@@ -174,8 +176,8 @@ class _Run:
         return 0 if timing is None else min(len(visits_of(timing)), self.visits)
 
     def waiting(self) -> Iterator[tuple[str, int]]:
-        """Return each case that waits and the number of its visit: thirty cases in turn, so that
-        their visits lie apart.
+        """Yield the key of each case to visit and the number of the visit. Up to thirty cases are
+        visited in turn, so that the visits of a case are far apart.
         """
         keys = [key for key in self.plan if self.visited(key) < self.visits]
         while keys:
@@ -191,7 +193,7 @@ class _Run:
             keys = keys[turn:]
 
     def visit(self, key: str, deadline_seconds: float) -> None:
-        """Time a case again; a failure keeps the previous result."""
+        """Time a case; if it fails, its previous result is kept."""
         begin, before = self.clock(), self.entries[key].timing
         entry = _time(*self.plan[key], deadline_seconds)
         seconds = self.clock() - begin
@@ -234,7 +236,7 @@ def record(
         The file to write. An unfinished recording of this machine in it is continued: it keeps its
         notes, and lists the commands of all its runs.
     minutes : float
-        The budget. What it does not reach is kept as "not recorded", with the reason.
+        The budget. Cases that it does not reach are kept as "not recorded", with the reason.
     only : iterable of str or Experiment, optional
         Names of registered experiments, or experiments of your own; None takes all that are
         registered.
@@ -249,8 +251,12 @@ def record(
         How often a case is timed, 1 to 10: at moments far apart, so that its interval covers how
         the machine changes between them. With one visit more cases are reached, but the intervals
         are those of one moment. Cases that take more than ten seconds are visited once.
+    command : str, optional
+        The command to state in the recording; by default ``gpulab record`` with ``minutes``.
     progress, stop : callables, optional
         ``progress(fraction, text)``; ``stop() -> bool``, polled between cases.
+    clock : callable
+        Returns seconds.
 
     Raises
     ------
@@ -259,6 +265,8 @@ def record(
         usable, or no requested experiment can run on the device.
     RecordingError
         If ``out`` cannot be written, or holds something else or another machine's recording.
+    StoppedError
+        If no case was timed, and there is nothing from an earlier run.
     """
     where = devices.find(device)
     label = name
@@ -287,15 +295,15 @@ def record(
     )
     with _exclusive(target):
         old = base if restart else _previous(target, base)
-        # what the file stands for already is kept: name and notes, commands and libraries
+        # keep what the file has already: name and notes, commands and libraries
         base = replace(
             base,
             name=old.name if name is None else name,
             notes=old.notes,
             environment=joined(old.environment, base.environment),
         )
-        # Why a case is missing holds until it is tried again; of what is no longer planned only a
-        # run of all experiments can tell.
+        # The reason why a case is missing is kept until the case is tried again. A missing case
+        # that is not planned is dropped only by a run of all experiments, which would plan it.
         entries = {key: _not_reached(*item) for key, item in plan.items()} | {
             item.key: item
             for item in old.entries
@@ -311,9 +319,7 @@ def record(
 
 @contextlib.contextmanager
 def _exclusive(target: pathlib.Path) -> Iterator[None]:
-    """Keep a second recorder away from the file: each would overwrite what the other has
-    measured.
-    """
+    """Keep a second recorder away from the file: each would overwrite the other's results."""
     try:
         refuse_unwritable(target)
         with exclusive(target) as free:
@@ -335,7 +341,7 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
 
 
 def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
-    """Return the device's clock now, in MHz, where it tells."""
+    """Return the device's present clock in MHz; empty if it reports none."""
     processors = (
         (machine.processor,)
         if device.is_cpu
@@ -344,8 +350,8 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
     return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
-# A collection after each case looks only at what came since: at all objects of PyTorch it takes
-# longer than the case.
+# With ``calm_collector``, a garbage collection after a case examines only newer objects: examining
+# all objects of PyTorch takes longer than the case.
 @calm_collector()
 def _loop(run: _Run, device: Device, *, progress: Progress, stop: Stop) -> None:
     try:
@@ -360,7 +366,7 @@ def _loop(run: _Run, device: Device, *, progress: Progress, stop: Stop) -> None:
             share = max(left / waiting_shares, SHORTEST_CASE_SECONDS)
             run.visit(key, shares * min(share, LONGEST_CASE_SECONDS))
             if not device.is_cpu:
-                from gpulab import memory  # loads torch, which listing experiments does without
+                from gpulab import memory  # loads torch, which is not needed to list experiments
 
                 memory.release(device)  # so that the next case finds it empty
             run.save()
@@ -383,7 +389,7 @@ def _loop(run: _Run, device: Device, *, progress: Progress, stop: Stop) -> None:
 
 # -- the command ---------------------------------------------------------------------
 
-_NARROWEST = 20  # characters of the line of progress: some terminals say that they have no columns
+_NARROWEST = 20  # characters of the line of progress: some terminals report that they have none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -440,20 +446,20 @@ def run(arguments: argparse.Namespace) -> int:
             line, end = f"\r{line[:width]:{width}}", "" if line_is_open else "\n"
         try:
             print(line, end=end, flush=True)
-        except OSError as error:  # the terminal is closed, or nobody reads on (``| head``)
+        except OSError as error:  # the terminal is closed, or the pipe's reader ended (``| head``)
             stop.asked = stop.asked or isinstance(error, BrokenPipeError)
 
     def answer() -> None:
-        with contextlib.suppress(OSError):  # the terminal is closed: nobody is left to tell
+        with contextlib.suppress(OSError):  # the terminal is closed
             print(
                 "\nstopping after the current case; press Ctrl-C again to stop immediately",
                 file=sys.stderr,
             )
 
     try:
-        # What asks for the end: a batch system sends SIGTERM, a terminal that closes SIGHUP, some
-        # seconds before it kills. One that is ignored stays so: under ``nohup`` a recording goes on
-        # when its terminal is closed.
+        # Signals that ask for the end: a batch system sends SIGTERM, and a terminal that closes
+        # sends SIGHUP, some seconds before the process is killed. An ignored signal stays ignored:
+        # under ``nohup`` a recording goes on when its terminal is closed.
         asks = [
             signal.SIGINT,
             *(
@@ -477,7 +483,7 @@ def run(arguments: argparse.Namespace) -> int:
                 stop=lambda: stop.asked,
             )
     finally:
-        # the budget ended before the last case: what comes next would stand behind the progress
+        # the budget ended before the last case: the next output would be on the line of progress
         if line_is_open:
             print(flush=True)
     missing = recording.missing()
@@ -491,7 +497,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    """Return the command that gives the recording again, without the path of the file."""
+    """Return the command that makes the recording again, with FILE in place of the file's path."""
     words = ["gpulab", "record", "--out", "FILE", "--minutes", f"{arguments.minutes:g}"]
     words += ["--device", arguments.device] if arguments.device else []
     words += ["--visits", str(arguments.visits)] if arguments.visits != VISITS else []
