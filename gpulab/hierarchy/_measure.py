@@ -399,7 +399,8 @@ def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
 _SMALLEST, _LARGEST = 2**10, 2**34
 # The default sets range from a part of any first cache to this multiple of the last one, as far as
 # making the nodes takes no more than seconds. The multiple is larger on a GPU, where the rise after
-# the L2 is wide (seen on an H200: its halves, then both, then flat from 1.5 times its 60 MiB on).
+# the L2 is wide (seen on an H200: its halves, then both, then flat from 1.5 times its 60 MiB on)
+# and the nodes are made in one array operation.
 _TIMES_THE_LAST = {"cpu": 2, "gpu": 4}
 _FIRST, _LAST = 2**12, {"python": 2**26, "numba": 2**27, "numpy": 2**27, "cupy": 2**29}
 _LEAST_LAST = 2**24
@@ -878,7 +879,7 @@ def measure_stream(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) -
     Returns
     -------
     Measurement
-        Of one call; ``nbytes`` is what it moves, the working set many times.
+        Of one call; its ``nbytes`` are the bytes that the call moves, many times the working set.
 
     Raises
     ------

@@ -316,8 +316,8 @@ class Latency(Result):
     }
 
     def levels(self) -> Levels:
-        """Return the levels of memory in the fastest samples, the caches that the system reports,
-        and what the samples do not determine.
+        """Return the levels of memory that the fastest samples show, beside the caches that the
+        system reports, and what the samples do not determine.
         """
         sizes, reported = [p.nbytes for p in self.points], self.reported
         seconds = [p.least_seconds for p in self.points]

@@ -14,7 +14,7 @@ from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.timing import Measurement, measure
 
-# Ranks: what tells most about a machine comes first, so that a short budget still gives a useful
+# Ranks: the most informative cases come first, so that a short budget still gives a useful
 # recording.
 FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3
 # A longer call is refused: a case makes at least some five calls, whatever its share of the budget.

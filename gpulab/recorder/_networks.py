@@ -64,7 +64,7 @@ _LOOP_STEPS = 50
 
 # Training.
 _PRECISIONS = ("float32", "tf32", "bfloat16", "float16", "pure-bfloat16")
-# Name -> the options of ``training.fit`` beside the precision.
+# Name -> the options of ``training.fit`` besides the precision.
 _TECHNIQUES: Mapping[str, dict[str, Any]] = {
     "plain": {},
     "fused": {"fused": True},

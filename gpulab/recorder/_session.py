@@ -36,8 +36,8 @@ Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 Clock = Callable[[], float]
 
-# A case gets its share of what is left, within these bounds: enough samples for an interval, never
-# the whole budget.
+# A case gets its share of the remaining budget, within these bounds: enough samples for an
+# interval, never the whole budget.
 SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
 SAVE_EVERY_SECONDS = 5.0
 _LONGEST_MINUTES = 24 * 60

@@ -507,7 +507,7 @@ def fit(
     clock: Callable[[], float] | None = None,
     **options: Any,
 ) -> FitResult:
-    """Train a task and return what it learned, how fast, in which memory, and how it ended.
+    """Train a task and return its losses and accuracy, its speed and memory, and how it ended.
 
     A feature that the device lacks is left out with a note, and the next best is used. The caller's
     random generators and PyTorch's settings are restored afterwards.
@@ -520,7 +520,7 @@ def fit(
         Trained in place, on the run's device and in the precision's dtype; None makes
         ``task.make_model(seed)``.
     device : optional
-        None takes the best there is.
+        None takes the best one available.
     precision : str
         "float32" (TF32 off), "tf32", "bfloat16" or "float16" (autocast), "pure-bfloat16" or
         "pure-float16" (parameters converted).
@@ -581,8 +581,8 @@ def fit(
     -------
     FitResult
         Evidence MEASURED. A loss that is not finite, an interrupt or a stop ends the run; ``ended``
-        says which of them did. An interrupt ends this run alone: a loop over several goes on,
-        unless it breaks where ``ended`` is "interrupted".
+        says which of them did. An interrupt ends only this run: a loop over several runs goes on,
+        unless it breaks when ``ended`` is "interrupted".
 
     Raises
     ------

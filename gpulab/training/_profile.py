@@ -184,7 +184,7 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
     label : str
         What was run, for tables.
     device : Device or str, optional
-        The device that computed; None takes the best there is.
+        The device that computed; None takes the best one available.
 
     Returns
     -------
@@ -376,9 +376,9 @@ def hidden_waits(
     calls : int
         1 to 1000.
     device : Device or str, optional
-        The device whose tensors count; None takes the best there is. On a CPU all tensors count, as
-        if they were on an accelerator, except those that a PyTorch optimizer itself reads, since it
-        keeps its step counters on the host.
+        The device whose tensors count; None takes the best one available. On a CPU all tensors
+        count, as if they were on an accelerator, except the step counters that a PyTorch optimizer
+        reads, since it keeps them on the host.
     count_to_cpu : bool
         On a CPU: count ``.to("cpu")``, written as a string, as a fetch. By default such a call
         counts only on an accelerator, since on a CPU it may also move data to the program's device.
@@ -432,7 +432,7 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes
     ----------
     found : dict
-        (line, what) -> how many times.
+        (line, call and reason) -> how many times.
     is_inside : bool
         Whether a fetch is running. The operators that it calls read values too, but are part of the
         same wait.

@@ -96,7 +96,7 @@ def compare_scripts(
     seeds : int
         Number of seeds with which each is trained on all of the training data, and tested.
     device : optional
-        The device to wait for after each call; None takes the best there is.
+        The device to wait for after each call; None takes the best one available.
     deadline : float
         The limit on the seconds of turns, for each script.
 

@@ -320,8 +320,8 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Parameters
     ----------
     model : torch.nn.Module
-        On any device, in any floating-point dtype; it is set to evaluation mode meanwhile, and back
-        afterwards.
+        On any device, in any floating-point dtype; it is set to evaluation mode for the test, and
+        back afterwards.
     on : str or Task
 
     Returns
@@ -431,7 +431,9 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
 
 
 def _around(mean: float, half: float, least: float = 0.0) -> tuple[float, float]:
-    """Return mean - half and mean + half, cut to what a share or a difference of shares can be."""
+    """Return mean - half and mean + half, limited to the values of a share (or of a difference of
+    shares, with ``least=-1``).
+    """
     return max(least, mean - half), min(1.0, mean + half)
 
 

@@ -59,7 +59,7 @@ _STEPS = partial(_validate.whole, low=2, high=1000)
 
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
-_LEAST_AREA = 0.35  # a random crop keeps at least this share of the picture's area
+_LEAST_AREA = 0.35  # share of the picture that a random crop keeps at least, so that crops vary
 
 
 def draw(label: int, side: int, seed: int) -> np.ndarray:
@@ -1051,7 +1051,7 @@ def drive(
                 f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one "
                 f"within {_TIMEOUT_SECONDS:.0f} s. Lower the number of workers, or pass workers=0."
             ) from error
-        loads.append(tuple(batch[2:]))  # who, and when
+        loads.append(tuple(batch[2:]))  # worker, start, end
         accelerator.step(batch)
         if read_loss:
             accelerator.wait()

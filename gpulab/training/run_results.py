@@ -40,7 +40,7 @@ class Accuracy(Result):
     Attributes
     ----------
     correct, count : int
-        Right answers, and answers asked for.
+        The number of right answers, and of all answers.
     ratio : float
         ``correct / count``.
     interval : (float, float)
@@ -391,8 +391,8 @@ class Learned(NamedTuple):
         Whether the losses equaled those of the rung before, bit for bit, so that the model is the
         same.
     verdict : str
-        "kept", "lost", or "not decided": the interval lies above minus the tolerance, below zero,
-        or neither.
+        "lost" if the interval lies below zero, else "kept" if it lies above minus the tolerance,
+        else "not decided".
     """
 
     accuracy: SeedsAccuracy
@@ -446,8 +446,8 @@ class LeftOut(NamedTuple):
     ----------
     name, title, reason : str
     alone : Gain or None
-        Over the beginner's script, where it runs here but would slow every combination; None where
-        it was not run.
+        Over the beginner's script, if the technique runs here but would slow every combination;
+        None if it was not timed in turns.
     recorded : tuple of (str, str, Gain)
         In earlier files: machine, case, and the gain there.
     """

@@ -65,7 +65,7 @@ class Technique:
     Attributes
     ----------
     name, title : str
-        The short word, and what tables call it.
+        A short name, and the title in tables.
     improves : str
         The part of a step that it improves.
     options : mapping
@@ -312,7 +312,7 @@ def ladder(
         Options of ``fit`` that make the beginner's script; by default small batches of items loaded
         one by one, and each loss read.
     device : optional
-        None takes the best there is.
+        None takes the best one available.
     samples : int, optional
         Number of samples on which each rung is trained before it is tested, the same for all; None
         takes the task's epochs.
@@ -373,7 +373,7 @@ def ladder(
 
 
 class _Climb:
-    """A ladder that is being measured: the forms, each a run of its own, and the seconds a sample
+    """A ladder that is being measured: the forms, each with its own run, and the seconds per sample
     of each turn.
     """
 
