@@ -1,11 +1,11 @@
 """Compare one piece of work on several devices, or several ways to do it.
 
-Everything that can be wrong with the request is said before anything is allocated or run.
+Errors in the request are raised before anything is allocated or run.
 
-Do the results agree? That is checked before any speed-up is reported. The measure is
-max|a - reference| / max|reference|. A workload of the catalog knows its own higher-precision
+A speed-up is reported only if the results agree. The measure is max|a - reference| /
+max|reference|. A workload of the catalog knows its own higher-precision
 reference. For any other function the reference is the function itself on float64 copies of its
-inputs; of a large matrix product, sampled rows of it.
+inputs; for a large matrix product, only sampled rows are computed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from gpulab.units import plural
 from gpulab.workloads import Workload
 
 Functions = Mapping[str, Callable[..., Any]]
-# What is compared: the name of the whole, and the job of each row by the row's name.
+# What is compared: its label, the job of each row by the row's name, and the workload, if it is one
+# of the catalog.
 _Compared = tuple[str, dict[str, Job], Workload | None]
 
 # max|a - reference| / max|reference| that a chain of operations in this format may show; single
@@ -57,7 +58,8 @@ _SAMPLED_ROWS = 64
 _LONGEST_CHECK_SECONDS = 5.0
 _FLOAT64_COST = 3.0
 
-# What the libraries call the product of two matrices; TensorFlow's take no array of rows.
+# The libraries' functions for the product of two matrices. TensorFlow's is left out: its tensors
+# cannot be indexed by an array of rows.
 _PRODUCTS = {
     "numpy": ("matmul", "dot"),
     "torch": ("matmul", "mm"),
@@ -68,9 +70,9 @@ _PRODUCTS = {
 Difference = Callable[[Any], float]
 
 
-# What the results are held against: the difference of a result from the reference (None where
-# nothing can be checked), the tolerance, and notes on how the reference was made, where that is not
-# the full float64 run.
+# How results are checked: a function that returns a result's difference from the reference (None
+# where nothing can be checked), the tolerance, and notes on how the reference was made, where that
+# is not the full float64 run.
 Reference = tuple[Difference | None, float, tuple[Note, ...]]
 
 
@@ -102,8 +104,8 @@ def compare(
         ``args``, or a mapping of labels to functions, which are compared with each other on the
         same ``args``.
     devices : sequence of str or Device, optional
-        The rows, the first being the baseline; None takes the CPU and every accelerator. With a
-        mapping, at most one.
+        One for each row; the first is the baseline. None takes the CPU and every accelerator. With
+        a mapping, at most one.
     dtype : str
         Of the catalog's inputs.
     transfer : bool
@@ -111,8 +113,8 @@ def compare(
     relative_width : float
         Stop when the interval of every row is this narrow, as in ``measure``.
     deadline : float
-        Seconds of sampling for each row. The copies come on top, and on a GPU with a counter of
-        energy the calls that it is read over (at most half of it each).
+        Seconds of sampling for each row. The calls with copies come on top, and on a GPU with an
+        energy counter the calls for which it is read (each at most half as long).
     tolerance : float, optional
         The largest allowed max|a - reference| / max|reference|; None takes the workload's
         tolerance, or that of the dtype.
@@ -170,7 +172,7 @@ def compare_within(
     conditions: Callable[[], Readings] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Compare within limits that were checked."""
+    """Compare as ``compare`` does, within limits that were checked already."""
     limits.say(0.0, "making inputs")
     label, jobs_by_name, workload = _gather(
         work, args, devices, clock or time.perf_counter, {"dtype": dtype, **(params or {})}
@@ -179,13 +181,13 @@ def compare_within(
     differences: list[float | None] = []
 
     def first_result(job: Job) -> Any:
-        """Return a copy: the next call may write into the same array."""
+        """Return a copy of the first result: the next call may write into the same array."""
         return work_arrays.mapped(
             job.first_call(), lambda array, owner: array if owner.immutable else owner.copy(array)
         )
 
     def first_calls() -> None:
-        """Make every first call and hold its result against the reference."""
+        """Make every first call and compare its result with the reference."""
         nonlocal tolerance
         if workload is not None:
             tolerance = workload.tolerance if tolerance is None else tolerance
@@ -196,7 +198,7 @@ def compare_within(
             return
         precise = jobs[0].attempt(precise_copy, jobs[0].args)
         results = [job.attempt(first_result, job) for job in jobs]
-        # what the function costs on a CPU
+        # the fastest first call on a CPU
         seconds = min((job.first_seconds for job in jobs if job.device.is_cpu), default=math.inf)
         check, usual, found = of_function(jobs[0].fn, jobs[0].args, precise, results[0], seconds)
         tolerance = usual if tolerance is None else tolerance
@@ -232,9 +234,10 @@ def _speedup(
 ) -> tuple[float | None, tuple[float, float] | None]:
     """Return the ratio of the medians and its interval.
 
-    The pairs' interval is the narrow one, but it is of the median of the ratios. Where that is
-    another figure (a disturbance gave the two times different shapes), a table would show a
-    speed-up outside its own interval, so the wider one of the medians is taken.
+    The interval from pairs of samples is the narrower one, but it is for the median of the ratios.
+    That median differs from the ratio of the medians where a disturbance changed the two
+    distributions differently. A table would then show a speed-up outside its own interval, so the
+    wider interval, from the two medians, is taken.
     """
     if m.median_seconds <= 0:
         return None, None
@@ -243,11 +246,12 @@ def _speedup(
     if paired is not None and paired[0] <= speedup <= paired[1]:
         first, second = baseline.interval_seconds, m.interval_seconds
         if paired[0] == paired[1] and first and second and second[0] > 0:
-            # of pairs that are all alike by a clock that ticks rarely, only this much is known
+            # The clock ticks so rarely that all pairs are equal: take the intervals of the medians,
+            # which include its tick.
             return speedup, (first[0] / second[1], first[1] / second[0])
         return speedup, paired
     apart = ratio_interval(baseline.samples_seconds, m.samples_seconds)
-    # It is made of logarithms, so an end that equals the ratio can lie a rounding error beside it.
+    # Computed from logarithms, an end that should equal the ratio may be off by a rounding error.
     return speedup, None if apart is None else (min(apart[0], speedup), max(apart[1], speedup))
 
 
@@ -325,7 +329,7 @@ def _gather(
     clock: Callable[[], float],
     params: dict[str, Any],
 ) -> _Compared:
-    """Return what is compared.
+    """Return what is compared: the label, the jobs, and the workload (None for functions).
 
     Raises
     ------
@@ -447,7 +451,7 @@ def _of_methods(
 
 
 def tolerance_for(dtypes: tuple[str, ...], tf32: bool) -> float:
-    """Return what the coarsest of the formats allows; 0 where all are whole numbers."""
+    """Return the tolerance of the coarsest of the formats; 0 where all are integers."""
     names = ["tf32" if tf32 and name == "float32" else name for name in dtypes]
     return max((_TOLERANCES.get(name, 0.0) for name in names), default=_TOLERANCES["float32"])
 
@@ -495,7 +499,7 @@ def flat(result: Any) -> list[np.ndarray]:
 
 
 def _is_sparse(array: Any) -> bool:
-    """Return whether this is a tensor of PyTorch's that keeps only what is not zero."""
+    """Return whether this is a PyTorch tensor with a sparse layout."""
     torch = sys.modules.get("torch")
     return (
         torch is not None and isinstance(array, torch.Tensor) and array.layout is not torch.strided
@@ -520,8 +524,8 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
     if kinds & set("bSUO"):  # truth values, texts, Python's own objects
         return 0.0 if a.tolist() == b.tolist() else math.inf
     least = 0.0
-    if kinds <= set("iu"):  # whose own difference would wrap round
-        # float64 rounds beyond 2^53, but whole numbers that differ do so by at least 1
+    if kinds <= set("iu"):  # integers: their difference could wrap around
+        # float64 rounds beyond 2^53, but integers that differ do so by at least 1
         least, a, b = float(np.any(a != b)), a.astype(np.float64), b.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
@@ -535,11 +539,11 @@ def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _sampled_product(fn: Any, args: tuple[Any, ...], tolerance: float) -> Reference | None:
-    """Return rows of a large product of two dense matrices as its reference; None for a small one,
-    and for what is not one of the libraries' own products.
+    """Return a reference for a large product of two dense matrices: some of its rows in float64.
+    None for a small product, and for a function that is not a library's own matrix product.
     """
     if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
-        return None  # of a sparse one PyTorch takes no rows
+        return None  # PyTorch cannot index the rows of a sparse matrix
     if fn is not operator.matmul and not any(
         fn is getattr(sys.modules.get(library), word, None)
         for library, words in _PRODUCTS.items()
@@ -573,7 +577,7 @@ def of_function(
     first: Any,
     call_seconds: float,
 ) -> Reference:
-    """Return the reference of a function of the caller's own.
+    """Return the reference for the caller's own function.
 
     Parameters
     ----------
@@ -584,8 +588,8 @@ def of_function(
     first : object
         The baseline's first result: the reference where a float64 run is not possible.
     call_seconds : float
-        What the baseline's call took on the CPU, to decide whether a float64 run is affordable;
-        infinite where none ran there.
+        The fastest first call on the CPU, to decide whether a float64 run is affordable; infinite
+        where none ran there.
     """
     tolerance = tolerance_for(
         work_arrays.dtypes_in(args, first),
@@ -602,7 +606,7 @@ def of_function(
         try:
             expected = flat(fn(*precise_args))
         except Exception as error:
-            # the caller's function may refuse float64, and then its own result must do
+            # the caller's function may refuse float64; then its first result is the reference
             why = f"the function does not take float64 ({type(error).__name__})"
     notes: tuple[Note, ...] = ()
     if expected is None:

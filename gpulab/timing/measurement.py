@@ -58,7 +58,7 @@ class Measurement(Result):
         Per call, and how far that may be off. None is "not available": on a CPU, where the driver
         has no counter, with cold caches, and where the calls took less than a step of the counter
         (a note says so). The counter is that of the whole GPU: idle power between calls is
-        included, and so is what other processes did on it meanwhile (the note ``contended``).
+        included, and so is the energy of other processes (the note ``contended``).
     """
 
     schema_version: ClassVar[int] = 2
@@ -214,7 +214,7 @@ class Comparison(Result):
         rows = []
         for place, row in enumerate(self.rows):
             m = row.measurement
-            # one that is withheld has its reason in a note
+            # a note gives the reason why a speed-up is not reported
             speedup = "not reported" if place else "baseline"
             if row.speedup is not None:
                 speedup = format_speedup(row.speedup, row.speedup_interval)

@@ -1,15 +1,16 @@
 """Measure functions: the first call, the three times, the notes.
 
-``measure`` has one function, ``compare`` has several that take turns; both go through ``in_turns``,
-which reads from the turn on the device to the notes. ``sampling`` takes the samples, ``statistics``
-computes the interval, ``notes`` says what is wrong with a figure. ``Series`` is for several
-measurements with one deadline, such as a sweep over sizes.
+``measure`` times one function; ``compare`` times several that take turns. Both call ``in_turns``,
+which does a whole measurement: it takes the turns on the devices, samples, and collects the notes.
+``sampling`` takes the samples, ``statistics`` computes the interval, ``notes`` reports what is
+wrong with a figure. ``Series`` is for several measurements with one deadline, such as a sweep over
+sizes.
 
 Measurements of one device take turns, across all processes of the machine: an advisory lock on a
 small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
 when a process dies. It never deadlocks: waiting has a time limit, after which the measurement goes
 on with a note. The lock works between gpulab's measurements only, in threads and processes alike;
-other programs are found by machine readings.
+the load of other programs shows in the machine's counters (``devices.conditions``).
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ from gpulab.units import format_seconds, plural
 T = TypeVar("T")
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also
 # needs time to raise its clock.
-_WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
+_WARM_SECONDS = {True: 0.02, False: 0.1}  # by ``is_cpu``; a short deadline gets less
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
-# The copies get their own sampling, a part of the deadline; so does the energy of each row of a
-# comparison, since calls that take turns are too short for the counter.
+# The calls with copies are sampled apart, for this share of the deadline. So is the energy of each
+# row of a comparison, since calls that take turns are too short for the counter.
 _TRANSFER_SHARE = 0.5
 _ENERGY_SHARE = 0.5
-# By then the counter's step is a tenth of what it counted; longer, a slow script would be run for
-# its energy alone.
+# After this time the counter's step is a tenth of the time counted. More time would run a slow
+# function for its energy alone.
 _ENERGY_MOST_SECONDS = 1.0
 # The operations of float32 for which PyTorch has a switch for TF32.
 _SWITCHES = {"matmul": "matrix products", "convolution": "convolutions"}
@@ -80,8 +81,8 @@ _PAUSE_SECONDS = 0.01
 _FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
 
 _AMOUNT = functools.partial(_validate.within, advice="Leave it out if it is not known.")
-# The rules for what ``measure`` and ``compare`` both take; the narrowest width is never reached
-# before the deadline.
+# The rules for the arguments that ``measure`` and ``compare`` share. No interval becomes as narrow
+# as the smallest ``relative_width``: with it, sampling lasts until the deadline.
 SAMPLING_RULES: dict[str, Callable[[str, str, Any], Any]] = {
     "relative_width": functools.partial(
         _validate.within,
@@ -133,20 +134,21 @@ def measure(
     ----------
     fn : callable
         Called many times with ``args``; its result is dropped. For keyword arguments pass a lambda
-        or a ``functools.partial``. Arrays may be of any library that gpulab knows; those of others
-        on a CUDA device, such as Numba's own, are waited for too. Let a function of JAX return its
-        result: its calls return before the work is done, and only the result can be waited for.
+        or a ``functools.partial``. Arrays may be of any library that gpulab knows. Arrays of
+        other libraries on a CUDA device, such as Numba's own, are waited for too. Let a function
+        of JAX return its result: its calls return before the work is done, and only the result can
+        be waited for.
     device : None, str or Device, optional
-        Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds,
-        and its first result. Nothing is moved to it (except with ``transfer``): if the arrays are
-        on another accelerator, that one is waited for too, with a note. On a CPU nothing is waited
-        for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
-        ``flops`` are given.
+        Where ``fn`` works. None takes the device of the arrays among the arguments, of those
+        that ``fn`` holds, or of its first result. The inputs stay where they are (except with
+        ``transfer``): if they are on another accelerator than the one named, both are waited for,
+        with a note. On a CPU nothing is waited for: a function that only starts a thread gets the
+        note ``implausible`` where ``nbytes`` or ``flops`` are given.
     relative_width : float
         Stop when (high - low) / median of the interval is this small, 0 to 1.
     deadline : float
-        Stop sampling after this many seconds; the first call, a call to warm up and the copies come
-        on top (the latter at most half of it).
+        Stop sampling after this many seconds; the first call, the warm-up and the calls
+        with copies come on top (the last at most half as long).
     transfer : bool
         Also time the call with host inputs copied to the device and the result copied back, into
         the same pageable host memory each time. Inputs on the host are placed on the device before
@@ -183,7 +185,7 @@ def measure(
     MeasurementError
         If ``fn`` raised.
     StoppedError
-        If ``stop`` said so before there was a sample.
+        If ``stop`` returned True before there was a sample.
 
     Examples
     --------
@@ -231,7 +233,8 @@ def in_turns(
     is_live: bool,
     scripted: Callable[[], Readings] | None,
 ) -> list[Measurement]:
-    """Measure jobs, call by call in turn, from the turn on their devices to the notes.
+    """Measure jobs whose calls take turns: take the turns on their devices, sample, collect the
+    notes.
 
     Parameters
     ----------
@@ -239,11 +242,11 @@ def in_turns(
         The public function that messages begin with.
     jobs : list of Job
     limits : Limits
-        The deadline and the patience are those of each job.
+        ``deadline`` and ``patience`` are for each job.
     first_calls : callable
         Makes the first call of every job, once their devices' turns are held.
     turn_notes : list of Note
-        Gets those on waiting for the turns.
+        Receives the notes on waiting for the turns.
     transfer, cold : bool
         As in ``measure``.
     is_live : bool
@@ -283,13 +286,13 @@ def in_turns(
         )
         if any(len(one.samples_seconds) == 0 for one in samples):
             raise StoppedError(nothing_yet)
-        # all of them before any note: what a note asks of the machine takes time
+        # read all counters before any note is made: some notes query the machine, which takes time
         after = [read(job.device, last) for job, last in zip(jobs, before, strict=True)]
         for job, one, first, last in zip(jobs, samples, before, after, strict=True):
             job.notes += notes.of_sampling(
                 job, one, limits, first, last, alone=count == 1, cold=cold
             )
-        # after all notes: more calls are made, and more may be collected meanwhile
+        # after all notes, because this makes more calls
         for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
             if first is not None and last is not None and last.gpu is not None and not cold:
                 again = functools.partial(run, one.calls_per_sample) if count > 1 else None
@@ -310,11 +313,12 @@ def _keep_energy(
     again: Callable[[], Any] | None,
     limits: Limits,
 ) -> None:
-    """Keep the energy per call between two readings of the GPU's counter, each of which may be as
-    old as the counter's step; a note where no more than one step has passed.
+    """Store a job's energy per call from two readings of the GPU's counter, or add a note where no
+    more than one step of the counter lies between them.
 
-    Calls that take turns with others are too short for the counter: then ``again`` is called for a
-    while, and counted in place of them.
+    Each reading may be as old as the counter's step; this gives the error. In a comparison, calls
+    that take turns are too short for the counter: then ``again`` is called for a while, and the
+    energy of these calls is stored instead.
     """
     if again is not None and last.gpu is not None and last.gpu.energy_joules is not None:
         end = job.clock() + min(_ENERGY_MOST_SECONDS, _ENERGY_SHARE * limits.deadline)
@@ -352,7 +356,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
         samples = [one.samples_seconds for one in found]
         stopped = found[0].stopped_by == "stopped"
     for job, taken in zip(jobs, samples, strict=True):
-        # unless the sampling before them was stopped already
+        # no second note if the sampling before the copies was stopped already
         if stopped and all(note.code != "stopped" for note in job.notes):
             job.notes.append(
                 Note(
@@ -377,29 +381,27 @@ class Job:
     clock: Callable[[], float]
     flops: float | None = None
     nbytes: float | None = None
-    working_set_bytes: float | None = None  # known after the first call, where ``nbytes`` are
+    working_set_bytes: float | None = None  # set by the first call if ``nbytes`` is known
     calls: int = 0
     first_seconds: float = math.nan
     warm_seconds: float = math.inf  # the fastest call of the warm-up
     # waits for a result, where waiting for the device is not enough
     finish: Callable[[Any], Any] | None = None
-    elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
+    elsewhere: Device | None = None  # has the arrays, although another one was named
     notes: list[Note] = field(default_factory=list)
-    energy: tuple[float, float] | None = None  # joules per call, and how far they may be off
+    energy: tuple[float, float] | None = None  # joules per call, and their error
 
     def wait(self) -> Callable[[], Any]:
-        """Return what waits for the device, and for the one that does the work where another was
-        named.
+        """Return a function that waits for the job's device, and also for ``elsewhere`` where the
+        arrays are on another accelerator than the one named.
         """
         places = (self.device, self.elsewhere)
         waits = [place.synchronize for place in places if place is not None and not place.is_cpu]
-        # nothing on a CPU: there the work is done when the call returns
+        # ``waits`` is empty on a CPU: there the work is done when the call returns
         return waits[0] if len(waits) == 1 else lambda: [wait() for wait in waits]
 
     def first_call(self) -> Any:
-        """Make the first call, apart from all others, and learn from its result which device works;
-        return the result.
-        """
+        """Make and time the first call; return its result, which also shows which device works."""
         before = work_arrays.allocations()
         self.calls = 1
         start = self.clock()
@@ -434,16 +436,18 @@ class Job:
             self.first_seconds = self.clock() - start
         work_arrays.refuse_promise(self.label, result, self.args)
         if self.nbytes and self.working_set_bytes is None:
-            # Some bytes move twice, so those of the arrays may be fewer than the traffic; an array
-            # that was worked on in place, or written into, is there once.
+            # Some bytes move twice, so the arrays may be smaller than the traffic. An array that is
+            # both input and result (changed in place, or written into) counts once.
             held = (self.args, tuple(work_arrays.held_by(self.fn)))
             arrays = work_arrays.array_bytes(*held) + work_arrays.array_bytes(result, beside=held)
             self.working_set_bytes = float(min(arrays or self.nbytes, self.nbytes))
         return result
 
     def _check_device(self, result: Any, before: dict[int, int]) -> None:
-        """Wait for another accelerator too, where the result is there (or, where it has no arrays,
-        the arguments), and note that the named device is not the one that was seen at work.
+        """Add a note if the device that was seen at work is not the named one.
+
+        If the result is on another accelerator (or the arguments are, where the result has no
+        arrays), that accelerator is waited for too.
         """
         named, given = self.device, work_arrays.device_of(self.fn, self.args)
         made = work_arrays.device_of_values((result,), named)
@@ -455,7 +459,7 @@ class Job:
                 f"result is labeled {named}. Name {seen}, or move the arrays first: "
                 f"gl.to_device(x, '{named}')."
             )
-        # a function that copies there and back by itself did work there
+        # no note if memory was allocated on the named device: the function copies by itself
         elif (
             not named.is_cpu
             and all(place is not None and place.is_cpu for place in (given, made))
@@ -470,8 +474,9 @@ class Job:
         self.notes.append(Note("skipped", sentence))
 
     def loops(self, limits: Limits, cold: bool) -> tuple[Run, Run | None]:
-        """Return the loops that the sampler runs, around the work and around nothing, after calls
-        in which caches and clocks settle; ``cold``, the loop that finds the caches empty.
+        """Warm up caches and clocks, then return the loops that the sampler runs: around the work,
+        and around nothing. With ``cold``, the first loop empties the caches before each call, and
+        there is no second one.
         """
         single = functools.partial(
             make_single_call_loops, self.fn, self.args, self.wait(), self.clock, self.finish
@@ -511,7 +516,7 @@ class Job:
                 self.finish(result)
 
         def run(calls: int) -> tuple[float, float]:
-            # made here, because how to wait is known after the first call
+            # made here, because how to wait is known only after the first call
             loop, _ = make_single_call_loops(
                 lambda: self.fn(*inward()), (), self.wait(), self.clock, finished
             )
@@ -520,14 +525,15 @@ class Job:
         return run
 
     def run(self, loop: Run, calls: int) -> tuple[float, float]:
-        """Run a loop and count its calls, so that an error can say which one it was."""
+        """Run a loop and count its calls, so that an error can report which call failed."""
         self.calls += calls
         return self.attempt(loop, calls)
 
     def attempt(self, work: Callable[..., T], *args: Any) -> T:
-        """Return what ``work(*args)`` gives. An error of the measured function becomes one of
-        gpulab's that says which call it was; its cause is kept. What is gpulab's already, and an
-        interrupt, passes.
+        """Return the result of ``work(*args)``.
+
+        An error of the measured function becomes an error of gpulab that reports which call failed;
+        its cause is kept. Errors of gpulab itself and interrupts pass unchanged.
         """
         try:
             return work(*args)
@@ -585,11 +591,11 @@ def _measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool) ->
 
 @contextlib.contextmanager
 def calm_collector() -> Iterator[None]:
-    """Keep the garbage collector from walking all that was imported before: its long pauses are not
-    the work's.
+    """Keep the garbage collector from scanning all objects that exist already: its long pauses are
+    not part of the work.
 
-    Garbage that the work makes is collected as ever. Where somebody froze objects already, they
-    stay frozen.
+    Garbage that the work makes is collected as usual. If some objects are frozen already, nothing
+    is changed.
     """
     if gc.get_freeze_count():
         yield
@@ -612,8 +618,8 @@ _KEPT_NOTES = ("contended", "throttled", "stalled", "unstable", "turn-taking")
 
 class Series:
     """A running series of measurements with one deadline, such as a sweep over sizes: the time that
-    is left, the progress callback, and what was noted on several of them. As a context it takes a
-    stop of the work as its end.
+    is left, the progress callback, and the notes that concern the whole series. As a context
+    manager it catches ``StoppedError``: a stop of the work ends the series without an error.
 
     Parameters
     ----------
@@ -624,7 +630,7 @@ class Series:
     deadline : float
         Seconds for all of them.
     progress, stop, clock : callable or None
-        As a caller gave them.
+        As the caller passed them.
     """
 
     def __init__(
@@ -686,7 +692,7 @@ class Series:
     def finished(
         self, device: Device, how: str, points: Sequence[Any]
     ) -> tuple[tuple[Note, ...], Evidence, Environment]:
-        """Return the notes, the evidence and the environment; the work is over.
+        """End the series; return its notes, its evidence and its environment.
 
         Raises
         ------
@@ -723,12 +729,12 @@ class Series:
 # -- turns ----------------------------------------------------------------------------------------
 
 
-# The lock file of each turn that a thread of this process has, by thread and name of the device.
+# The open lock file of each turn that this process holds, by thread and name of the device.
 _held: dict[tuple[int, str], int] = {}
 
 
 def _release(*holders: tuple[int, str]) -> None:
-    """Close the files of some turns, which frees their locks; of all turns where none is given."""
+    """Close the lock files of the given turns, or of all turns if none is given; this unlocks."""
     for holder in holders or tuple(_held):
         file = _held.pop(holder, None)
         if file is not None:
@@ -744,21 +750,21 @@ def take_turns(
     jobs: Iterable[Job], stack: contextlib.ExitStack, found: list[Note], limits: Limits
 ) -> None:
     """Take the turn on each job's device, always in the same order, and hold it until ``stack``
-    closes; one that this thread has already is taken at once.
+    closes. A turn that this thread holds already is not taken again.
 
     Parameters
     ----------
     jobs : iterable of Job
     stack : ExitStack
     found : list of Note
-        Gets one where this waited for another measurement, or could not.
+        Receives a note on each turn that had to be waited for, or could not be taken.
     limits : Limits
-        Its ``stop`` is asked while waiting, and ``say`` gets a text.
+        While waiting, ``stop`` is called and ``say`` gets a text.
 
     Raises
     ------
     StoppedError
-        If it was stopped while waiting.
+        If ``stop`` returned True while waiting.
     """
     for name, device in sorted({_name(job.device): job.device for job in jobs}.items()):
         holder = (threading.get_ident(), name)
@@ -798,7 +804,7 @@ def take_turns(
 
 
 def _name(device: Device) -> str:
-    """Return the name of a device that every process on the machine gives it, whatever
+    """Return a name of a device that is the same in every process on the machine, whatever
     CUDA_VISIBLE_DEVICES says.
     """
     if device.is_cpu:
@@ -814,8 +820,10 @@ def _name(device: Device) -> str:
 
 
 def _open(name: str) -> int:
-    """Open the lock file, which is the same for every user: never through a link, readable by all,
-    so that any user can lock it; never waiting, whatever lies there.
+    """Open the lock file of a device, which all users share, and return its descriptor.
+
+    A new file is readable by all, so that any user can lock it. A symbolic link is refused, and
+    opening never blocks, even if a FIFO has the file's name.
     """
     given = os.environ.get(_FOLDER_VARIABLE)  # set for containers that share a GPU
     if given:
@@ -826,7 +834,7 @@ def _open(name: str) -> int:
         where = pathlib.Path("/tmp/gpulab-turns")
     if not where.is_dir():
         where.mkdir(parents=True, exist_ok=True)
-        # another user made it a moment ago: its mode is set by them
+        # fails if another user made it a moment ago, who then sets its mode
         with contextlib.suppress(OSError):
             where.chmod(0o1777)
     path = where / f"{name}.lock"
@@ -835,13 +843,13 @@ def _open(name: str) -> int:
     try:
         return open_regular(path, flags)
     except FileNotFoundError:
-        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder
-        # (fs.protected_regular).
+        # Create and open are separate steps: Linux refuses O_CREAT on another user's file in a
+        # sticky folder (fs.protected_regular).
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             if sys.platform != "win32":
                 with contextlib.suppress(OSError):  # a file system without such modes
-                    # whatever the umask: where it is 077, as on many servers, nobody else could
+                    # despite the umask: under 077, as on many servers, no other user could
                     # open it
                     os.fchmod(made, 0o644)
             os.close(made)

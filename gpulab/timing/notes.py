@@ -6,9 +6,9 @@ half of the 5 % that must never be missed), and is it larger than what a quiet m
 itself. A note gives the symptom, its size, and what to do. How often the rules miss and how often
 they raise a false alarm is measured by ``benchmarks/detection.py``.
 
-Do samples belong to one level? A shift in time, jumps between two levels, and wandering compare an
-effect with the samples' own scatter, correlation included, because correlated noise wanders on its
-own.
+Three rules ask whether the samples belong to one level: a shift in time, jumps between two levels,
+and wandering. They compare the effect with the samples' own scatter, correlation included, because
+correlated noise wanders on its own.
 
 Plausibility: a rate above the device's limit means that the clock missed some work. ``check`` and
 ``fastest_rate`` are pure rules over a device's peak and the levels of its memory, which are put
@@ -69,7 +69,7 @@ _ORDER = (
 )
 
 
-# A stop must last at least this long to be told from the work's own scatter.
+# A stop must last at least this long to be distinguished from the work's own scatter.
 _LEAST_STOP_SECONDS = 0.002
 _STOP_SPREADS = 10.0
 _FEW = 20
@@ -94,12 +94,12 @@ _LEAST_FOR_LEVELS = 60
 # Data sheets and measured ceilings are themselves a few per cent off (boost clocks, rounding):
 # DESIGN section 4 allows a tenth.
 ALLOWANCE = 1.1
-# A first call is called cold where it took longer by this share of the others, and by what loading
-# the data from main memory takes.
+# A first call found cold caches if it took longer than the others by more than this share of their
+# time, and by more than loading the data from main memory takes.
 _COLD_SHARE = 0.2
-# Room above a measured rate: of main memory a fourth (streams of 58 GB/s were seen beside a
-# measured ceiling of 41 on a busy machine); of a cache as much again, for short streams are slowed
-# down by the start of their threads.
+# Factors by which a rate may exceed the measured one. Main memory: a fourth more (streams of 58
+# GB/s were seen beside a measured ceiling of 41 on a busy machine). Caches: twice as much, since the
+# start of the threads slows down the short streams that measure them.
 _DRAM_ROOM = 1.25
 _CACHE_ROOM = 2.0
 
@@ -119,18 +119,18 @@ def of_sampling(
     alone: bool,
     cold: bool,
 ) -> Iterator[Note]:
-    """Give the notes that the samples, the machine's counters and the rates give.
+    """Yield the notes that follow from the samples, the machine's counters and the rates.
 
-    Not ``alone``, others were called between the samples; ``cold``, each call found the caches
-    empty.
+    ``alone`` is False where other functions were called between the samples. With ``cold``, each
+    call found the caches empty.
     """
     samples, calls = sampled.samples_seconds, sampled.calls_per_sample
     median, window = float(np.median(samples)), None
     if before is not None and after is not None:
         yield from conditions.from_readings(before, after)
         window = Window.between(before, after)
-    # Where turns are taken, what lies between two samples is another row's call: one that waits is
-    # no stop of this row's.
+    # In a comparison, other rows' calls run between two samples. If such a call waits, this row was
+    # not stopped.
     gaps = sampled.gaps_seconds if alone else np.zeros(0)
     yield from _stalled(sampled.walls_seconds, gaps, window)
     yield from _unstable(samples, limits.relative_width)
@@ -152,7 +152,8 @@ def of_sampling(
         )
     elif sampled.interval_seconds is None:
         yield no_interval(sampled.no_interval_reason or "")
-    # too few samples to end before the deadline, or another row of a comparison was not there yet
+    # The interval may be narrow enough: there were too few samples to end earlier, or another row
+    # of a comparison was still too wide.
     elif sampled.stopped_by == "deadline":
         low, high = sampled.interval_seconds
         width = (high - low) / median
@@ -186,7 +187,7 @@ def no_interval(reason: str) -> Note:
 def _stalled(
     sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window | None
 ) -> Iterator[Note]:
-    """Give the note that the process was stopped: a few samples, or the time between two, took
+    """Yield the note that the process was stopped: a few samples, or the time between two, took
     far too long.
 
     Parameters
@@ -196,8 +197,8 @@ def _stalled(
     gaps_seconds : ndarray, shape (n - 1,)
         The time between the end of a sample and the start of the next.
     window : Window or None
-        The machine's account of the same time: delays that another process or a quota explains are
-        left to those notes, and a gap between samples counts only if the process did nothing in it.
+        The machine's counters over the same time. Delays that another process or a quota explains
+        are left to those notes, and gaps count only if the process was blocked in them.
     """
     middle = float(np.median(sample_seconds))
     excess = sample_seconds - middle
@@ -205,8 +206,8 @@ def _stalled(
     spread = 1.4826 * float(np.median(np.abs(excess))) if few else _spread(sample_seconds)
     stops = excess[excess >= max(_LEAST_STOP_SECONDS, _STOP_SPREADS * spread, 0.05 * middle)]
     idle = gaps_seconds[gaps_seconds >= _LEAST_STOP_SECONDS]
-    # The process must have been blocked for as long as the stops say, and for no other reason (such
-    # as waiting in every call).
+    # Gaps count only if the process was blocked for about as long as all stops together, and not
+    # for another reason (such as waiting in every call).
     stopped, waited, blocked = float(stops.sum() + idle.sum()), 0.0, 0.0
     if window is not None:
         blocked = (window.blocked or 0.0) * window.seconds
@@ -233,7 +234,7 @@ def _spread(values: np.ndarray) -> float:
 
 
 def _unstable(samples_seconds: np.ndarray, relative_width: float) -> Iterator[Note]:
-    """Give the note that the samples do not belong to one level: they shifted, or jump between
+    """Yield the note that the samples do not belong to one level: they shifted, or jump between
     two.
     """
     least = max(0.03, relative_width)
@@ -260,7 +261,7 @@ def _level_shift(samples: np.ndarray, least: float) -> float | None:
     """Return the relative size of the clearest shift or drift, or None where the scatter explains
     it or it is below ``least``.
 
-    Two shapes are laid through the series: one stretch at another level than the rest, and a ramp
+    Two shapes are fitted to the series: one stretch at another level than the rest, and a ramp
     between two levels (a step and a straight drift are its extremes). The effect is divided by what
     the scatter and the correlation of the remainder make likely.
     """
@@ -300,10 +301,10 @@ def _shapes(m: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
 def _best_fit(points: np.ndarray, shapes: np.ndarray) -> tuple[float, float]:
     """Return the relative effect and the score of the shape that fits best, by least squares.
 
-    The effect is the difference of the two levels against the lower of them; the score is that
-    difference against the chance of it: the standard deviation that matters for a mean of
-    correlated values (that of an AR(1) fitted to the remainder). It is widened where few
-    independent values stand behind it, as Student's quantile is wider than the normal one.
+    The effect is the difference of the two levels relative to the lower one. The score is that
+    difference in standard errors. The standard error allows for correlation (that of an AR(1)
+    fitted to the remainder), and is widened where there are few independent values, as Student's
+    quantile is wider than the normal one.
     """
     centred = shapes - shapes.mean(axis=1, keepdims=True)
     size = np.einsum("ij,ij->i", centred, centred)
@@ -330,8 +331,9 @@ def _wander(samples: np.ndarray, least: float) -> float | None:
     """Return how far the level wanders, relative to its median, or None where the scatter explains
     it.
 
-    The medians of short stretches may differ by what the scatter inside them, with its correlation,
-    makes likely; levels that are held for a while make them differ far more, whatever the pattern.
+    By chance, the medians of short stretches differ by about what the scatter inside the stretches,
+    with its correlation, predicts. Levels that are held for a while make them differ far more,
+    whatever the pattern.
     """
     length = len(samples) // _POINTS
     if length < _LEAST_STRETCH:
@@ -461,14 +463,14 @@ def fastest_rate(working_set_bytes: float, levels: tuple[MemoryLevel, ...]) -> f
     """Return the highest rate that memory allows for a working set, in bytes per second; None where
     not known.
 
-    That of the fastest level that holds it. Of a working set larger than the caches, a part as
-    large as all caches together may still come from them, so the rate lies between that of the
-    caches and that of main memory.
+    It is the rate of the fastest level that holds the working set. Of one larger than the caches, a
+    part as large as all caches together may still come from them, so the rate lies between that of
+    the caches and that of main memory.
     """
     caches = [level for level in levels[:-1] if level.capacity_bytes >= working_set_bytes]
     rates = [level.bytes_per_second for level in (*caches, *levels[-1:])]
     if not rates or any(rate is None for rate in rates):
-        return None  # one that holds it may be faster than any figure there is
+        return None  # a level without a known rate may be the fastest
     top = max(rate for rate in rates if rate is not None)
     last = None if caches or not levels[:-1] else levels[-2].bytes_per_second
     if last is None:
@@ -478,17 +480,17 @@ def fastest_rate(working_set_bytes: float, levels: tuple[MemoryLevel, ...]) -> f
 
 
 def _of_rates(job: Job, seconds: float, cold: bool) -> list[Note]:
-    """Return ``check`` of the time of a job's call; of arithmetic in several formats, such as
-    "float32", the fastest counts.
+    """Return the notes of ``check`` for the time of a job's call. The peak is that of the fastest
+    format that its arithmetic may use.
 
-    The device's ceilings are asked for only where a count is known, and a suspicion that rests on a
-    measured one is checked with a new one.
+    Memory rates are looked up or measured only where the job's ``nbytes`` are known. If a time
+    seems impossible because of a measured rate, that rate is measured again.
     """
     stated = devices.spec(job.device)
     dtypes = work_arrays.dtypes_in(job.args)
     from_catalogue = inspect.ismethod(job.fn) and isinstance(job.fn.__self__, Workload)
-    # A function of the caller's own may enter autocast where nobody sees it. It casts no float64
-    # (PyTorch, torch.amp, "Op Eligibility").
+    # The caller's own function may use autocast, which can't be seen from here. Autocast does not
+    # cast float64 (PyTorch, torch.amp, "Op Eligibility").
     if "float32" in dtypes and not from_catalogue:
         dtypes += ("bfloat16", "float16")
     peaks = [figure for figure in map(stated.peak, dtypes) if figure is not None]
@@ -505,8 +507,9 @@ def _of_rates(job: Job, seconds: float, cold: bool) -> list[Note]:
 
 
 def _levels(device: Device, refresh: bool) -> tuple[MemoryLevel, ...]:
-    """Return the levels of memory as stated; a CPU's must be measured, once for the life of the
-    process, or again with ``refresh``.
+    """Return the levels of memory with upper limits of their rates. On a CPU, and where no limit is
+    stated, a measured rate plus a margin gives or lowers the limit; it is measured once for the
+    life of the process, or again with ``refresh``.
     """
     stated = devices.spec(device).levels
     if not device.is_cpu and all(level.bytes_per_second is not None for level in stated):

@@ -8,13 +8,14 @@ third of the deadline always passes first (clocks and other processes change wit
 second, however short the call), the interval is checked rarely (each time after 15 % more samples),
 and sampling goes on while two clock states have been seen too few times to estimate their shares.
 
-A clock that ticks rarely shows a call that never varies as one that varies in whole ticks, or not
-at all. A sample is therefore a batch of calls that is long against the tick, and both ends of the
-interval move out by one tick, shared among the calls of a batch.
+A clock that ticks rarely shows times in whole ticks, so a call that never varies may seem to vary,
+and one that varies may seem constant. A sample is therefore a batch of calls that is long against
+the tick, and both ends of the interval move out by one tick, shared among the calls of a batch.
 
-What is measured is the call as a program pays for it, the interpreter's dispatch included. What is
-taken away is the loop around it, the two readings of the clock, and a synchronization with nothing
-to wait for: the same loop without the call is timed between the samples.
+A time is that of a call as a program pays for it, the interpreter's dispatch included. The overhead
+of sampling is subtracted: the loop around the call, the two readings of the clock, and a
+synchronization with nothing to wait for. To know it, the same loop without the call is timed
+between the samples.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ LOOK_GROWTH = 1.15
 # below this there are too few batches to check the model of dependence
 FEWEST_BEFORE_PRECISION = 60
 FEWEST_SAMPLES = 3  # even past the deadline, unless one call alone takes longer than it
-MOST_KEPT = 8_192  # beyond, one of each two (three, ...) samples stands for them
-READINGS_PER_SAMPLE = 200  # a sample this long is not disturbed by two readings of the clock
-TICKS_PER_WIDTH = 20  # the two ticks by which an interval is widened are a tenth of what is asked
-READINGS = 64  # of the clock, to see how it moves
-SAMPLES_FOR_TICK = 32  # they show a clock's tick, if they differ by whole ticks
+MOST_KEPT = 8_192  # of more samples, one of every two (three, ...) is drawn
+# a sample as long as this many readings of the clock is not disturbed by two of them
+READINGS_PER_SAMPLE = 200
+TICKS_PER_WIDTH = 20  # the two ticks that widen an interval are a tenth of its requested width
+READINGS = 64  # of the clock, to find its shortest step and its tick
+SAMPLES_FOR_TICK = 32  # enough to show a clock's tick, if they differ by whole ticks
 MOST_CALLS_PER_SAMPLE = 2**16
 # the empty loop runs after each of the first 101 samples, then after every 16th
 EMPTY_AT_ONCE, EMPTY_EVERY = 101, 16
@@ -64,13 +66,13 @@ class Limits(NamedTuple):
     deadline : float
         Seconds, for all functions together. The call in flight is finished.
     say : callable
-        Gets a fraction 0-1 and a short text, about twenty times a second of the clock.
+        Gets a fraction 0-1 and a short text, about twenty times a second.
     stop : callable
         Called before each turn; True ends the sampling and keeps the samples taken so far, possibly
         none.
     fewest : int
-        Samples of each that are taken past the deadline too, for up to ``patience`` seconds from
-        the beginning, as long as another turn fits into them. Only the number of samples decides,
+        Samples of each function to take even past the deadline, until ``patience`` seconds from the
+        beginning, as long as another turn fits into that time. Only the number of samples decides,
         never their values.
     patience : float
         Seconds, for all functions together.
@@ -96,7 +98,7 @@ class Sampled(NamedTuple):
         Seconds per call until the device had finished, the loop's and the clock's own time removed;
         never negative.
     launch_seconds : ndarray, shape (n,), float64
-        Seconds per call until the last call had returned, likewise.
+        Seconds per call until the last call had returned, with the same overhead removed.
     interval_seconds : (float, float) or None
         A 95 % interval of the median, never narrower than the clock's tick allows; None where no
         honest interval can be given.
@@ -108,8 +110,9 @@ class Sampled(NamedTuple):
     no_interval_reason : str or None
         One sentence, where ``interval_seconds`` is None.
     walls_seconds, gaps_seconds : ndarray, shape (m,) and (m - 1,), float64
-        Of every sample taken (beyond 8,192 not all are in ``samples_seconds``): seconds of all its
-        calls, with the loop's and the clock's own time; and from its end to the next one's start.
+        Of every sample taken, while ``samples_seconds`` has at most 8,192: the seconds of all its
+        calls, with the loop's and the clock's own time; and the seconds from its end to the start
+        of the next one.
     """
 
     samples_seconds: np.ndarray
@@ -147,8 +150,9 @@ def sample_in_turns(
         The same loops without the work (``make_loops``). They are run between samples, and their
         median is subtracted.
     call_seconds : sequence of float
-        The fastest call before, as in a warm-up: it keeps the sampler from mistaking a first sample
-        in which the process was paused for a slow call; infinite where none is known.
+        The fastest earlier call of each function, such as in a warm-up; infinite where none is
+        known. With it, the sampler does not mistake a first sample in which the process was paused
+        for a slow call.
     limits : Limits
 
     Returns
@@ -196,15 +200,15 @@ def sample_in_turns(
             limits.say(done, plural(count, "sample"))
         looks = elapsed >= next_look
         if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
-            # A clock that stands still while it is read shows its tick in the samples only. Where
-            # they were too short for it, those of all are dropped.
-            began_anew = sum(column.is_too_short() for column in columns) > 0  # asked of all
+            # A clock whose tick is longer than a reading shows its tick in the samples only. If the
+            # samples of one function were too short for it, those of all functions are dropped.
+            began_anew = sum(column.is_too_short() for column in columns) > 0  # each keeps a tick
             if began_anew:
                 columns = [replace(column) for column in columns]
                 continue
         if elapsed >= deadline:
-            # What has passed may be one stop of the machine, and it must not stay the only sample:
-            # the fastest round tells the pace.
+            # The elapsed time may be one pause of the process, which must not remain the only
+            # sample: so the pace is that of the fastest round, or of the fastest earlier calls.
             known = sum(
                 seconds * column.calls
                 for seconds, column in zip(call_seconds, columns, strict=True)
@@ -224,26 +228,27 @@ def sample_in_turns(
 
 @dataclass
 class _Column:
-    """The samples of one function as they come."""
+    """The samples of one function while they are taken."""
 
     run: Run
     empty: Run | None
     clock: Clock
-    # A sample is so long that neither readings nor ticks of the clock matter, while there is time
-    # for enough of them.
+    # A sample is made so long that neither readings nor ticks of the clock matter, as far as the
+    # deadline leaves time for enough samples.
     shortest_step: float
     tick: float
-    ticks: float  # that a sample has at least
-    longest: float  # seconds of a sample
-    calls: int = field(default=0, init=False)  # of each sample; not known yet
-    # of each sample: seconds until returned and until finished, and the reading of the clock before
+    ticks: float  # the fewest that a sample may last
+    longest: float  # seconds that a sample may last
+    calls: int = field(default=0, init=False)  # in each sample; 0 until it is known
+    # three values a sample: seconds until the last call had returned, seconds until the device had
+    # finished, and the reading of the clock at its start
     samples: array[float] = field(default_factory=lambda: array("d"), init=False)
-    # of the empty loop
+    # the same seconds of the empty loop
     _empties: list[tuple[float, float]] = field(default_factory=list, init=False)
 
     def _begin(self) -> tuple[float, tuple[float, float]] | None:
-        """Find how many calls make a sample that is long enough; where one call is, return it as
-        the first sample.
+        """Find how many calls make a sample that is long enough. If one call does, return it as the
+        first sample: the clock's reading at its start, and its seconds.
         """
         long_enough = max(READINGS_PER_SAMPLE * self.shortest_step, self.ticks * self.tick)
         wanted, calls = min(long_enough, self.longest), 1
@@ -254,7 +259,7 @@ class _Column:
             if wanted == 0 and finished > 0:
                 if calls == 1:
                     break
-                # the clock ticks more rarely than it is read: this is its tick
+                # the clock's tick is longer than a reading: this step is the tick
                 self.tick = finished
                 wanted = min(max(READINGS_PER_SAMPLE, self.ticks) * finished, self.longest)
                 continue
@@ -271,7 +276,7 @@ class _Column:
         return (start, first) if calls == 1 else None
 
     def take(self) -> None:
-        """Take a sample, and one of the empty loop where there are few."""
+        """Take a sample, and one of the empty loop if it is due."""
         first = self._begin() if self.calls == 0 else None
         start, times = first or (self.clock(), self.run(self.calls))
         self.samples.extend((*times, start))
@@ -281,13 +286,14 @@ class _Column:
             self._empties.append(self.empty(self.calls))
 
     def look(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the seconds of samples: as they were read, and per call without those of the empty
-        loop, until returned and until finished. Keep the clock's tick, as they show it.
+        """Return the seconds of each sample as they were read; and, per call and without those of
+        the empty loop, the seconds until the calls had returned and until the device had finished.
+        Store the clock's tick if the samples show a longer one than was known.
 
-        At most 8,192 of them: one of every two (three, ...), drawn at random, because always the
-        first would miss half of what alternates.
+        Of more than 8,192 samples, one of every two (three, ...) is drawn at random: taking the
+        first of each would miss half of what alternates.
         """
-        rows = np.asarray(self.samples).reshape(-1, 3)  # what is drawn from it is a copy
+        rows = np.asarray(self.samples).reshape(-1, 3)  # a view; drawing makes a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))
         places = np.arange(len(rows) // every) * every
         rows = rows[places + np.random.default_rng(0).integers(every, size=len(places))]
@@ -304,7 +310,7 @@ class _Column:
         return rows[:, 1], launched, finished
 
     def is_too_short(self) -> bool:
-        """Return whether the samples are too short for the clock's tick, as they show it."""
+        """Return whether the samples are too short for the clock's tick, as far as it is known."""
         walls, _, _ = self.look()
         return float(np.median(walls)) < min(self.ticks * self.tick, self.longest)
 
@@ -316,14 +322,14 @@ class _Column:
         return allowed > 0 and is_precise(samples, allowed / middle)
 
     def result(self, stopped_by: str) -> Sampled:
-        """Return what was seen."""
+        """Return the samples, their interval and why sampling stopped."""
         _, launched, samples = self.look()
         _, walls, starts = np.array(self.samples).reshape(-1, 3).T
         interval, reason = median_interval(samples)
         if interval is not None:
             tick = self.tick / self.calls  # how far a sample may be off, at most
             interval = (max(interval[0] - tick, 0.0), interval[1] + tick)
-        # a rate or a relative width of nothing would be no number
+        # with a median of 0, rates and relative widths would be infinite or nan
         if len(samples) and float(np.median(samples)) == 0.0:
             interval = None
             reason = (
@@ -344,7 +350,7 @@ class _Column:
 
 def _steps(clock: Clock) -> tuple[float, float]:
     """Return the shortest step seen between two readings of the clock, the cost of a reading
-    included, and the clock's tick; 0 where it did not move.
+    included, and the clock's tick; both 0 where the clock did not move.
     """
     readings = [clock() for _ in range(READINGS)]
     steps = np.unique(np.diff(readings))
@@ -406,7 +412,7 @@ def make_loops(
 
 @functools.cache
 def _maker(statement: str, parameters: str) -> Callable[..., Run]:
-    """Return what makes a loop around a statement; the names in it are the parameters."""
+    """Return a function that makes a loop around a statement from the values of the names in it."""
     source = _TEMPLATE.format(
         parameters=parameters,
         unrolled=_UNROLLED,
@@ -434,10 +440,10 @@ def make_single_call_loops(
     fn, args, synchronize, clock
         As for ``make_loops``; ``synchronize`` is called after ``finish``.
     finish : callable, optional
-        Takes a result and returns when it is there: JAX has no call that waits for all of them, and
-        a call that is not waited for may run beside the next one.
+        Takes a result and returns when it is computed. It is for JAX, which has no call that waits
+        for all results; and a call that is not waited for may overlap the next one.
     prepare : callable, optional
-        Called before each call, outside of the time, such as to empty the caches.
+        Called before each call, outside of the timed part; for example to empty the caches.
     """
 
     def loop(call: Callable[..., Any], wait: Callable[[Any], Any] | None) -> Run:
@@ -451,7 +457,7 @@ def make_single_call_loops(
                 returned = clock()
                 if wait is not None:
                     wait(result)
-                # its memory is given back inside of the time, as where it is dropped at once
+                # free its memory inside the timed part, as ``make_loops`` does
                 del result
                 synchronize()
                 finished += clock() - start

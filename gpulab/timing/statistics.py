@@ -2,25 +2,26 @@
 
 The interval inverts a sign test: a value is inside unless too many samples lie on one side of it.
 "Too many" is judged by the long-run variance of the signs, never by the count of samples alone.
-Heavy tails do not matter to signs. Where the interval is very wide, values far out are tested again
-by the signs about themselves. Two levels of unknown shares are both inside. Where samples drift,
-what is covered is the median of the window measured.
+Heavy tails do not matter to signs. Where the interval is very wide, its far values are tested
+again, each by the signs about that value. Where the samples have two levels whose shares are not
+known, the interval includes both. Where samples drift, it covers the median of the measured window.
 
 How much less correlated samples are worth
 ------------------------------------------
-The median's error depends on the signs of (sample - median) alone. For independent signs their sum
-varies as n; for correlated ones as ``inflation * n``. The inflation is estimated twice:
+The median's error depends on the signs of (sample - median) alone. The variance of
+the sum of n independent signs is n; that of correlated ones is ``inflation * n``. The inflation is
+estimated twice:
 
 - From a model: the ranks follow an autoregression of order 0 to 3 under a Gaussian copula. The
   correlation of normal scores follows from that of the ranks, rho = 2 sin(pi r / 6) (Pearson 1907),
   and that of the signs from it, (2 / pi) asin(rho) (Sheppard 1899). Ranks use far more of the data
-  than signs do, so this is the precise one where the model holds.
+  than signs do, so this estimate is the more precise one where the model holds.
 - From batches of signs of doubling length, each series of batch means prewhitened by an
-  autoregression of order 1. Rough, but it supposes nothing about the process, and sees what is
-  slow: clock states, drift, interference.
+  autoregression of order 1. Rough, but it assumes nothing about the process, and it shows slow
+  changes: clock states, drift, interference.
 
-The batches test the model; where they contradict it, they replace it, from short batches to long
-ones, as long as the next longer ones say significantly more (Lepski's rule).
+The batches test the model. Where they contradict it, their inflation replaces the model's: that of
+the longest batches that show a significantly larger one than shorter batches do (Lepski's rule).
 
 Arithmetic only: no clock is read here, and nothing is random.
 """
@@ -36,10 +37,10 @@ from gpulab.units import plural
 
 Interval = tuple[float, float]
 
-# Below this the memory of a process can't be told from its noise: at 20 samples, AR(1) with rho =
+# With fewer samples, correlation can't be distinguished from noise. At 20 samples, AR(1) with rho =
 # 0.6 is still covered in 91 %.
 FEWEST_SAMPLES = 20
-# Student's t at 97.5 % over 1 / degrees of freedom. Source: NIST/SEMATECH e-Handbook of Statistical
+# Student's t at 97.5 % by degrees of freedom. Source: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_DEGREES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 60, 120, np.inf])
 # fmt: off
@@ -50,36 +51,38 @@ _T_VALUES = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2
 # honestly be said to lie outside.
 _WIDEST_HALF = 0.475
 # Stopping at the first interval that is narrow enough costs about half a percent of coverage; this
-# much more width gives it back.
+# factor of width restores it.
 _FOR_LOOKING = 1.03
-# An interval that reaches further than this from the median is tried again at each quantile it
-# holds, from here outward in steps.
+# If the interval reaches further than ``_FAR_HALF`` (a share of the samples) from the median, the
+# quantiles inside it are tested again, from ``_NEAREST`` outward in steps of ``_STEP``.
 _FAR_HALF = 0.25
 _NEAREST, _STEP = 0.15, 0.025
-# signs about a far quantile must remember so many times less than those about the median for their
-# own test to count
+# The test at a far quantile counts only if the inflation of its signs is smaller, by this factor,
+# than that of the signs about the median.
 _FORGETS = 3.0
-# By samples: below the first number they say too little, below the second their signs must look
-# independent, since strong memory leaves no batches to estimate it by. Without this, AR(1) with rho
-# = 0.9 is covered in 73 % at 100 samples, with rho = 0.98 in 70 % at 300.
+# Numbers of samples. With fewer than the first, far quantiles are not tested. With fewer than the
+# second, their signs must look independent, since there are too few batches to estimate strong
+# correlation. Without this, AR(1) with rho = 0.9 is covered in 73 % at 100 samples, with rho = 0.98
+# in 70 % at 300.
 _FEWEST_FAR, _FEWEST_TO_ESTIMATE = 100, 600
 _INTERVAL_SHARE = 0.08  # a level seen in less than this share of the window can't be the median's
-# times the interval: the part of the samples over which the density at the median is measured
-# before stopping
+# Before stopping, the density at the median is measured over this many times the interval's share
+# of the samples.
 _WIDER = 2.5
-_STOP_SHARE = 0.03  # but a smaller share is reason enough to look on before stopping
+_STOP_SHARE = 0.03  # a level seen in this share is reason enough to go on sampling
 # Chosen by simulation over the processes of benchmarks/processes.py: `python
 # benchmarks/interval_coverage.py`.
 _MAX_ORDER = 3
 _SHORTEST_BATCH = 4
 _FEWEST_BATCHES = 15
 _MODEL_DOUBT = 2.5  # standard errors by which the variance of batch means may exceed the model's
-_SCALE_DOUBT = 0.4  # standard errors by which longer batches must say more to be believed
-# of an inflation from batches: too few of them, or too short against the memory of the process
+_SCALE_DOUBT = 0.4  # standard errors by which the inflation of longer batches must be larger
+# An inflation with a larger error is not used: it comes from too few batches, or from batches too
+# short for the correlation of the process.
 _LARGEST_RELATIVE_ERROR = 0.9
-_MOST_DEVIATIONS = 3.0  # median absolute deviations; of a normal cluster two standard deviations
-# By quartiles, halves of one normal cluster lie 2.2 of their own spreads apart, halves of a uniform
-# one 2.7: two levels are further.
+_MOST_DEVIATIONS = 3.0  # median absolute deviations; two standard deviations if normal
+# With spreads from quartiles, the two halves of a normal distribution lie 2.2 of their own spreads
+# apart, those of a uniform one 2.7. Two levels lie further apart.
 _APART_SPREADS = 3.8
 # Fewer switches than this between separate levels leave their shares unknown; at twelve calls a
 # switch the batches take over.
@@ -128,9 +131,9 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
 
     The requirement is stricter than for the interval itself, because a sampler that checks often
     and stops at the first narrow interval picks those that are too narrow by chance. The density at
-    the median is measured over a wider part of the samples as well, which varies less; and two
-    levels with too few switches between them, even one seen in only 3 % of the samples, ask for
-    more.
+    the median is measured over a wider part of the samples as well, which varies less; and
+    sampling goes on while there are two levels with too few switches between them, even if one of
+    them has only 3 % of the samples.
 
     Parameters
     ----------
@@ -158,11 +161,11 @@ def is_precise(samples: np.ndarray, relative_width: float) -> bool:
 
 
 def paired_ratio(baseline: np.ndarray, other: np.ndarray) -> tuple[float, Interval | None]:
-    """Return the median of baseline / other, of two that took turns sample by sample, and its 95 %
-    interval.
+    """Return the median of baseline / other, for series that took turns sample by sample, and its
+    95 % interval.
 
-    In the ratios of neighboring samples disturbances that strike both cancel; their median is the
-    ratio of the medians where the noise of both has the same shape.
+    A disturbance that affects two neighboring samples cancels in their ratio. The median of the
+    ratios is the ratio of the medians where the noise of both series has the same shape.
 
     Parameters
     ----------
@@ -174,7 +177,7 @@ def paired_ratio(baseline: np.ndarray, other: np.ndarray) -> tuple[float, Interv
     ratio : float
         nan where a time is zero or there are no samples.
     interval : (float, float) or None
-        None too where there are fewer than 20 samples.
+        None where the ratio is nan, or with fewer than 20 samples.
     """
     if not len(other) or float(other.min()) <= 0:
         return math.nan, None
@@ -205,7 +208,7 @@ def joined_interval(
     The intervals of both log medians are joined by the method of variance estimates recovery (Zou
     and Donner 2008, Statistics in Medicine 27, 1693), which keeps their asymmetry.
     """
-    # one that includes zero gives the ratio no upper limit
+    # an interval that includes zero gives the ratio no upper limit
     if first is None or second is None or first[0] <= 0 or second[0] <= 0:
         return None
     a, b = math.log(baseline), math.log(other)
@@ -225,13 +228,13 @@ def product_interval(factors: np.ndarray) -> Interval | None:
 
     Notes
     -----
-    The intervals of the log medians are joined as in ``joined_interval``. The medians are
-    correlated, as where all series were divided by the same times: their correlation is that of the
-    signs of the deviations from them. A side of an interval counts for three median absolute
-    deviations at most, since single slow turns may be taken for a second level.
+    The intervals of the log medians are joined as in ``joined_interval``. The medians may
+    be correlated, for example where all series were divided by the same times: their correlation is
+    taken to be that of the signs of the deviations from them. Each side of an interval is limited
+    to three median absolute deviations, since single slow turns may be taken for a second level.
 
-    The interval of the products of turns would cover less: with six factors hardly a turn is left
-    in which none was disturbed.
+    An interval from the product of the factors of each turn would cover less: with six factors,
+    hardly any turn is left in which none of them was disturbed.
     """
     if factors.shape[1] < FEWEST_SAMPLES or not np.all((factors > 0) & np.isfinite(factors)):
         return None
@@ -240,7 +243,7 @@ def product_interval(factors: np.ndarray) -> Interval | None:
     correlations = signs @ signs.T / factors.shape[1]
     middle, (low, high) = np.log(medians), np.log(np.array(intervals, dtype=float).T)
     deviations = np.median(np.abs(np.log(factors) - middle[:, None]), axis=1)
-    # on a clock so coarse that most turns are alike, the deviations say nothing
+    # no limit on a clock so coarse that most turns are equal: their median deviation is 0
     most = np.where(deviations > 0, _MOST_DEVIATIONS * deviations, math.inf)
     down, up = (
         math.sqrt(max(float(side @ correlations @ side), 0.0))
@@ -258,13 +261,13 @@ def t_quantile(degrees_of_freedom: float) -> float:
 
 
 def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Return the ordered samples, and the interval as shares of them."""
+    """Return the ordered samples, and the ends of the interval as shares of them, 0 to 1."""
     n = len(samples)
     order = np.argsort(samples, kind="stable")
     ordered = samples[order]
     if ordered[0] == ordered[-1]:
         return ordered, 0.5, 0.5
-    # in the order taken, ties would look like a trend: they are broken at random, always alike
+    # ties ranked in the order taken would look like a trend: break them at random (fixed seed)
     if np.any(ordered[1:] == ordered[:-1]):
         order = np.lexsort((np.random.default_rng(0).permutation(n), samples))
     ranks = np.empty(n)
@@ -283,15 +286,15 @@ def _quantile(ordered: np.ndarray, share: float) -> float:
     """
     n = len(ordered)
     place = min(max(share * n - 0.5, 0.0), n - 1.0)
-    # asked for dozens of times a look: np.interp makes an array of all places each time
+    # called dozens of times per look of the sampler: np.interp would make an array of all places
     below = int(place)
     low, high = float(ordered[below]), float(ordered[min(below + 1, n - 1)])
     return (high - low) * (place - below) + low
 
 
 class _Inflation(NamedTuple):
-    """Long-run variance of the signs over that of independent ones, and how many degrees of freedom
-    its estimate has.
+    """The ratio of the signs' long-run variance to that of independent signs, and how many degrees
+    of freedom its estimate has.
 
     ``model_holds`` is False where the batches contradicted the model and took its place.
     """
@@ -311,12 +314,13 @@ def _half(memory: _Inflation, n: int) -> float:
 def _furthest(
     samples: np.ndarray, ordered: np.ndarray, side: int, half: float, memory: _Inflation
 ) -> float:
-    """Return how far from the median the nearest quantile lies that the sign test about it
-    excludes, by the memory of its own signs.
+    """Return how far from the median (as a share of the samples) the nearest quantile lies that a
+    sign test excludes, with the inflation of the signs about that quantile; ``half`` if none is.
 
-    A level that wanders slowly makes the signs about the median remember long, so the test there
-    says little. Calls that are slow now and then lie far above it, and remember nothing: that the
-    median is among them can be excluded, however little is known of the level.
+    If the level wanders slowly, the signs about the median are strongly correlated, so the test
+    there says little. Occasional slow calls lie far above the level, and the signs about them are
+    not correlated: that the median is among them can be excluded, however little is known of the
+    level.
     """
     n = len(samples)
     if n < _FEWEST_FAR:
@@ -328,8 +332,8 @@ def _furthest(
         own = _Inflation(1.0, float(n))
         if n >= _FEWEST_TO_ESTIMATE:
             own = _longest_credible(own, scales)
-        # strong memory in few samples leaves no batches to estimate by: the signs would pass for
-        # independent ones
+        # With few samples there are no batches to estimate strong correlation by: the signs would
+        # pass for independent ones.
         understated = any(
             scale.variance > own.ratio * (1 + _MODEL_DOUBT * math.sqrt(2 / scale.batches))
             for scale in scales
@@ -381,9 +385,9 @@ class _Levels(NamedTuple):
     separate : bool
         Whether the levels are two clusters rather than the halves of one.
     unresolved : bool
-        Whether they are, with too few switches between them to know the share of each. How often a
-        processor switched between two clocks, and not how many samples there are, says how much is
-        known about that.
+        Whether the levels are separate, but with too few switches between them to know their
+        shares. The number of switches (of a processor between two clocks, for example) decides how
+        well the shares are known, not the number of samples.
     """
 
     threshold: float
@@ -397,7 +401,7 @@ def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: floa
     n, count = len(samples), fast_count(ordered, smallest_share)
     fast, slow = ordered[:count], ordered[count:]
     low, distance = float(np.median(fast)), float(np.median(slow)) - float(np.median(fast))
-    # the standard deviation that a normal cluster with the quartiles of a part has
+    # the standard deviation of a normal distribution with a part's quartiles, averaged over both
     spread = (
         sum(
             len(part) * (float(part[3 * len(part) // 4] - part[len(part) // 4]) / 1.349)
@@ -413,8 +417,8 @@ def _split_levels(samples: np.ndarray, ordered: np.ndarray, smallest_share: floa
 
 
 def fast_count(ordered: np.ndarray, smallest_share: float) -> int:
-    """Return how many of ascending samples are in the fast part of the split with the largest
-    variance between its two parts (Otsu 1979), each at least ``smallest_share`` of all.
+    """Split ascending samples in two with the largest variance between the parts (Otsu 1979), each
+    with at least ``smallest_share`` of all; return how many are in the fast part.
     """
     n = len(ordered)
     first, last = max(1, int(smallest_share * n)), min(n - 1, int((1 - smallest_share) * n))
@@ -442,12 +446,12 @@ def _inflation(ranks: np.ndarray) -> _Inflation:
         normal = 2 * np.sin(math.pi / 6 * corrected)
         signs = 2 / math.pi * np.arcsin(_modelled(normal, n))
         ratio = min(max(1 + 2 * float(signs.sum()), 0.05), n / 4)
-    # so many independent samples; the estimate's own bias and spread, by simulation, are as that of
-    # so many
+    # The samples are worth this many independent ones. By simulation, the bias and the spread of
+    # the estimate follow from this number.
     worth = n / ratio
     model = _Inflation(max(ratio * (1 + 2 / worth), 0.3), max(worth / 1.5, 3.0))
-    # Ranks see a weak slow level under strong noise sooner than signs do, signs see two levels
-    # sooner.
+    # Ranks show a weak slow change of level under strong noise sooner than signs do; signs show two
+    # levels sooner.
     scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
     rank_scales = _batch_scales(ranks / math.sqrt(variance))
     rank_correlations = 6 / math.pi * np.arcsin(np.sin(math.pi / 2 * signs) / 2)
@@ -472,7 +476,7 @@ def _modelled(correlations: np.ndarray, n: int) -> np.ndarray:
         criterion = n * math.log(variance) + order * math.log(n)
         if criterion < best:
             best, chosen = criterion, coefficients
-    # written out: thousands of steps, at each look of the sampler
+    # written out for speed: thousands of steps, at each look of the sampler
     first, second, third = np.pad(chosen, (0, _MAX_ORDER - len(chosen))).tolist()
     values = [0.0, 0.0, *correlations[: len(chosen)].tolist()]
     while len(values) < n and max(map(abs, values[-_MAX_ORDER:])) >= 1e-3:
@@ -491,8 +495,8 @@ class _Scale(NamedTuple):
     ratio : float
         The inflation that they imply.
     relative_error : float
-        Of that: the standard error of the spectral density of an AR(1) at frequency zero, relative
-        to it.
+        Of ``ratio``: the standard error of the spectral density of an AR(1) at frequency zero,
+        relative to it.
     """
 
     length: int
@@ -503,7 +507,9 @@ class _Scale(NamedTuple):
 
 
 def _batch_scales(signs: np.ndarray) -> list[_Scale]:
-    """Return what batches of 4, 8, 16, ... values of variance 1 show, as long as there are 15."""
+    """Return the variance and the inflation that batches of 4, 8, 16, ... values of variance 1
+    show, for all lengths with at least 15 batches.
+    """
     n, length, scales = len(signs), _SHORTEST_BATCH, []
     sums = np.concatenate([[0.0], np.cumsum(signs)])
     while (count := n // length) >= _FEWEST_BATCHES:
@@ -526,7 +532,7 @@ def _batch_scales(signs: np.ndarray) -> list[_Scale]:
 
 def _contradicted(scales: list[_Scale], correlations: np.ndarray, n: int) -> bool:
     """Return whether batch means vary more than the model's correlations allow, at any length."""
-    # the variance that goes with subtracting the mean of all
+    # the variance that is lost by subtracting the mean of all
     lost = (1 + 2 * float(correlations.sum())) / n
     for scale in scales:
         within = correlations[: scale.length]
@@ -539,7 +545,9 @@ def _contradicted(scales: list[_Scale], correlations: np.ndarray, n: int) -> boo
 
 
 def _longest_credible(start: _Inflation, scales: list[_Scale]) -> _Inflation:
-    """Return the inflation of the longest batches that say significantly more than shorter ones."""
+    """Return the inflation of the longest batches that show a significantly larger one than shorter
+    batches do; ``start`` if there are none.
+    """
     current = start._replace(model_holds=False)
     for scale in scales:
         if (

@@ -1,7 +1,7 @@
 """The work to measure: its arrays, the device that does it, how to wait for that device, to copy to
 it and back, and to empty its caches.
 
-The caller need not say on which device a function works: it is found from the arrays among the
+The caller need not name the device on which a function works: it is found from the arrays among the
 arguments, in the closure, in the globals that the function names, or in its result. Only existing
 arrays are inspected; nothing is imported or called.
 
@@ -30,18 +30,19 @@ from gpulab.devices.host_facts import probe
 from gpulab.errors import InputError
 
 _DEPTH = 3  # arrays sit in tuples, lists and dictionaries of arguments, hardly ever deeper
-_WIDTH = 64  # of a long list the first entries tell the device
-# Caches whose size cannot be read: more than any of the machines of 2026 that most people have.
+_WIDTH = 64  # only the first entries of a long list are inspected
+# Assumed where the size of a cache cannot be read: larger than the caches of common machines of
+# 2026.
 _UNKNOWN_CPU_BYTES = 256 * 2**20
 _UNKNOWN_GPU_BYTES = 128 * 2**20
-_LAZY = (types.GeneratorType, map, filter, zip)  # they compute only what is taken from them
+_LAZY = (types.GeneratorType, map, filter, zip)  # their items are computed when they are taken
 
 Change = Callable[[Any, _backends.Backend], Any]
 
 
 def _parts(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Any, _backends.Backend | None]]:
-    """Give a value, and what is inside it if it is a tuple, a list, a mapping or a model, each with
-    the adapter of its library; None where no known library owns it.
+    """Yield a value, and what is inside it if it is a tuple, a list, a mapping or a model, each
+    with the adapter of its library; None where no known library owns it.
     """
     owner, torch = _backends.backend_of(value), sys.modules.get("torch")
     yield value, owner
@@ -59,7 +60,7 @@ def _parts(value: Any, depth: int = _DEPTH) -> Iterator[tuple[Any, _backends.Bac
 
 
 def arrays_in(value: Any) -> Iterator[tuple[Any, _backends.Backend]]:
-    """Give the arrays of known libraries in a value, each with the adapter of its library: itself,
+    """Yield the arrays of known libraries in a value, each with the adapter of its library: itself,
     or inside tuples, lists and mappings; a model's parameters too.
     """
     for part, owner in _parts(value):
@@ -68,8 +69,8 @@ def arrays_in(value: Any) -> Iterator[tuple[Any, _backends.Backend]]:
 
 
 def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Give the objects that a function holds on to: closure, named globals, defaults, ``self``, the
-    parts of a partial.
+    """Yield the objects that a function holds on to: closure, named globals, defaults, ``self``,
+    the parts of a partial.
     """
     if depth == 0:
         return
@@ -89,7 +90,7 @@ def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         if "__wrapped__" in fn.__dict__:
             yield from held_by(fn.__dict__["__wrapped__"], depth - 1)
         codes = [fn.__code__]
-        for code in codes:  # grows: the functions written inside it
+        for code in codes:  # the list grows by the functions defined inside
             codes += (one for one in code.co_consts if isinstance(one, types.CodeType))
         names = dict.fromkeys(name for code in codes for name in code.co_names)
         yield from (fn.__globals__[name] for name in names if name in fn.__globals__)
@@ -111,16 +112,16 @@ def device_of_values(values: Iterable[Any], named: Device | None = None) -> Devi
     """Return the device of the arrays in some values, or None where there are none; ``named`` is
     the requested one.
 
-    An array on a CUDA device of a library that gpulab has no adapter for, such as Numba's own, says
-    where its memory is, but not on which of several GPUs: that is the one that was named, else the
-    first one, as ``gpulab.kernels.launch`` takes it.
+    An array of a library that gpulab has no adapter for, such as Numba's own, shows that it is on a
+    CUDA device, but not on which one. That is then taken to be ``named``, or else the first GPU, as
+    in ``gpulab.kernels.launch``.
     """
     found: Device | None = None
     for value in values:
         foreign = False
         for part, owner in _parts(value):
             if owner is None:
-                # asked of the type: an object may do anything when it is asked itself
+                # look at the type: reading an attribute of the object may run any code
                 foreign = foreign or hasattr(type(part), "__cuda_array_interface__")
             elif owner.has_data(part):
                 device = _devices.find(owner.device_of(part))
@@ -138,7 +139,7 @@ def array_bytes(*values: Any, beside: Any = ()) -> int:
     """Return the distinct bytes of all arrays in the values: an array given twice counts once, a
     broadcast axis has length 1.
 
-    What is ``beside`` them too, such as an argument that is also the result, does not count.
+    Arrays that are in ``beside`` too do not count, such as an argument that is also the result.
     """
     distinct = {id(array): (array, owner) for array, owner in arrays_in(values)}
     counted = {id(array) for array, _ in arrays_in(beside)}
@@ -146,10 +147,10 @@ def array_bytes(*values: Any, beside: Any = ()) -> int:
 
 
 def _own_bytes(array: Any, owner: _backends.Backend) -> int:
-    if owner.immutable:  # neither strides nor broadcast axes
+    if owner.immutable:  # it has neither strides nor broadcast axes
         return owner.nbytes(array)
     layout = getattr(array, "layout", None)
-    # sparse tensors have no strides; what they hold is theirs to say
+    # sparse tensors have no strides, so their bytes are not counted
     if layout is not None and str(layout) != "torch.strided":
         return 0
     strides = array.stride() if layout is not None else array.strides
@@ -189,10 +190,11 @@ def newly_used(before: Mapping[int, int]) -> Device | None:
 
 
 def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
-    """Raise InputError where a call gave only the promise of work, or where those that follow have
-    none left: nothing would be computed, so there is nothing to time.
+    """Raise InputError if the first call did no work (it returned a generator, a coroutine or a
+    meta tensor), or if it used up an iterator, so that later calls have no work: there is nothing
+    to time.
     """
-    # Python's own alone: a reader of someone else's would lose an item here, or wait for one.
+    # Only Python's own iterators: a data reader would lose an item here, or wait for one.
     iterators: list[Any] = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
     if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
@@ -205,7 +207,7 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
             "expected one on a device that computes. Make its inputs with device='cpu'."
         )
     if inspect.iscoroutine(result):
-        result.close()  # else Python warns that nobody waited for it
+        result.close()  # else Python warns that it was never awaited
     elif not isinstance(result, (*_LAZY, types.AsyncGeneratorType)):
         return
     raise InputError(
@@ -238,8 +240,8 @@ def mapped(value: Any, change: Change) -> Any:
 
 
 def on_host(value: Any) -> Any:
-    """Return the value with its arrays in host memory (torch stays torch, those of other GPU
-    libraries become numpy's); host arrays as they are.
+    """Return the value with its arrays in host memory: torch tensors stay torch tensors, arrays of
+    other GPU libraries become numpy arrays, host arrays stay as they are.
     """
 
     def change(array: Any, owner: _backends.Backend) -> Any:
@@ -253,11 +255,11 @@ def on_host(value: Any) -> Any:
 
 
 def copier_to(device: Device, original: Any) -> Callable[[], Any]:
-    """Return what copies the host version of ``original`` to a device, in the library that
-    ``original`` has there.
+    """Return a function that copies the host version of ``original`` to a device and returns the
+    copy, as arrays of the same library.
 
-    Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU
-    they stay numpy.
+    numpy has no arrays on an accelerator: there its arrays become those of the GPU library in
+    ``original``, or torch tensors. On a CPU they stay numpy arrays.
     """
     libraries = libraries_in(original)
     target = next((name for name in ("cupy", "jax", "tensorflow") if name in libraries), "torch")
@@ -273,7 +275,7 @@ def copier_to(device: Device, original: Any) -> Callable[[], Any]:
     host = on_host(original)
     if device.is_cpu:
         return lambda: mapped(host, lambda array, owner: owner.copy(array))
-    if target == "torch":  # once: the tensors lie over numpy's own memory
+    if target == "torch":  # convert once: the tensors share numpy's memory
         torch = _backends.backend("torch")
         host = mapped(
             host, lambda a, owner: torch.from_host(a, "cpu", False) if owner.name == "numpy" else a
@@ -282,11 +284,11 @@ def copier_to(device: Device, original: Any) -> Callable[[], Any]:
 
 
 def host_copier() -> Callable[[Any], None]:
-    """Return what copies a result's arrays to host memory, each time to the same place; the device
-    has finished with them when it returns.
+    """Return a function that copies a result's arrays to host memory, each time to the same place.
+    When it returns, the device has finished with the arrays.
 
-    Fresh memory of 32 MiB and more comes from the system page by page at its first use, which takes
-    longer than the copy.
+    The place is kept because fresh memory of 32 MiB and more comes from the system page by page at
+    its first use, which takes longer than the copy.
     """
     kept: list[Any] = []
 
@@ -317,8 +319,8 @@ def host_copier() -> Callable[[Any], None]:
 
 
 def cache_flusher(device: Device) -> Callable[[], Any]:
-    """Return what leaves nothing useful in the device's caches, by writing over twice what they
-    hold, and has finished when it returns.
+    """Return a function that leaves nothing useful in the device's caches: it writes twice as much
+    as they hold, and returns when that is done.
 
     On a CPU the calling thread writes: caches private to other cores keep what they have, so a
     function on many threads is only as cold as the shared cache makes it. On a GPU the L2 cache is
