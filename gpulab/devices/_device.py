@@ -1,5 +1,6 @@
-"""The device itself: its name, how to wait for it, the ladder CUDA or ROCm, XPU, MPS, CPU; and what
-libraries raise when its memory runs out or it vanishes, as one of gpulab's errors.
+"""A device: its name, its memory, how to wait for it, and how it is found (in the order CUDA or
+ROCm, XPU, MPS, CPU). Errors that libraries raise when a device's memory runs out, or when it
+vanishes, are translated into gpulab's errors.
 
 Exception types are recognized by name and by words in their message, so nothing is imported to
 inspect an error, and libraries that were never loaded cost nothing.
@@ -67,7 +68,7 @@ _DEVICE_WORDS = (
     "mps backend",
 )
 
-# Of these, what was asked for could not be launched, and the device is as it was. CUDA's manual
+# With one of these, the call could not be launched, and the device is still usable. CUDA's manual
 # (Runtime API, cudaError) asks for a new process only after faults inside a kernel, such as
 # cudaErrorIllegalAddress or cudaErrorLaunchFailure.
 _CALL_WORDS = (
@@ -80,9 +81,9 @@ _CALL_WORDS = (
     "cublas_status_invalid_value",
 )
 
-# Code of a newer CUDA than the driver's: what the driver says of PTX
-# (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and of machine code (CUDA_ERROR_INVALID_IMAGE, 200),
-# CUDA's runtime of the first, and ptxas, whose words numba-cuda and nvJitLink pass on.
+# Code was compiled for a newer CUDA than the driver's. These words come from the driver, for PTX
+# (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) and for machine code (CUDA_ERROR_INVALID_IMAGE, 200);
+# from CUDA's runtime, for PTX; and from ptxas, whose messages numba-cuda and nvJitLink pass on.
 _NEWER_CODE_WORDS = (
     "unsupported toolchain",
     "unsupported_ptx_version",
@@ -219,8 +220,8 @@ def accelerators() -> tuple[Device, ...]:
 
 
 def of_name(name: str) -> Device:
-    """Return the Device of a name such as "cuda:1" that an existing array is on, without asking the
-    machine again.
+    """Return the Device with the name that an existing array gives its device, such as "cuda:1".
+    The machine is not queried.
 
     Raises
     ------
@@ -318,8 +319,8 @@ def environment(device: Device | str | None = None, command: str | None = None) 
 
 
 def translate(error: BaseException, doing: str) -> GpulabError | None:
-    """Return gpulab's error for what happened, or None where neither memory nor the device is the
-    cause.
+    """Return gpulab's error for a library's error, or None where neither memory nor the device is
+    the cause.
 
     Parameters
     ----------
@@ -374,10 +375,10 @@ def guard(doing: str, expected: str = "") -> Iterator[None]:
     Parameters
     ----------
     doing : str
-        What the block does, with its values, for the sentence.
+        What the block does, with its values, for the message.
     expected : str
-        What was expected and what to do, where the block calls code of the learner's: any other
-        error is then raised as ``InputError`` with this sentence.
+        Given where the block calls the learner's code: what was expected and what to do. Any other
+        error is then raised as ``InputError`` with this text.
     """
     try:
         yield
@@ -392,8 +393,8 @@ def guard(doing: str, expected: str = "") -> Iterator[None]:
 
 
 def _newer_than_the_driver(error: BaseException, doing: str) -> str:
-    """Return what is said of code that was compiled for a newer CUDA than the driver runs, with
-    what to install.
+    """Return the message on code that was compiled for a newer CUDA than the driver runs, with what
+    to install.
     """
     driver = nvml.probe()
     which, remedy, compilers = (
@@ -403,7 +404,7 @@ def _newer_than_the_driver(error: BaseException, doing: str) -> str:
     )
     if driver.cuda:
         which = f"the driver {driver.version}, which runs CUDA {driver.cuda}"
-        # CUDA 13's wheels have names and a folder of their own, into which libraries look first.
+        # CUDA 13's wheels have other names and another folder, which libraries search first.
         newer = (
             f", after {pip_command('uninstall -y nvidia-cuda-nvrtc nvidia-nvjitlink nvidia-nvvm')}"
             if driver.cuda < "13"

@@ -1,8 +1,8 @@
-"""What the machine did around a measurement: readings of its counters, taken before and after, and
-what disturbed it: other processes on the cores or the GPU, or a lower clock.
+"""What the machine did around a measurement: readings of its counters before and after it, and
+notes on what disturbed it (other processes on the cores or the GPU, or a lower clock).
 
-A counter that this machine does not have is None. Nothing here is needed for a time, so a counter
-that cannot be read is never an error. The rules for what a difference means are pure functions.
+A counter that this machine does not have is None. No time is computed from the counters, so
+one that cannot be read is never an error. The rules for what a difference means are pure functions.
 Each asks two things: is the disturbance large enough to matter (about half of the 5 % that must
 never be missed), and is it larger than what a quiet machine does by itself. Both
 ``devices.ceilings`` and ``timing`` use them.
@@ -130,8 +130,8 @@ def read(
 
 
 def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | None, float | None]:
-    """Return the CPU time of all processes on some cores, and that of other machines of the
-    hypervisor's.
+    """Return the seconds that processes ran on some cores, and the seconds that the hypervisor gave
+    these cores to other machines; None where not known.
     """
     if sys.platform != "linux":
         import psutil
@@ -144,8 +144,8 @@ def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | 
         if name.startswith("cpu")
     }
     ours = [rows.get(f"cpu{core}", []) for core in cores]
-    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a
-    # part of them is no answer.
+    # A container's own /proc/stat (lxcfs) numbers its cores from 0, whatever their real numbers. A
+    # sum over the cores that happen to be listed would be wrong.
     if any(len(row) < 8 for row in ours):
         return None, None
     busy = sum(
@@ -155,7 +155,7 @@ def _busy_and_stolen(root: pathlib.Path, cores: Sequence[int]) -> tuple[float | 
     return busy * _TICK_SECONDS, sum(row[7] for row in ours) * _TICK_SECONDS
 
 
-# What does not change while a process runs is looked up once: readings are taken around each
+# Cached, since the files do not change while a process runs, and readings are taken around each
 # measurement.
 @functools.cache
 def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
@@ -173,7 +173,7 @@ SHARE = 0.025
 _LEAST_DELAY_SECONDS = 0.001
 # /proc/stat counts in ticks: fewer than these are rounding.
 _LEAST_TICKS = 3
-# A neighbour that uses less of the GPU than this is noise of the driver's own sampling.
+# If another process uses less of the GPU than this, it may be noise of the driver's own sampling.
 _GPU_SHARE = 0.04
 _CLOCK_DROP = 0.04
 _ADVICE = (
@@ -214,7 +214,7 @@ class Window(NamedTuple):
             None if start is None or end is None else max(0.0, (end - start) / seconds)
             for start, end in counters
         )
-        # a delay that fell is another thread's, which was given the number of one that has ended
+        # if a delay fell, the thread is a new one with the number of a thread that has ended
         waits = (
             (before.thread_delays.get(thread, 0.0), end)
             for thread, end in after.thread_delays.items()
@@ -235,7 +235,7 @@ class Window(NamedTuple):
 
 
 def from_readings(before: Readings, after: Readings, advice: str = "") -> Iterator[Note]:
-    """Give the notes that the machine's counters give: contended, throttled.
+    """Yield the notes that follow from the machine's counters: contended, throttled.
 
     Parameters
     ----------
@@ -259,9 +259,10 @@ def percent(share: float) -> str:
 
 def _contended(window: Window, advice: str) -> Iterator[Note]:
     stolen, others = window.stolen or 0.0, window.others or 0.0
-    lost, quota = 0.0, window.throttled or 0.0  # a process held back by its quota waits too
+    lost, quota = 0.0, window.throttled or 0.0  # delays include waits for the quota
     if window.delay is not None:
-        # waits among our own threads do not count: who else ran is seen where ticks are fine enough
+        # Waits among this process's own threads do not count. Where ticks are fine enough,
+        # ``others`` shows whether other processes ran.
         delay, spread = window.delay - quota, (window.process_delay - quota) / window.cores
         counts = window.others is not None and window.others_step <= SHARE
         is_alone = counts and others < 0.3 * delay
@@ -277,13 +278,13 @@ def _contended(window: Window, advice: str) -> Iterator[Note]:
             f"{advice or 'Measure again later, or on a machine that you do not share.'}"
         )
     elif lost:
-        # waits are booked when they end: one that began before the window can make more than the
-        # whole of it
+        # a wait is counted when it ends: one that began before the window can be longer than the
+        # window
         sentence = (
             f"other processes kept this one off its core for {percent(min(lost, 1.0))} of "
             f"the time. {advice or _ADVICE}"
         )
-    # Without run-queue delays (macOS, Windows): every core busy, and others had a part in it.
+    # Without run-queue delays (macOS, Windows): every core was busy, partly with other processes.
     elif window.delay is None and others >= crowded:
         busy, them = (
             ("the core was busy", "it")
@@ -335,9 +336,9 @@ def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator
     fell, busy = _drop(before.clock_hertz, clock), after.neighbour_busy_ratio or 0.0
     many = plural(after.neighbours or 0, "other process", "other processes")
     slower = (
-        # Seen on an H200: the violation counters also run for half a second after heavy work,
-        # beside a full clock and no reason. So a share counts only where one of these two agrees;
-        # else copies over PCIe would be called throttled.
+        # Seen on an H200: the violation counters also run for half a second after heavy work, while
+        # the clock is at its highest and no reason is reported. So a share counts only together
+        # with a reason or a lower clock; else copies over PCIe would be called throttled.
         (
             is_counted and share >= SHARE and (reasons or _drop(after.top_clock_hertz, clock)),
             f"the GPU reduced its clock for {percent(min(share, 1.0))} of the time",

@@ -1,16 +1,17 @@
 """NVIDIA's figures: rates of one multiprocessor by architecture, and the common products. They are
-entries of ``datasheets.toml``, beside this file; a product more is an entry more.
+entries of ``datasheets.toml``, beside this file; to add a product, add an entry.
 
 Two independent sources meet here: the products' data sheets, and the architectures' per-clock
 rates. A test checks that they agree within two percent. All figures are dense: structured sparsity
 doubles the marketing number and is never used here. Rates count a multiply and an add as two
 operations.
 
-Each family names its document, compared as public pages and repositories quote it. Multiprocessors,
-boost clocks, float32 and bandwidths of all products were also compared with TechPowerUp's GPU
-database (edition of December 2025). What no document prints is marked in a comment and in the
-figure's source. No quotation was found for the following, which rest on the rates per clock alone:
-the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32 and float8 of the RTX 6000 Ada.
+Each family names its document, whose figures were compared as public pages and repositories quote
+them. Multiprocessors, boost clocks, float32 and bandwidths of all products were also compared with
+TechPowerUp's GPU database (edition of December 2025). A figure that no document prints is marked in
+a comment and in the figure's source. No quotation was found for the following, which
+rest on the rates per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32
+and float8 of the RTX 6000 Ada.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Part:
     document : str
         Where the stated figures are printed.
     memory_gigabytes : float or None
-        Binary ones, less what error correction keeps; None where boards of this name differ.
+        In 2^30 bytes, less what error correction keeps; None where boards of this name differ.
     halved : sequence of str or None
         The dtypes at half the architecture's rate, where the name does not determine them.
     """
@@ -102,8 +103,8 @@ class Part:
         return f"{self.document}: {self.name}, dense, at {self.boost_hz / 1e6:.0f} MHz"
 
     def peaks(self) -> dict[str, tuple[float, str]]:
-        """Return peak FLOP/s by dtype, each with where it comes from: the document, or the
-        architecture's rate where it does not print one.
+        """Return peak FLOP/s by dtype, each with its source: the document, or the
+        architecture's rate where the document prints no peak.
         """
         rates = rates_per_clock(self.compute_capability, self.name, self.halved) or {}
         computed = (
@@ -117,7 +118,7 @@ class Part:
         } | {dtype: (peak, self.source) for dtype, peak in self.stated.items()}
         if "float16" in self.stated:
             ratio, (_, source) = rates["float16_acc16"] / rates["float16"], peaks["float16_acc16"]
-            # where accumulation makes no difference, what is stated counts for both
+            # where the accumulation makes no difference, the stated peak holds for both
             peaks["float16_acc16"] = (
                 ratio * self.stated["float16"],
                 self.source if ratio == 1 else source,

@@ -1,13 +1,13 @@
 """``machine()``: this computer in one object, with what is wrong and how to fix it; and the check
 before class, ``checkup()``: whether it can run the course.
 
-``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. What cannot be
-found out is None; a library that fails when it is queried leaves its message in a field and never
-raises. What is wrong is a pure function of these facts, so it can be tested for machines that are
-not available: each check is one small function that yields problems, and adding one is adding it to
-``_CHECKS``. The check before class asks beside these for each package that the notebooks need, and
-does one small piece of real work on the accelerator and with CuPy: a driver that answers questions
-may still refuse to compute.
+``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. A fact
+that cannot be found out is None; a library that fails when it is queried leaves its message in a
+field and never raises. The diagnosis is a pure function of these facts, so it can be tested for
+machines that are not available: each check is one small function that returns problems; to add
+one, add it to ``_CHECKS``. The check before class also looks for each package that the notebooks
+need, and multiplies two small matrices on the accelerator and with CuPy: a driver that answers
+queries may still fail to compute.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _DISK_FULL_BYTES, _DISK_LOW_BYTES = 1 * _GIB, 5 * _GIB
 # A notebook kernel with torch and the figures takes about 1 GiB; under that the system starts to
 # kill kernels.
 _MEMORY_FULL_BYTES, _MEMORY_LOW_BYTES = 1 * _GIB, 2 * _GIB
-# Below a fifth free, the larger sizes of the catalogue fail on a GPU that should hold them.
+# With less than a fifth free, the larger sizes of the catalog fail on a GPU that should hold them.
 _GPU_FREE_RATIO = 0.2
 # PyTorch's wheel index for each CUDA that it is built for, newest first (pytorch.org, "Get
-# started", versions 2.9 to 2.13). What is built for one CUDA 12 runs on the driver of any other
+# started", versions 2.9 to 2.13). A build for one CUDA 12 runs on the driver of any other
 # (NVIDIA, CUDA Compatibility, minor version compatibility: 525 or newer).
 _TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 0), "cu126"))
-# What is older than Turing has kernels in the builds for CUDA 12.6; newer builds leave it out,
-# those for CUDA 13 all of it (RELEASE.md).
+# GPUs older than Turing have kernels in the builds for CUDA 12.6. Newer builds leave some of these
+# GPUs out, those for CUDA 13 all of them (RELEASE.md).
 _OLDEST_OF_NEW_BUILDS = (7, 5)
 _NEWER_DRIVER = "Update the NVIDIA driver"
 State = Literal["ok", "fix", "warn", "note"]
 
-# By severity, the gravest first.
+# The state of a check by a problem's severity, the gravest first.
 _STATES: Mapping[str, State] = {"error": "fix", "warning": "warn", "info": "note"}
 # What the notebooks import or run; each with the oldest release that the course was written for
 # (pyproject.toml).
@@ -216,7 +216,7 @@ def gather(root: pathlib.Path = host_facts.ROOT) -> Facts:
 
 
 def in_a_line(error: Exception) -> str:
-    """Return what an error of a library says, for a report."""
+    """Return a library's error in one line, for a report."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
@@ -234,7 +234,7 @@ def _pci_gpus(bus: pathlib.Path) -> dict[str, int] | None:
 
 
 def _probe_torch() -> Torch:
-    """Return what PyTorch says about itself; an import or a driver that fails leaves its sentence
+    """Return what PyTorch reports about itself; an import or a driver that fails leaves its message
     in ``error``.
     """
     if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
@@ -264,7 +264,7 @@ def _accelerators(torch: Torch, driver: Driver) -> tuple[Accelerator, ...]:
             names = list(driver.gpus)
         for name in names:
             others.pop(name, None)
-            # where both speak, PyTorch's view counts: it sees the MIG slice
+            # where both report a fact, PyTorch's counts: it sees the MIG slice
             missing = [one for one, value in vars(seen).items() if value in (None, ())]
             more = {one: getattr(driver.gpus[name], one) for one in missing}
             seen = dataclasses.replace(seen, **more)
@@ -412,7 +412,7 @@ def machine(facts: Facts | None = None) -> Machine:
     Parameters
     ----------
     facts : Facts, optional
-        Made-up facts, for tests and for showing another machine; None asks this one.
+        Made-up facts, for tests and for showing another machine; None gathers this machine's.
 
     Returns
     -------
@@ -469,18 +469,18 @@ def diagnose(facts: Facts) -> tuple[Problem, ...]:
 
 
 def _all_of(*rules: tuple[Any, Severity, str, str, str]) -> Sequence[Problem]:
-    """Return the problems whose condition, the first of each rule, holds."""
+    """Return the problem of each rule whose condition (its first item) holds."""
     return [Problem(*rule[1:]) for rule in rules if rule[0]]
 
 
 def _first_of(*rules: tuple[Any, Severity, str, str, str]) -> Sequence[Problem]:
-    """Return the first problem whose condition holds, which explains those after it."""
+    """Return only the first problem whose condition holds: it explains the later ones."""
     return _all_of(*rules)[:1]
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
     """Return the leading numbers of a version: (2, 13, 0) of "2.13.0+cpu", (3, 0) of "3.0rc1", ()
-    of what is none.
+    if there is no version.
     """
     found = re.match(r"\d+(?:\.\d+)*", version or "")
     return tuple(map(int, found.group().split("."))) if found else ()
@@ -619,8 +619,8 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
     runs, of_torch = ((*_numbers(one.cuda), 0)[0] for one in (facts.driver, facts.torch))
     cuda = re.match(r"cupy-cuda(\d+)x?$", " ".join(packages))
     built = int(cuda.group(1)) if cuda else 0
-    # A newer driver runs older CUDA; but the libraries beside a torch of another major are not
-    # those that CuPy looks for.
+    # A newer driver runs code for an older CUDA. But if torch is for another major version of CUDA,
+    # the libraries that it installs are not those that CuPy looks for.
     is_newer, is_apart = built > runs, built < runs and of_torch > built
     instead = pip_command(f"install cupy-cuda{min(runs, 13)}x")
     return _first_of(
@@ -857,7 +857,7 @@ def checkup(facts: Facts | None = None) -> Checkup:
     Parameters
     ----------
     facts : Facts, optional
-        Made-up facts, for tests; None asks this machine.
+        Made-up facts, for tests; None gathers this machine's.
 
     Returns
     -------
@@ -874,7 +874,7 @@ def checkup(facts: Facts | None = None) -> Checkup:
         Check("disk", "ok", f"{format_bytes(known.disk_free_bytes)} free"),
         Check("memory", "ok", str(known.memory._replace(limit_bytes=None))),
     ]
-    # a problem with disk or memory takes the place of the line that called it fine
+    # a problem with disk or memory replaces the line that reports it as ok
     problems = [p for p in diagnose(known) if p.code not in ("no-accelerator", "torch-missing")]
     replaced = {p.code.removeprefix("low-") for p in problems if p.code.startswith("low-")}
     return Checkup(
@@ -895,7 +895,7 @@ def _package(name: str, oldest: str) -> Check:
         version = "not installed"
     if _numbers(version) >= _numbers(oldest):
         return Check(name, "ok", version)
-    over = "" if _numbers(version) else "--ignore-installed "  # what is there has no version
+    over = "" if _numbers(version) else "--ignore-installed "  # a part without a version
     again = pip_command(f'install {over}"{name}>={oldest}"')
     found = f"{version}; the course needs {oldest} or newer."
     return Check(name, "fix", found, f"Run {set_up_command()}, or {again}.")
@@ -935,8 +935,8 @@ def _cupy(facts: Facts) -> list[Check]:
 
 
 def _computing(works: Check, found: str, remedy: str, library: str, **place: Any) -> Check:
-    """Multiply ones, whose product is known, on a device; return ``works`` where it is right, else
-    what was found with how it failed in one line.
+    """Multiply matrices of ones on a device; return ``works`` if the product is right, else a check
+    that reports ``found`` and the failure in one line.
     """
     expected = float(_PRODUCT_SIZE**3)
     try:
@@ -946,6 +946,6 @@ def _computing(works: Check, found: str, remedy: str, library: str, **place: Any
         answer = float(total.get() if library == "cupy" else total)  # waits for the device
         failure = f"a product of ones sums to {answer:g} and not to {expected:g}."
     except Exception as error:
-        # whatever a broken driver or library throws is what the report is for
+        # a broken driver or library may raise anything, and the report has to show it
         answer, failure = math.nan, in_a_line(error)
     return works if answer == expected else Check(works.name, "fix", f"{found}: {failure}", remedy)

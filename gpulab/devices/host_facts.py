@@ -2,11 +2,11 @@
 limits of a container or batch job.
 
 A limit of any ancestor of this process's control group binds, so every level up to the mount's root
-is read and the smallest wins. Where a container sees its own group as the root, the path of
+is read and the smallest counts. Where a container sees its own group as the root, the path of
 ``/proc/self/cgroup`` does not exist below the mount; the root is then read in its place.
 
-On Linux all comes from the kernel's own files, so that a bare GPU machine needs no psutil; on macOS
-and Windows psutil gives the memory.
+On Linux everything is read from the kernel's own files, so that a bare GPU machine needs no psutil;
+on macOS and Windows psutil gives the memory.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def installed_memory_bytes() -> int:
 
 
 def available_memory_bytes(root: pathlib.Path = ROOT) -> int:
-    """Return the main memory that this process can take without swapping, in bytes; a container's
-    limit counts, and file cache that comes back on demand is free.
+    """Return the main memory that this process can take without swapping, in bytes. A
+    container's limit counts; file cache that the kernel frees on demand counts as free.
     """
     within_limits = [free for _, free in _memory_limits(root)]
     return min([_system_memory(root, "MemAvailable", "available"), *within_limits])
@@ -183,7 +183,7 @@ def library_versions() -> dict[str, str]:
     found: dict[str, str | None] = {}
     for name in _WATCHED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)  # None of one that is installed in part
+            found[name] = importlib.metadata.version(name)  # None if partly installed
     return {name: version for name, version in found.items() if version}
 
 
@@ -347,7 +347,7 @@ class Processor(Result):
 
 
 def probe(root: pathlib.Path = ROOT) -> Processor:
-    """Return what the system says about its processor.
+    """Return what the system reports about its processor.
 
     Parameters
     ----------
@@ -361,11 +361,12 @@ def probe(root: pathlib.Path = ROOT) -> Processor:
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.MULTILINE)
     known = set(flags.group(1).split()) if flags else set()
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
-    # each core is listed once by the threads that it runs
+    # all threads of a core have the same list, so the set has one entry for each core
     siblings = {read_text(folder / "thread_siblings_list") for folder in folders}
     now = core_values(root, usable, "cpufreq/scaling_cur_freq")
     mhz = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)
-    # of two kinds of cores the faster one's, and of cores now one that is not idle
+    # The maxima are taken: of two kinds of cores the faster one's limit, and of the clocks now that
+    # of a core that is not idle.
     tops = core_values(root, usable, "cpufreq/cpuinfo_max_freq")
     vendor = read_text(root / "sys/hypervisor/type")
     product = read_text(root / "sys/class/dmi/id/product_name")
@@ -386,15 +387,15 @@ def probe(root: pathlib.Path = ROOT) -> Processor:
 
 
 def core_values(root: pathlib.Path, cores: Sequence[int], name: str) -> list[int]:
-    """Return the number that a file of the kernel's has for each core, where it is one."""
+    """Return the number in a kernel file of each core; cores whose file has none are left out."""
     folder = root / "sys/devices/system/cpu"
     texts = [read_text(folder / f"cpu{core}" / name) for core in cores]
     return [int(text) for text in texts if text.isdigit()]
 
 
 def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
-    """Return data and unified caches of the usable cores, one entry a level with the size of the
-    first core's, smallest level first.
+    """Return the data and unified caches of the usable cores, one entry a level, L1d first. An
+    entry's size is that of the first core's cache.
     """
     found: dict[str, dict[int, set[str]]] = {}
     for core in usable:

@@ -1,14 +1,14 @@
-"""The best rates of memory and of matrix products, just measured: ``ceilings(device)``, and the
-streams that it is made of.
+"""Measure the best rates of memory and of matrix products: ``ceilings(device)``, and the streams
+through memory that it uses.
 
 A ceiling asks "what can it reach?", so it is the best of a few runs: whatever disturbs a run makes
 it slower, never faster. What a call usually takes is measured by ``gpulab.timing``, with medians
 and intervals. Measured once for the life of the process, in under a second on two cores.
 
 Copy, read and triad go through memory on all cores at once, or on an accelerator. On a CPU the
-streams run in NumPy, one thread per core, each over rows of its own that are laid over one another
-(stride 0), so that a single call passes a small working set many times and its own cost disappears.
-NumPy gives up the interpreter's lock inside.
+streams run in NumPy, one thread per core. Each thread has its own arrays, repeated as rows with
+stride 0, so that a single call passes a small working set many times and the cost of the call is
+negligible. NumPy releases the interpreter's lock during the call.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ ARRAYS = {"copy": 2, "read": 1, "triad": 3}
 _ALIGNMENT_BYTES = 64  # a cache line: vectors that straddle two are slower
 _STAGGER_LINES, _PAGE_BYTES = 17, 4096
 _ROW_BUFFER = 16  # elements, the least that NumPy takes
-# passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
+# moved by a thread in one call, in several passes: about 0.1 ms from a cache, far above the cost of
+# the call itself
 _BYTES_PER_CALL = 2**24
 RUNS = 7  # best of; more changes the result by less than the machine's own noise
 _LONG_SECONDS = 0.12  # spent on one figure; a busy machine then gets fewer runs, not a longer wait
 _BARRIER_SECONDS = 30.0
 
 _MIB = 2**20
-# Main memory is met only by working sets far above the last cache; half a GiB is the most that a
-# quick look may take.
+# Only a working set far larger than the last cache is streamed from main memory; half a GiB is the
+# most that a quick measurement may take.
 _BEYOND_CACHE, _SMALLEST_STREAM_BYTES, _LARGEST_STREAM_BYTES = 4, 64 * _MIB, 512 * _MIB
 _DEVICE_STREAM_BYTES = 3 * 2**30  # the largest L2 of today's GPUs is 126 MB
 _SHARE_OF_FREE = 0.25
@@ -211,7 +212,7 @@ def ceilings(
     where = find(device)
 
     def clock() -> float:
-        """Raise once a stop is asked for: the clock is read before and after each run."""
+        """Return the time, or raise if a stop was requested; called before and after each run."""
         if stop():
             raise StoppedError(
                 "ceilings: stopped before every ceiling was measured; no result is kept. Run it "
@@ -223,7 +224,7 @@ def ceilings(
         if refresh or where not in _measured:
             found = _measure(where, clock)
             if any(note.code == "contended" for note in found.notes):
-                # of two that others may have disturbed, the one with more of main memory's rate
+                # others may have disturbed both: keep the one with the higher rate of main memory
                 found = max(found, _measure(where, clock), key=Ceilings.bandwidth)
             _measured[where] = found
         return _measured[where]
@@ -237,7 +238,7 @@ def _measure(device: Device, clock: Clock) -> Ceilings:
     limit = math.inf if torch is None else torch.get_num_threads()
     cores = min(processor.usable_cores, processor.quota_cores or math.inf, limit, _MOST_THREADS)
     threads = max(1, math.floor(cores))
-    # alive until the counters are read: their waits are among them
+    # the threads live until the counters are read, which include their waits
     with ThreadPoolExecutor(threads, "gpulab-stream") as pool:
         before = conditions.read(device)
         memory = (
@@ -260,17 +261,17 @@ def _host_memory(
     sets = []  # each level's name and capacity, and what is streamed
     cached = reached = 0.0
     for cache in processor.caches:
-        # where a container grants fewer threads than there are cores, the rest is idle
+        # with fewer threads than cores (a container's limit), some instances are not used
         instances = cache.instances + sum(count for _, count in cache.others)
         reach = cache.total_bytes * min(1.0, threads / instances)
-        # A level whose half fits into the caches below it (a small last-level cache) cannot be met
-        # from outside.
+        # If half of a level fits into the caches below it (a small last-level cache), a stream of
+        # that size stays in those caches and cannot measure the level.
         if int(_CACHE_FILL * reach) > reached:
             sets.append((cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach)))
         cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
     host = Device("cpu")
     # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose
-    # rate would then be theirs.
+    # rate would then be that of a cache.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * host.free_bytes))
     partly = (
@@ -295,8 +296,8 @@ def _host_memory(
 
 
 def _device_memory(device: Device, clock: Clock) -> tuple[MemoryCeiling, ...]:
-    """Main memory alone: a stream through a GPU's L2 takes less time than its launch, so calls
-    cannot show that level.
+    """Return the rates of main memory alone: a stream through a GPU's L2 takes less time than its
+    launch, so calls cannot measure that level.
     """
     working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * device.free_bytes))
     rates = [
@@ -322,8 +323,8 @@ def _products(device: Device, clock: Clock, notes: list[Note]) -> dict[str, floa
 
 
 def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
-    """Best FLOP/s of a square product whose size is chosen so that one lasts about eight
-    milliseconds.
+    """Return the best FLOP/s of a square product whose size is chosen so that one lasts about
+    eight milliseconds.
     """
     import torch
 
@@ -332,8 +333,8 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
 
     def seconds(n: int, runs: int) -> float:
         # Random numbers: products of zeros draw less power, and a GPU then clocks higher than it
-        # can at work. From a generator of our own: the learner's seed gives the same numbers with
-        # and without a measurement before.
+        # can at work. They come from a generator of their own, so that a measurement does not
+        # change the numbers that the learner's seed gives.
         generator = torch.Generator(str(device)).manual_seed(0)
         a, b = (
             torch.randn(n, n, device=str(device), generator=generator).to(kind) for _ in range(2)
@@ -383,8 +384,8 @@ def _float32_as(precision: str) -> Iterator[None]:
 
 
 def _aligned(elements: int, place: int) -> np.ndarray:
-    """An array on a cache line, each ``place`` some lines further into its page: equal offsets
-    alias and stall loads behind stores.
+    """Return an array that starts on a cache line. Arrays of different ``place`` start at different
+    offsets into a page: equal offsets alias, and loads then wait for stores.
     """
     room = np.ones(elements + 2 * _PAGE_BYTES // 4, np.float32)
     start = (-room.ctypes.data % _PAGE_BYTES + _STAGGER_LINES * place * _ALIGNMENT_BYTES) // 4
@@ -411,12 +412,12 @@ def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
 
 
 def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Keep NumPy from copying several short rows into its buffer first: that is four times slower
-    than the first cache.
+    """Return the call such that NumPy does not first copy several short rows into its buffer, which
+    is four times slower than the first cache.
     """
 
     def run() -> Any:
-        with np.errstate():  # its end puts the size of the buffer back
+        with np.errstate():  # leaving it restores the size of the buffer
             np.setbufsize(_ROW_BUFFER)
             return call()
 
@@ -437,11 +438,11 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
         Returns seconds. It is called before and after each run, so an error that it raises ends the
         measurement there.
     pool : Executor
-        With room for as many threads; one that lives on keeps the system's account of how long its
-        threads waited for a core.
+        With at least as many workers. While it lives, the system's counters of how long its threads
+        waited for a core can be read.
     """
-    # Every run starts together and ends with the last thread: the rate that the whole machine
-    # sustains.
+    # In each run all threads start together, and the last one to finish ends the run: the rate is
+    # what the whole machine sustains.
     barrier = threading.Barrier(threads)
 
     def body() -> tuple[int, list[tuple[float, float]]]:
@@ -460,7 +461,7 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
 
     running = [pool.submit(body) for _ in range(threads)]
     failures = [error for error in (one.exception() for one in running) if error is not None]
-    # the first failure, not the broken barrier that it left to the others
+    # raise the first failure, not the BrokenBarrierError that it causes in the other threads
     for error in sorted(failures, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
         raise error
     results = [one.result() for one in running]
@@ -490,8 +491,8 @@ def device_rate(
 
 
 def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
-    """Return the shortest of single calls, in seconds: as many as fit into a span, at least two
-    after one that is thrown away.
+    """Return the time of the shortest of single calls: as many as fit into ``seconds``, at least
+    two, after a first one that is discarded.
 
     On a CPU a call is over when it returns, and a short call can run between the time slices of
     another process, which a batch cannot.
@@ -513,8 +514,8 @@ def repeated(
     at_least_seconds: float = 0.004,
     runs: int = RUNS,
 ) -> float:
-    """Return the best seconds of one call among batches that last long enough for the launch and
-    the wait to vanish.
+    """Return the shortest seconds per call among batches, each so long that the launch and the wait
+    do not matter.
 
     Parameters
     ----------

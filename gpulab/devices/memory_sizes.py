@@ -1,7 +1,7 @@
 """The memory of the GPUs in the data-sheet table, for training on a GPU that is not here.
 
-One name there can stand for boards of several sizes; those have no memory in the table and are not
-listed here. Printed gigabytes are binary ones less what the board keeps:
+A name in that table can stand for boards of several sizes; such names have no memory in the table
+and are not listed here. A printed gigabyte is 2^30 bytes, and the board keeps a part of them:
 drivers report 81,559 MiB for an H100 of 80 GB and 143,771 MiB for an H200 of 141 GB. Boards with
 GDDR memory whose error correction is on keep a sixteenth for it (a T4 of 16 GB reports 15,360 MiB).
 """

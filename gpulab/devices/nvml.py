@@ -1,9 +1,9 @@
 """NVIDIA's management library: the driver's facts about each GPU, and its counters.
 
 CUDA's numbers and the driver's differ as soon as CUDA_VISIBLE_DEVICES is set, so GPUs are matched
-by UUID, never by number. In a container the process ids are the host's, so other processes are
-counted where our own id is not in the list: this process always holds one context itself. Without
-``nvidia-ml-py`` (a bare machine) nothing is known of the driver.
+by UUID, never by number. In a container the process ids are the host's, so this process may not
+find its own id in the list. One entry is then taken to be its own, since it always holds a context.
+Without ``nvidia-ml-py`` (a bare machine) nothing is known of the driver.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 from gpulab.results import Result
 from gpulab.units import format_bytes
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). Idle and the
-# clocks that a user set are no trouble, so they are left out.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). The bits
+# for an idle GPU and for clocks that a user set are left out: they are not a problem.
 _SLOWDOWNS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -32,7 +32,7 @@ _SLOWDOWNS = {
 _POLICIES = (0, 1, 4)  # power, thermal, board limit
 # The counter of energy follows readings of power that GPUs renew every 20 to 100 ms (Yang, Adamek
 # and Armour, "Accurate and convenient energy measurements for GPUs", SC 2024): a reading is at
-# most so old.
+# most this old.
 ENERGY_STEP_SECONDS = 0.1
 
 
@@ -122,7 +122,7 @@ class Driver:
     cuda : str or None
         The newest CUDA that the driver runs, such as "13.0".
     error : str or None
-        What the driver said instead of answering; None also where there simply is none.
+        The driver's error message where it does not answer; None also where there is no driver.
     gpus : mapping of str to Accelerator
         By UUID, "GPU-..." in the driver's spelling.
     """
@@ -140,7 +140,7 @@ class GpuReadings:
     Attributes
     ----------
     epoch_microseconds : int
-        When, as the driver counts it.
+        The time of the reading, counted from 1970 as the driver does.
     slowed_seconds : float or None
         How long the clock was reduced by power, heat or the board's limit, since the driver was
         loaded.
@@ -151,7 +151,7 @@ class GpuReadings:
     neighbours : int or None
         Other processes that hold a context on the GPU.
     neighbour_busy_ratio : float or None
-        The largest share of the SMs (0-1) that one of them used since the reading before.
+        The largest share of the SMs (0-1) that one of them used since the previous reading.
     energy_joules : float or None
         What the whole GPU has used since the driver was loaded, idle time and other processes
         included. In steps: see ``ENERGY_STEP_SECONDS``.
@@ -221,7 +221,7 @@ def _gpu(nvml: Any, handle: Any) -> Accelerator:
     mig = ask("DeviceGetMigMode", handle)
     is_divided = None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE
     slots = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_divided else 0
-    # None: a slot that is not in use, or not ours to see
+    # None: a slot that is not in use, or not visible to this process
     slices = [ask("DeviceGetMigDeviceHandleByIndex", handle, slot) for slot in range(slots)]
     return Accelerator(
         device=None,
@@ -244,7 +244,7 @@ def _gpu(nvml: Any, handle: Any) -> Accelerator:
 
 
 def _slowdowns(handle: Any) -> tuple[str, ...]:
-    """Return in words what holds a GPU's clock down."""
+    """Return in words what reduces a GPU's clock."""
     # drivers before 535 know only the older name
     bits = ask("DeviceGetCurrentClocksEventReasons", handle) or ask(
         "DeviceGetCurrentClocksThrottleReasons", handle
@@ -264,8 +264,8 @@ def handle_of(index: int) -> Any:
         return None
     is_prefixed = uuid.startswith(("GPU-", "MIG-"))
     handle = ask("DeviceGetHandleByUUID", uuid if is_prefixed else f"GPU-{uuid}")
-    # A MIG slice, say: its UUID is none of a GPU's, and its number says nothing of the GPU that it
-    # is cut from.
+    # No handle, as for a MIG slice, whose UUID is not that of a GPU. With CUDA_VISIBLE_DEVICES set,
+    # its number does not identify the GPU either.
     renumbered = os.environ.get("CUDA_VISIBLE_DEVICES") is not None and ask("DeviceGetCount") != 1
     return ask("DeviceGetHandleByIndex", index) if handle is None and not renumbered else handle
 
@@ -277,7 +277,7 @@ def read_counters(index: int, since: GpuReadings | None = None) -> GpuReadings |
     ----------
     index : int
     since : GpuReadings, optional
-        The previous reading, from which on the use by other processes counts.
+        The previous reading: the use by other processes is that since then.
     """
     handle = handle_of(index)
     if handle is None:
@@ -311,7 +311,7 @@ def _neighbors(handle: Any, since_microseconds: int) -> tuple[int | None, float 
     if samples is None:
         return count, None
     shares = dict(sorted((int(sample.pid), sample.smUtil / 100.0) for sample in samples))
-    # Where our own id is hidden by the container, the busiest process during our own measurement is
-    # taken for ours.
+    # Where the container hides this process's id, the busiest process during the measurement is
+    # taken to be this one.
     others = sorted(share for pid, share in shares.items() if pid != ours)
     return count, max(others if ours in pids else others[:-1], default=0.0)

@@ -3,7 +3,7 @@
 These are upper bounds for the question "is this rate possible?", not promises. A GPU's figures come
 from its data sheet, scaled up where this very card clocks higher; an unknown GPU's from its
 multiprocessors, clocks and bus; a CPU's from its cores, its widest instructions and a clock that no
-processor on the market exceeds. What is not stated is None.
+processor on the market exceeds. A rate that is not stated is None or missing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _STANDS_FOR = {
 }
 
 
-# FLOP of float32 that one core makes a clock, by the widest of its instruction sets: lanes x pipes
-# x 2; where there is no fused multiply-add (avx), a multiply and an add of all lanes.
+# float32 FLOP of one core per clock, by the widest of its instruction sets: lanes x pipes x 2;
+# where there is no fused multiply-add (avx), a multiply and an add of all lanes.
 _CPU_FLOAT32 = {"avx512f": 64, "fma": 32, "avx": 16, "sse2": 8, "sve": 64, "asimd": 32}
 _AMX = 1024
 
@@ -56,7 +56,7 @@ class Figure(NamedTuple):
     Attributes
     ----------
     value : float
-        In the unit of the mapping it stands in.
+        In the unit of the mapping that holds it.
     source : str
         The document, or the formula with its inputs.
     """
@@ -165,7 +165,7 @@ def arithmetic(dtype: str, kind: str, operation: str | None = None) -> tuple[str
     kind : str
         Of the device: "cpu", "cuda" ...
     operation : str, optional
-        "matmul" or "convolution"; None counts what either may use.
+        "matmul" or "convolution"; None returns what either may use.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
     Parameters
     ----------
     gpu : Accelerator
-        What PyTorch and the driver say.
+        What PyTorch and the driver report.
     name : str
         The product's name.
     """
@@ -250,8 +250,8 @@ def gpu_spec(gpu: Accelerator, name: str) -> DeviceSpec:
 
 
 def _stated(known: datasheets.Part, gpu: Accelerator) -> dict[str, Figure]:
-    """The data sheet's peaks, scaled to this card's clock where that is higher and to its
-    multiprocessors (a MIG slice has fewer).
+    """Return the data sheet's peaks, scaled to this card's clock where that is higher, and to
+    its number of multiprocessors (a MIG slice has fewer).
     """
     clock = max(1.0, (gpu.max_clock_hz or 0.0) / known.boost_hz)
     share = (gpu.multiprocessors or known.multiprocessors) / known.multiprocessors
@@ -285,8 +285,8 @@ def _computed(gpu: Accelerator) -> dict[str, Figure]:
 
 
 def _bandwidth(known: datasheets.Part | None, gpu: Accelerator) -> tuple[float | None, str]:
-    """The larger of what the data sheet states and what memory clock and bus give (two transfers a
-    clock).
+    """Return the larger of two bandwidths, with its source: the data sheet's, and that of memory
+    clock and bus (two transfers a clock).
     """
     rates: list[tuple[float | None, str]] = (
         [] if known is None else [(known.bytes_per_second, known.source)]

@@ -98,8 +98,8 @@ ALLOWANCE = 1.1
 # time, and by more than loading the data from main memory takes.
 _COLD_SHARE = 0.2
 # Factors by which a rate may exceed the measured one. Main memory: a fourth more (streams of 58
-# GB/s were seen beside a measured ceiling of 41 on a busy machine). Caches: twice as much, since the
-# start of the threads slows down the short streams that measure them.
+# GB/s were seen beside a measured ceiling of 41 on a busy machine). Caches: twice as much, since
+# the start of the threads slows down the short streams that measure them.
 _DRAM_ROOM = 1.25
 _CACHE_ROOM = 2.0
 
