@@ -1,8 +1,8 @@
 """What the machine did around a measurement: readings of its counters before and after it, and
 notes on what disturbed it (other processes on the cores or the GPU, or a lower clock).
 
-A counter that this machine does not have is None. No time is computed from the counters, so
-one that cannot be read is never an error. The rules for what a difference means are pure functions.
+A counter that this machine does not have is None. No time is computed from the counters, so one
+that cannot be read is never an error. The rules for what a difference means are pure functions.
 Each asks two things: is the disturbance large enough to matter (about half of the 5 % that must
 never be missed), and is it larger than what a quiet machine does by itself. Both
 ``devices.ceilings`` and ``timing`` use them.

@@ -9,9 +9,9 @@ operations.
 Each family names its document, whose figures were compared as public pages and repositories quote
 them. Multiprocessors, boost clocks, float32 and bandwidths of all products were also compared with
 TechPowerUp's GPU database (edition of December 2025). A figure that no document prints is marked in
-a comment and in the figure's source. No quotation was found for the following, which
-rest on the rates per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32
-and float8 of the RTX 6000 Ada.
+a comment and in the figure's source. No quotation was found for the following, which rest on
+the rates per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32 and
+float8 of the RTX 6000 Ada.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Part:
         return f"{self.document}: {self.name}, dense, at {self.boost_hz / 1e6:.0f} MHz"
 
     def peaks(self) -> dict[str, tuple[float, str]]:
-        """Return peak FLOP/s by dtype, each with its source: the document, or the
-        architecture's rate where the document prints no peak.
+        """Return peak FLOP/s by dtype, each with its source: the document, or the architecture's
+        rate where the document prints no peak.
         """
         rates = rates_per_clock(self.compute_capability, self.name, self.halved) or {}
         computed = (

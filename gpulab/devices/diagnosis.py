@@ -1,13 +1,13 @@
 """``machine()``: this computer in one object, with what is wrong and how to fix it; and the check
 before class, ``checkup()``: whether it can run the course.
 
-``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. A fact
-that cannot be found out is None; a library that fails when it is queried leaves its message in a
-field and never raises. The diagnosis is a pure function of these facts, so it can be tested for
-machines that are not available: each check is one small function that returns problems; to add
-one, add it to ``_CHECKS``. The check before class also looks for each package that the notebooks
-need, and multiplies two small matrices on the accelerator and with CuPy: a driver that answers
-queries may still fail to compute.
+``gather`` asks the system, the driver and the libraries; ``Facts`` is plain data. A fact that
+cannot be found out is None; a library that fails when it is queried leaves its message in a field
+and never raises. The diagnosis is a pure function of these facts, so it can be tested for machines
+that are not available: each check is one small function that returns problems; to add one, add it
+to ``_CHECKS``. The check before class also looks for each package that the notebooks need, and
+multiplies two small matrices on the accelerator and with CuPy: a driver that answers queries may
+still fail to compute.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ AXIS = "rgba(127,127,127,0.65)"
 _INK_OPEN = f'<span style="fill:var(--gpulab-ink,var(--jp-ui-font-color1,{MID_GREY}))">'
 _INK_CLOSE = "</span>"
 HEIGHT = 340
-# Characters of a line of the title and of the subtitle: they fit where the browser shows a page of
-# 640 pixels, as on a projector at 200 %. Plotly cuts off what is longer.
+# The most characters of a line of the title and of the subtitle: such lines fit a page 640 pixels
+# wide, as on a projector at 200 %. Plotly cuts off longer ones.
 _TITLE_LENGTH, _SUBTITLE_LENGTH = 60, 68
 _TITLE_LINE, _SUBTITLE_LINE = 20, 15  # pixels of one more line
 _NARROW = 0.005  # of a picture's width: about four pixels
-# At the bottom of the whole picture: plotly makes room for as many rows as there are, below the
-# axis title at every width.
+# The legend is at the bottom of the whole picture: there plotly makes room for all its rows, below
+# the axis title, at every width.
 _LEGEND = {
     "orientation": "h",
     "x": 0,
@@ -95,7 +95,7 @@ def mimebundle(figure: go.Figure) -> dict[str, Any]:
     # Colab draws only plotly's own HTML, below a cell and inside an instrument
     if "google.colab" in sys.modules:
         return dict(plotly.io.renderers["colab"].to_mimebundle(figure.to_dict()))
-    # Its own parts, which are copied below: to_plotly_json would copy all of it once more.
+    # The figure's own dictionaries, which ``_plain`` copies: to_plotly_json adds a copy.
     body = {"data": figure._data, "layout": figure._layout}
     meta = figure.layout.meta or {}
     return {
@@ -155,8 +155,8 @@ def picture(
     guides : sequence of (shape, annotation)
         From ``guide``.
     **layout
-        Axes, legend and margin are given by what differs from the course's look; an axis' title is
-        text.
+        Axes, legend and margin need only the entries that differ from the course's look. An axis'
+        title may be plain text.
     """
     several = [evidence] if isinstance(evidence, Evidence) else evidence
     titles = textwrap.wrap(title, _TITLE_LENGTH, break_on_hyphens=False)
@@ -171,7 +171,7 @@ def picture(
     look: dict[str, Any] = {
         "title": {
             **_TITLE,
-            # of several lines plotly puts the last one where it puts a single one
+            # plotly puts the last of several lines where it puts a single one
             "pad": {"t": 8 + more, "l": 8},
             "text": ink("<br>".join(titles)),
             "subtitle": subtitle if badges else None,
@@ -204,7 +204,7 @@ def picture(
 
 
 def describe(*results: Any) -> str:
-    """Return a figure's description: what each result says of itself, then why."""
+    """Return a figure's description: the ``repr`` of each result, and its explanation."""
     parts = []
     for one in results:
         line = repr(one).strip("<>").rstrip(".")
@@ -232,8 +232,8 @@ def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
 
 
 def note(text: str, x: float, y: float, place: str = "", **more: Any) -> dict[str, Any]:
-    """Return a text in the picture. ``place`` is what x and y count along, then the sides of the
-    text that stand there: "x paper left bottom".
+    """Return a text in the picture. ``place`` lists its xref, yref, xanchor and yanchor, such as
+    "x paper left bottom"; the last ones may be missing.
     """
     places = zip(("xref", "yref", "xanchor", "yanchor"), place.split(), strict=False)
     return {"x": x, "y": y, "text": ink(text), "showarrow": False, **dict(places), **more}
@@ -266,7 +266,7 @@ def interval_bars(
 
 
 def on_mouse(texts: str | Iterable[str]) -> dict[str, Any]:
-    """Return the part of a trace that shows a text for each of its marks at the mouse, or one
+    """Return the part of a trace that gives its marks a hover text: one for each mark, or one
     template for all.
     """
     if isinstance(texts, str):
@@ -282,8 +282,8 @@ def trace(
     mouse: str | Iterable[str] | None = None,
     **look: Any,
 ) -> dict[str, Any]:
-    """Return lines, markers or texts: in the legend if they have a name, and at the mouse with what
-    ``on_mouse`` takes.
+    """Return a trace of lines, markers or texts. With a name it is in the legend; ``mouse`` gives
+    its hover text, as for ``on_mouse``.
     """
     legend = {"name": ink(name)} if name else {"showlegend": False}
     hover = {"hoverinfo": "skip"} if mouse is None else on_mouse(mouse)
@@ -291,13 +291,13 @@ def trace(
 
 
 def faded(color: str, opacity: float | str) -> str:
-    """Return a color of the palette that lets through what is behind it."""
+    """Return a color of the palette with an opacity, 0 to 1."""
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text, cut to at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -317,8 +317,8 @@ def apart(names: Sequence[str]) -> list[str]:
 def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float) -> dict[str, Any]:
     """Return the look of bars that lie beside each other: measured ones are filled, others hollow.
 
-    The light edge of filled ones keeps neighbors apart in both themes; a narrow bar has none, which
-    would cover it.
+    The light edge of filled bars keeps neighbors apart in both themes. A narrow bar has no edge,
+    because the edge would cover it.
     """
     if badge is not Badge.MEASURED:
         return {"color": "rgba(0,0,0,0)", "line": {"color": color, "width": 1.5}}
@@ -352,7 +352,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
         [k * w for k in range(math.ceil(low / w), math.floor(high / w) + 1)]
         for w in (5 * step, 2 * step, step, step / 2)
     )
-    # of the last there are four, as two steps fit between the ends
+    # the smallest step gives at least four ticks, since the ends are at least 2 * step apart
     return next(ticks for ticks in even if len(ticks) >= 3)
 
 
@@ -362,7 +362,7 @@ def _short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-# What a logarithmic axis shows: the text of a tick, and the ends where there is no value.
+# For each quantity of a logarithmic axis: the text of a tick, and the ends where there is no value.
 _QUANTITIES: dict[str, tuple[Callable[[float], str], Sequence[float]]] = {
     "seconds": (lambda v: _short(format_seconds(v)), (1e-6, 1.0)),
     "bytes": (lambda v: _short(format_bytes(v)), (1.0, 2.0**30)),
@@ -378,7 +378,7 @@ def log_axis(
     quantity: str, values: Iterable[float | None], title: str, at: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a logarithmic axis of a quantity, wide enough for all values, with round ticks (powers
-    of two for bytes) or those ``at``.
+    of two for bytes) or ticks ``at`` given values.
     """
     text, usual = _QUANTITIES[quantity]
     there = [v for v in values if v is not None and math.isfinite(v) and v > 0] or usual
@@ -419,7 +419,7 @@ def guide(
 
 
 def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
-    """Return what a vertical axis must hold: the values of traces and the ends of their
+    """Return the values that a vertical axis must include: those of traces, and the ends of their
     intervals.
     """
     found: list[float] = []

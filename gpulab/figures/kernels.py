@@ -25,14 +25,14 @@ from gpulab.figures._style import (
 from gpulab.models import AccessPattern, Occupancy, OccupancyTable, occupancy_sweep
 from gpulab.units import format_bytes, plural
 
-# places for 32 sectors: one aligned element never touches two, so a warp fills no more
+# places for 32 sectors: an aligned element lies in one sector, so a warp's 32 lanes need no more
 _COLUMNS, _ROWS = 4, 8
 _SECTOR, _PITCH = 32, 36  # bytes: of a sector, and from one place to the next
 _HIGH = 0.5  # of a place's height that the sector itself fills; its address stands above
 _BANKS, _GAP = 32, 3  # banks, and the space between two passes
-_NUMBERED = 4  # bytes from which an element is wide enough for its lane's number
-_READABLE = 14  # words on top of each other that can still be numbered
-# Passes of a request -> where banks are numbered, and the title of their axis.
+_NUMBERED = 4  # fewest bytes of an element that has room for its lane's number
+_READABLE = 14  # most words on top of each other that can still be numbered
+# By the passes of a request: the banks that have a number on the axis, and the title of the axis.
 _PASSES = {
     1: ((0, 8, 16, 24, 31), "bank"),
     2: ((0, 8, 16, 24), "bank, once for each half-warp"),
@@ -58,7 +58,7 @@ def access(pattern: AccessPattern) -> LabFigure:
     -------
     LabFigure
         The same addresses twice: as a load from device memory and, below, as a load from shared
-        memory. Numbers are lanes; a "+" marks what several lanes request.
+        memory. Numbers are lanes; a "+" marks an element or a word that several lanes request.
     """
     sectors, waves = plural(pattern.sectors, "sector"), plural(pattern.wavefronts, "wavefront")
     title = (
@@ -120,7 +120,7 @@ def access(pattern: AccessPattern) -> LabFigure:
 
 
 def _passes(pattern: AccessPattern) -> int:
-    """Return how often a request goes to shared memory: half-warps and quarter-warps by turns."""
+    """Return a request's passes over shared memory: half-warps or quarter-warps may take turns."""
     return max(1, pattern.element_bytes // 4)
 
 
@@ -134,13 +134,13 @@ def _boxes(
 
 
 def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
-    """Return the places of 32 sectors, row by row, those that are moved, and the lanes' bytes."""
+    """Return 32 places for sectors, row by row; the sectors moved; and the bytes that lanes use."""
     places = [
         (_PITCH * (number % _COLUMNS), -(number // _COLUMNS) - 1.0)
         for number in range(_COLUMNS * _ROWS)
     ]
     sectors, size = pattern.sector_lanes(), pattern.element_bytes
-    # left, bottom, label and what the mouse shows of each element that is asked for
+    # left, bottom, label and hover text of each element that is requested
     used: list[tuple[float, float, str, str]] = []
     for (left, bottom), lanes in zip(places, sectors.values(), strict=False):
         for start in dict.fromkeys(pattern.addresses[lane] for lane in lanes):
@@ -195,7 +195,7 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
     """
     passes = _passes(pattern)
     numbered = passes == 1 and pattern.conflict_ways <= _READABLE
-    # place, level, label and what the mouse shows of each word
+    # place, level, label and hover text of each word
     first, further = _WORDS
     pieces: dict[str, list[tuple[float, int, str, str]]] = {first: [], further: []}
     for part in range(passes):
@@ -207,7 +207,7 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
                 pieces[further if level else first].append(piece)
     traces = [
         {
-            # one without words keeps its place in the legend
+            # a kind without words keeps its place in the legend
             "type": "bar",
             "x": [p[0] for p in pieces[name]] or [None],
             "y": [1] * len(pieces[name]) or [None],
@@ -241,9 +241,10 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
 
 # Occupancy.
 
-# Axis -> its title; where the picture has it; how its line runs (a block size counts as the next
-# whole warp, so the line steps up before the value; registers and shared memory hold until the next
-# step begins); the ticks' distance and unit; and what its values are.
+# For each axis: its title; its share of the picture's width; the shape of its line (a block size
+# counts as the next whole warp, so the line steps up before the value; registers and shared memory
+# hold until the next step begins); the distance and the unit of its ticks; and a noun for its
+# values.
 _KIB = 1024
 _PANELS = {
     "threads_per_block": ("threads<br>per block", (0.0, 0.295), "vh", (256, 1), "threads"),
@@ -262,7 +263,7 @@ _PANELS = {
         "of shared memory",
     ),
 }
-# What limits, as words, symbol and color; the symbols alone distinguish them.
+# The resources that limit: words, symbol and color. The symbols alone distinguish them.
 _LIMITERS = {
     "warps": ("warp slots", "circle-open", palette.BLUISH_GREEN),
     "registers": ("registers", "square-open", palette.ORANGE),
@@ -302,7 +303,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
     for number, (axis, (values, table)) in enumerate(sweeps.items()):
         words, domain, shape, (step, unit), _ = _PANELS[axis]
         end = "" if number == 0 else str(number + 1)
-        # the launch is on the axis wherever it is
+        # the axis always includes the launch
         last = max(int(values[-1]), getattr(launch, axis))
         at = range(0, last + 2, step)
         axes[f"xaxis{end}"] = {
@@ -329,8 +330,8 @@ def occupancy(launch: Occupancy) -> LabFigure:
 def _curve(
     axis: str, values: np.ndarray, table: OccupancyTable, shape: str, legend: set[str]
 ) -> list[dict[str, Any]]:
-    """Return the dashed line, and a mark wherever it steps (on every whole warp for block sizes),
-    by what limits there; ``legend`` collects what is in the legend already.
+    """Return the dashed line, and a mark at each of its steps (at every whole warp for block sizes)
+    that shows which resource limits there; ``legend`` collects the resources in the legend.
     """
     steps = np.arange(len(values))
     if axis != "threads_per_block":

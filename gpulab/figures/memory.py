@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
-# Of a timeline's length: what the name of a phase takes at 900 pixels, and what is too short to be
-# seen.
+# Shares of a timeline's length: the width of a phase's name at 900 pixels, and the length below
+# which a phase is too short to be seen.
 _NAME, _SLIVER = 0.07, 0.015
 _HIGHER = 15  # pixels from one line of names to the next
-# Free memory of more than this many times the longest bar would make the bars too short to read: it
-# is told, not drawn to scale.
+# Free memory of more than this many times the longest bar would make the bars too short to read: a
+# label gives it, and it is not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
 _STACKED: dict[str, Any] = {"barmode": "stack", "legend": {"traceorder": "normal"}}
 # What each part of a rank's bar is called, its color, and the pattern that distinguishes it without
@@ -63,8 +63,8 @@ _PARTS = {
 
 
 def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
-    """Return the live bytes by category after each operator of the training steps that were
-    followed, with the peak marked.
+    """Return the live bytes by category after each operator of the traced or predicted training
+    steps, with the peak marked.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _thinned(total: np.ndarray) -> np.ndarray:
 
 
 def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
-    """Return (begin, end, name) of each phase of each step; a run too short to be seen belongs to
+    """Return (begin, end, name) of each phase of each step; a phase too short to be seen is part of
     the next one.
     """
     length = len(line)
@@ -163,8 +163,8 @@ def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
 
 
 def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[dict[str, Any]]:
-    """Return the name of each phase; one wider than its phase goes one line higher, and of many
-    short phases only as many have a name as fit beside each other.
+    """Return labels with the names of the phases. A name wider than its phase is one line higher;
+    of many short phases, only as many have a name as fit beside each other.
     """
     names, last = [], -math.inf
     for begin, after, name in runs:
@@ -195,8 +195,8 @@ def _bars(
     opacity: float = 0.35,
     width: float = 0.6,
 ) -> list[dict[str, Any]]:
-    """Return the parts of all bars that are not zero everywhere; ``looks`` are color and
-    pattern.
+    """Return a trace for each part of the bars that is not zero in all of them; ``looks`` gives its
+    color and pattern.
     """
     return [
         {
@@ -220,7 +220,7 @@ def _bars(
 
 
 def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> dict[str, Any]:
-    """Return the labeled line of a capacity as parts of a layout; without a width no line."""
+    """Return the layout of a capacity's line and its label; with a width of 0, only the label."""
     return {
         "shapes": [upright(nbytes, width=width)] if width else [],
         "annotations": [note(text, nbytes, 1, f"x paper {anchor} bottom")],
@@ -308,7 +308,7 @@ def rank_memory(
     """
     names = apart(
         [
-            # asked by name, so that drawing imports no parallelism
+            # an attribute decides, so that ``gpulab.parallel`` need not be imported
             one.strategy if hasattr(one, "peak_by_category") else f"{one.strategy} (states only)"
             for one in results
         ]
@@ -334,7 +334,9 @@ def rank_memory(
 
 
 def _parts_of(one: Any, device_kind: str = "cuda") -> dict[str, int]:
-    """Return the parts of a bar in bytes, in the order drawn; of ``RankStates`` only those."""
+    """Return the parts of a bar in bytes, in the order drawn; of ``RankStates``, only the
+    states.
+    """
     if hasattr(one, "peak_by_category"):
         margin = one.needed_bytes(device_kind) - one.peak_bytes - one.scratch_bytes
         return {**one.peak_by_category, "inside operators": one.scratch_bytes, "margin": margin}

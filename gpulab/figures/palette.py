@@ -66,7 +66,7 @@ def memory_color(category: str) -> str:
 
 
 def edged(symbol: str, size: int, color: str, width: int = 2) -> dict[str, object]:
-    """Return a marker with an edge, which is seen where others lie on it."""
+    """Return a marker with an edge, which stays visible under other markers."""
     return {
         "symbol": symbol,
         "size": size,

@@ -33,7 +33,7 @@ _FIELDS = (
 )
 _STEPS = 8  # numbers of the coarser format on either side
 _MOST = 120  # numbers of one format that are drawn one by one
-_END = 1.7976931348623157e308  # what float64, and so an axis, ends at
+_END = 1.7976931348623157e308  # the largest float64, beyond which no axis reaches
 _ROWS = {1: (0.5,), 2: (0.72, 0.28)}
 _TICKS = 7  # of the number line, at most
 _DIGITS = 6  # of a tick's label at least; 17 distinguish any two numbers of float64
@@ -123,8 +123,8 @@ def _span(many: Sequence[Number]) -> tuple[float, float]:
 
 
 def _digits(low: float, high: float) -> int:
-    """Return the digits with which ticks between these ends read as what they are: near 1,
-    float32's differ in the eighth.
+    """Return how many digits distinguish the ticks between these ends: near 1, neighboring float32
+    numbers differ in the eighth digit.
     """
     largest, step = max(abs(low), abs(high)), high / _TICKS - low / _TICKS
     return min(max(_DIGITS, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1), 17)
@@ -212,14 +212,14 @@ def _neighbors(
         marker={"size": 14, "opacity": 0},  # keeps the text clear of the numbers
     )
     numbers = [band, label] if count > len(there) else [each] if count else []
-    # what was asked for may lie beyond the end of the format
+    # the requested number may lie beyond the end of the format
     marks = [held] if math.isfinite(one.held) else [beyond] if low <= end <= high else []
     return [*numbers, *marks]
 
 
 # Gradients.
 
-# What becomes of a bar; the pattern shows it without the color.
+# What happens to the values of a bar: words, color and pattern. The pattern alone shows it too.
 _FATES = {
     "zero": ("becomes zero", palette.VERMILLION, "x"),
     "subnormal": ("subnormal: fewer digits", palette.ORANGE, "/"),
@@ -227,7 +227,7 @@ _FATES = {
     "beyond": ("above the largest: overflow", palette.REDDISH_PURPLE, "."),
 }
 _MARGIN = 32  # powers of two beyond the gradients that are still shown
-_TAIL = 0.002  # of the gradients may lie left of the picture
+_TAIL = 0.002  # share of the gradients that may lie left of the picture
 
 
 def gradient_window(window: GradientWindow) -> LabFigure:
@@ -312,8 +312,8 @@ def gradient_window(window: GradientWindow) -> LabFigure:
 
 
 def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:
-    """Return the ends of the axis: all gradients but a thin tail of small ones, and the window's
-    edges where they are not far away.
+    """Return the ends of the axis. It includes all gradients but a thin tail of small ones, and the
+    limits of the format's range where they are not far away.
     """
     exponents, total = window.exponents or (0,), sum(window.counts)
     gone = zip(window.exponents, itertools.accumulate(window.counts), strict=True)

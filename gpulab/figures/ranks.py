@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 # Pixels of title, axis and legend, which has a row for each kind of bar where the page is narrow
 _MARGIN = 210
 _RANK_ROW, _STAGE_ROW = 58, 30
-_BESIDE = 0.83  # where a rank's messages lie under its thread, with rows two apart
-_LEAST_ROW = 14  # of many stages
+_BESIDE = 0.83  # distance of a rank's messages below its thread; ranks are two apart
+_LEAST_ROW = 14  # pixels of a row where there are many stages
 _TALLEST = 620
 _NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
-# What a bar is: its color, its pattern, the ink that is read on it, and its words in the legend.
-# The patterns alone distinguish them.
+# The kinds of bars: color, pattern, color of the text on a bar, and words in the legend. The
+# patterns alone distinguish them.
 _KINDS: dict[str, tuple[str, str, str, str]] = {
     "forward": (palette.BLUE, "", "#FFFFFF", "forward"),
     "backward": (palette.BLUISH_GREEN, "/", "#000000", "backward"),
@@ -57,7 +57,7 @@ _KINDS: dict[str, tuple[str, str, str, str]] = {
     "communication": (palette.REDDISH_PURPLE, "\\", "#000000", "communication"),
     "idle": (palette.GREY, "x", "#000000", "waits"),
 }
-# several are on their way at once, so their words would lie on one another
+# several of these are in flight at once, so names on their bars would overlap
 _CROWDED = ("send", "recv")
 _WAIT = "rgba(127,127,127,0.25)"
 _CLEAR = "rgba(0,0,0,0)"
@@ -125,7 +125,7 @@ def _kind_of(span: RankSpan) -> str:
 def _rank_bars(
     kind: str, bars: Sequence[RankSpan], pitch: float, begin: float, end: float, badge: Badge
 ) -> dict[str, Any]:
-    """Return one kind of bars of all ranks; messages have a narrower lane under the thread's."""
+    """Return one kind of bars of all ranks; messages have a narrower lane, below the thread's."""
     beside = _BESIDE if kind == "communication" else 0.0
     ends = [
         (max(bar.begin_seconds, begin) - begin, min(bar.end_seconds, end) - begin) for bar in bars
@@ -225,7 +225,7 @@ def pipeline_schedule(
 def _stage_bars(
     half: StageSchedule | ScheduleRun, badge: Badge, whole: float
 ) -> list[dict[str, Any]]:
-    """Return the waiting behind, then the forwards and the backwards."""
+    """Return the bars of a schedule: waiting first, which is drawn behind, then all passes."""
     gaps = sorted(_gaps(half.passes, half.stages), key=lambda gap: gap[2])
     waits = {
         **_bar("idle", badge, 0.84),
@@ -237,8 +237,8 @@ def _stage_bars(
     passes = {
         kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
     }
-    # All numbers have one size, down to 0.64 of the usual one, in which the longest of them fits a
-    # forward with room at its sides; where it does not, there are none.
+    # All numbers have one size: the largest, from 0.64 of the usual one to all of it, at which the
+    # longest number fits an average forward with room at its sides. Narrower bars have no number.
     room = _NUMBERED * (
         1 + 0.6 * max(0, *(len(one.name.replace("'", "")) - 2 for one in half.passes))
     )
@@ -271,7 +271,7 @@ def _pass_in_words(one: StagePass) -> str:
 
 
 def _gaps(passes: Sequence[StagePass], stages: int) -> Iterable[tuple[int, float, float]]:
-    """Return when each stage has no pass."""
+    """Yield (stage, begin, end) of each time in which a stage has no pass."""
     end = max(one.end for one in passes)
     for stage in range(stages):
         own = sorted((one.begin, one.end) for one in passes if one.stage == stage)
@@ -284,8 +284,7 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
     """Return the look of a kind of bars: measured is filled, modelled and recorded are hollow; each
     has its pattern.
 
-    ``width`` is the share of the picture's width that the narrowest of them has: many narrow ones
-    have thin edges.
+    ``width`` is the narrowest bar's share of the picture's width: very narrow bars have thin edges.
     """
     color, shape, _, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
@@ -315,8 +314,8 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
 
 
 def _text(kind: str, badge: Badge, name: str, width: float) -> str:
-    """Return what is written on a bar of this share of the width: its word, its number, or
-    nothing.
+    """Return the text on a bar with this share of the picture's width: its number, its word, the
+    word's first letter, or nothing.
     """
     word, _, number = name.partition(" ")
     short = word[0].upper() if kind in ("forward", "backward") else ""
@@ -349,7 +348,8 @@ _QUANTITIES = {
     "efficiency": ("Efficiency over ranks", "speed-up / ranks (%)"),
     "seconds": ("Time of a step over ranks", "time of a step (log scale)"),
 }
-# The dashes alone distinguish the laws: without red and green two of the colors are one gray.
+# The dashes alone distinguish the laws: to a reader who sees no red or green, two of
+# the colors are the same gray.
 _LAWS = {
     "Amdahl": (palette.ORANGE, "dash"),
     "Gustafson": (palette.BLUISH_GREEN, "dashdot"),
@@ -363,7 +363,7 @@ def scaling(
     curves: Sequence[ScalingCurve] = (),
     quantity: Quantity = "speedup",
 ) -> LabFigure:
-    """Return measured (or recorded) points with 95 % bars, what was predicted for them, and model
+    """Return measured (or recorded) points with 95 % bars, the predictions for them, and model
     curves.
 
     Parameters
@@ -393,8 +393,8 @@ def scaling(
     for number, result in enumerate(results):
         traces += _predicted(result, quantity, several)
         traces.append(_points(result, quantity, number, several))
-    # Of several models the last says most (communication counts everything that the laws leave
-    # out); the table's badges have them all.
+    # Of several models only the last one's badge is shown, since it is the most complete model
+    # (communication includes what the laws leave out); the table has the badges of all.
     modelled = [one.evidence for one in (*(r.prediction for r in results), *curves) if one]
     title, axis = _QUANTITIES[quantity]
     values = extent(traces)

@@ -1,8 +1,8 @@
 """Figures of upper limits: the roofs of a machine and the work below them, all machines of a class,
 the predictions of a class compared with its results, and text generation over the batch.
 
-What students' machines report is RECORDED: a named machine, on a date. The names come from
-untrusted files, so they are escaped everywhere.
+Results that students' machines report are RECORDED: on a named machine, on a date. The names come
+from untrusted files, so they are escaped everywhere.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ _Area = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 
 class _Places:
-    """What is where on log axes, in pixels, so that texts do not lie on each other."""
+    """The areas that points and texts take on log axes, in pixels, so that texts do not overlap."""
 
     def __init__(self, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> None:
         self.xaxis, self.yaxis = xaxis, yaxis
         self.taken: list[_Area] = []
 
     def of(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point stands."""
+        """Return the position of a point, in pixels."""
         (left, right), (low, high) = self.xaxis["range"], self.yaxis["range"]
         across = (math.log10(x) - left) / (right - left)
         return across * _WIDE, (math.log10(y) - low) / (high - low) * _TALL
 
     def first_free(self, areas: Iterable[tuple[Any, _Area]]) -> Any:
-        """Take the first of some areas on which no point and no other text lies, and return its
+        """Take the first of some areas that overlaps no point and no other text, and return its
         name; None where all are taken.
         """
         for name, area in areas:
@@ -117,8 +117,8 @@ def roofline(
         be drawn on these axes and is named in the description.
     """
     machines = [(one, _arithmetics(one, arithmetic)) for one in (r, *beside)]
-    # where each level of memory meets each roof that is drawn; the slowest meets the first one at
-    # the ridge
+    # the intensities at which each level of memory meets each roof that is drawn; a ridge is where
+    # main memory, the last level, meets the first roof
     crossings = [
         one.ridge_flops_per_byte(top, level.name)
         for one, tops in machines
@@ -171,15 +171,15 @@ def roofline(
 
 
 def _color(one: Roofline) -> str:
-    """Return the host's color or the accelerators': of whatever make, such as one that only a
-    student's report knows.
+    """Return the host's color, or that of accelerators of whatever make, even if the kind is known
+    from a student's report only.
     """
     return palette.device_color("cpu" if one.device_kind == "cpu" else "cuda")
 
 
 def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
-    """Return the roofs to draw: those asked for or used, else one; the one asked for comes first,
-    since its ridge is marked.
+    """Return the roofs to draw: the wanted one, which comes first since its ridge is marked, and
+    those that points use. If there are none, float32's or else the first that is known.
     """
     known = sorted((roof.name for roof in one.arithmetic), key=lambda name: name != wanted)
     used = [name for name in known if name in (wanted, *(p.arithmetic for p in one.points))]
@@ -192,7 +192,7 @@ def _roofs(
     """Return the slopes up to the highest roof and the flat roofs from the steepest slope on, and
     a label for each: x, y, words, anchor.
     """
-    # the ends of each line, its evidence, its words, and the end at which they stand
+    # the x and the y of each line's ends, its evidence, its label, and the end that has the label
     roofs: list[tuple[tuple[float, float], tuple[float, float], Evidence, str, int]] = []
     peaks = [one.arithmetic_roof(name) for name in tops]
     highest = max((peak.flops_per_second for peak in peaks), default=0.0)
@@ -226,8 +226,8 @@ def _roofs(
 def _roof_notes(
     labels: Sequence[tuple[float, float, str, str]], places: _Places
 ) -> list[dict[str, Any]]:
-    """Return the names of the roofs, each beyond the end of its line, pushed up where it would lie
-    on another one.
+    """Return the names of the roofs, each beyond the end of its line, pushed up where it would
+    overlap another one.
     """
     notes = []
     for x, y, words, anchor in sorted(labels, key=lambda label: label[1]):
@@ -272,7 +272,7 @@ def _ridge_marks(
 
 
 def _reached(p: RooflinePoint) -> float:
-    """Return the FLOP/s of a point; a predicted one stands on its roof."""
+    """Return the FLOP/s of a point; a predicted one lies on its roof."""
     return p.flops / (p.seconds if p.seconds is not None else p.attainable_seconds)
 
 
@@ -284,7 +284,7 @@ def _ends(p: RooflinePoint) -> tuple[float, float]:
 
 
 def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
-    """Return one trace for each kind of evidence, each point with its name where that has room."""
+    """Return one trace for each kind of evidence, each point with its name if there is room."""
     drawn = [p for p in one.points if p.flops and p.nbytes]
     for p in drawn:
         x, y = places.of(p.intensity_flops_per_byte, _reached(p))
@@ -314,13 +314,13 @@ def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
 
 
 def _label(p: RooflinePoint, places: _Places) -> tuple[str, str]:
-    """Return the point's first word and the side of it that is free; no word where none is: the
-    table has it.
+    """Return the first word of a point's label, and a side of the point that is free. If no side is
+    free, the word is empty: the table has the label.
     """
     words = p.label.partition(" ")[0]
     x, y = places.of(p.intensity_flops_per_byte, _reached(p))
     wide = _LETTER * len(words)
-    # roofs rise to the right or are level: below a point on its right there is none of its own
+    # roofs rise to the right or are level, so no roof of its device is below a point on its right
     below, above = (y - 6 - _LINE, y - 6), (y + 6, y + 6 + _LINE)
     areas = {
         "bottom right": (x + 5, below[0], x + 5 + wide, below[1]),
@@ -340,9 +340,9 @@ _BEYOND = 4.0  # how far the roofs go beyond the outermost ridge
 _NAMED = 12  # machines that the description names
 _BAND = 0.45  # of a row's height, to each side
 _QUESTION, _DEVICE = 52, 60  # characters of a question beside its axis, and of a device's name
-_HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond stand at the edge, and say so
+_HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond are drawn at the edge; the hover text has them
 _ARITHMETIC = "float32"
-# codes of notes by which a roof may be too low
+# codes of notes on disturbances, which may make a roof too low
 _DISTURBANCES = ("contended", "stalled", "throttled")
 
 
@@ -432,7 +432,7 @@ def _machines(
         [ridge for *_, ridge in some],
         tops,
         f"their ridges ({kind})",
-        # plotly knows no &quot; and would show it as it is
+        # plotly does not decode &quot; and would show it as it is
         (html.escape(text, quote=False) for text in words),
         marker=palette.marker(Badge.RECORDED, color, size=9),
         cliponaxis=False,
@@ -441,8 +441,8 @@ def _machines(
 
 
 def _doubts(roof: Roofline) -> str:
-    """Return what made a machine's roofs doubtful when its report was made, such as thirty students
-    on one server who report at once.
+    """Return words on disturbances that make a report's roofs doubtful (such as thirty students who
+    report from one server at once); "" where there were none.
     """
     codes = [note.code for note in roof.notes if note.code in _DISTURBANCES]
     return f" (measured while {' and '.join(codes)})" if codes else ""
@@ -534,7 +534,7 @@ def class_predictions(room: Classroom) -> LabFigure:
 
 
 def _nothing(title: str, sentence: str) -> LabFigure:
-    """Return a frame that says why it is empty."""
+    """Return an empty picture with a sentence that gives the reason."""
     return picture(
         title,
         [],
@@ -550,7 +550,7 @@ def _nothing(title: str, sentence: str) -> LabFigure:
 # Text generation.
 
 
-# What a point beside the plans is: the widget measures products, the recorder whole steps.
+# What the points beside the plans are: the widget measures products, recordings have whole steps.
 _POINTS = {Badge.MEASURED: "products of all layers", Badge.RECORDED: "a step of decode"}
 
 
@@ -564,11 +564,12 @@ def inference(
     Parameters
     ----------
     plans : sequence of InferencePlan
-        Of one model on one device, which differ in the batch; one of them is enough for a point.
+        Of one model on one device, for different batches; a single plan is enough.
     batch : int, optional
         The plan of this batch is marked.
     measured : sequence of (int, float, (float, float) or None, Evidence)
-        Batches, the tokens per second that were reached, their interval, and where that comes from.
+        For each point: the batch, the tokens per second that were reached, their interval, and the
+        evidence.
     """
     plans = sorted(plans, key=lambda plan: plan.batch)
     first, last = plans[0], plans[-1]

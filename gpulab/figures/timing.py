@@ -43,10 +43,11 @@ from gpulab.units import (
     plural,
 )
 
-# A sample this many times the median would press all others into one line on a linear axis.
+# With a sample this many times the median the axis is logarithmic: on a linear one, all other
+# samples would lie on one line.
 _LOG_FROM = 4.0
-# The three times: what each is, where a measurement has it, and one shape for each in every
-# picture. The offset keeps marks apart where the times are nearly equal, as on a CPU.
+# The three times: words, attribute of a measurement, symbol (the same in every picture), and
+# vertical offset, which keeps marks apart where the times are nearly equal, as on a CPU.
 _TIMES = (
     ("call returned", "launch_seconds", "line-ns", -0.2),
     ("device finished", "median_seconds", "circle", 0.0),
@@ -62,10 +63,10 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     c : Comparison
         What was compared; the first row is the baseline.
     recorded : sequence of ComparisonRow
-        The same work as named machines recorded it; drawn hollow, below the live rows.
+        The same work, recorded on named machines; drawn hollow, below the live rows.
     """
     rows = [*c.rows, *recorded]
-    # the shapes once in the legend, in gray: color is the device's
+    # each symbol is in the legend once, in gray, since color stands for the device
     legend = [
         trace(
             "markers",
@@ -173,7 +174,7 @@ def measurement(m: Measurement) -> LabFigure:
         "markers",
         np.arange(1, samples.size + 1),
         samples,
-        # without a format the axis' ink would come with it
+        # without a format, plotly would add the axis' tickprefix, which is markup
         mouse="sample %{x:d}: %{y:.3s}s",
         marker=palette.marker(badge, color, size=6),
     )
@@ -203,11 +204,11 @@ def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
 # Copies.
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
-# the second one of a model, or it would look recorded
+# The second symbol is for modelled points, which would else look recorded.
 _SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
-_LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
-_ROW = 16  # pixels of a label
+_LATE = 0.7  # share of the axis beyond which a label right of its line would be cut off
+_ROW = 16  # pixels of a line of labels
 
 
 def sweep(
@@ -255,8 +256,9 @@ def sweep(
         guides = _fit_guides(fit, rate, min(sizes), max(sizes))
         drawn += [] if at_bytes is None else [_prediction(fit, rate, at_bytes)]
     levels = _levels(s, fit) if rate else []
-    # Left of the middle the curves of links lie lower, and those of caches higher; at the right end
-    # all of them are. The higher level has its name over its line and the lower one under it.
+    # The labels are left of the middle: there, curves of links lie below the levels and those of
+    # caches above them, while at the right end all curves are near the levels. The higher level has
+    # its label over its line, the lower one under it.
     guides += [
         guide(value, text, axis="y", x=0.3, xanchor="left", yanchor="top" if k else "bottom")
         for k, (value, text) in enumerate(levels)
@@ -362,10 +364,10 @@ def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[dict[str, Any]
 
 
 def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any]:
-    """Name what the curve shows: the flat latency, the half of the bandwidth and knees.
+    """Return labeled lines at the latency, at the size with half the bandwidth, and at knees.
 
-    Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate
-    at the lower right. Each has a row of its own, should they stand close together.
+    Time rises from the lower left to the upper right, so its labels are at the upper left; those of
+    a rate are at the lower right. Each label has a row of its own, in case they are close together.
     """
     half = fit.half_bandwidth_bytes
     marks = [(half, f"half the bandwidth at {format_bytes(half)}")]
@@ -383,7 +385,7 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
 
 
 def _levels(s: Sweep | None, fit: AlphaBeta | None) -> list[tuple[float, str]]:
-    """Return the host's memory bandwidth and the fit's, each with its words, the highest first."""
+    """Return the host's memory bandwidth and the fit's, each with its label, the highest first."""
     ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
     bandwidth = None if fit is None else fit.bandwidth_bytes_per_second
     levels = [
@@ -503,8 +505,8 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     beside : sequence of Latency
         Recorded curves to draw with it.
     """
-    # Each level's name and speed stand where the curve is flat: under it, where a rising curve
-    # leaves room; the first one over it.
+    # Each level's name and speed are where the curve is flat: over it for the first level, under it
+    # for the others, where a rising curve leaves room.
     sizes, names = [p.nbytes for one in (curve, *beside) for p in one.points], []
     left = math.log10(min(sizes))
     for k, level in enumerate(curve.levels().levels):
@@ -556,8 +558,8 @@ def _working_sets(
 ) -> LabFigure:
     """Return curves over the working set, with the caches that the system reports.
 
-    ``numbers`` gives a point's median, its interval, and its best sample; ``axis`` the quantity and
-    the title of the vertical axis.
+    ``numbers`` returns a point's median, its interval, and its best sample; ``axis`` is the
+    quantity and the title of the vertical axis.
     """
     traces: list[dict[str, Any]] = []
     for one in curves:
@@ -569,7 +571,7 @@ def _working_sets(
         traces += _medians(points, one.evidence.badge, palette.device_color(kind), one.device)
     sizes = [float(p.nbytes) for one in curves for p in one.points]
     # the reported sizes that lie inside the axis, labelled above the plot, every second one a row
-    # higher, so that neighbors do not lie on each other
+    # higher, so that neighbors do not overlap
     inside = [cache for cache in curves[0].reported if min(sizes) < cache.size_bytes < max(sizes)]
     look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
     guides = [
@@ -636,7 +638,7 @@ def _medians(
 ) -> list[dict[str, Any]]:
     """Return the fastest samples as a thin line, and medians with their intervals.
 
-    A point is its place, median, interval, best sample, and what the mouse shows.
+    A point is its x, median, interval, best sample and hover text.
     """
     x, middle, spans, best, words = (list(part) for part in zip(*points, strict=True))
     ends = [

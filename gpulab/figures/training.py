@@ -37,7 +37,7 @@ _LETTER = 0.0085  # of the picture's width: a letter of a bar's name
 _NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
 _MARGIN = 190  # pixels of title, axis and a legend of four rows
 _LANES = {"data": "load and decode", "copy": "copy", "compute": "compute"}
-_MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
+_MOST_ROWS = 10  # most workers with a row, unless more load the steps drawn
 _BAR: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.62}
 _INSIDE: dict[str, Any] = {
     "textposition": "inside",
@@ -60,7 +60,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     drawn = min(steps, p.steps)
     spans = [span for span in p.spans if span.step < drawn]
     end = max(span.end_seconds for span in spans if span.lane == "compute")
-    # every worker that loads one of the steps has its own row: two in one would hide each other
+    # every worker that loads one of the steps has its own row, so that no bar hides another
     busy = 1 + max(span.worker for span in spans if span.lane == "data")
     rows = [f"worker {k}" for k in range(max(busy, min(p.workers, _MOST_ROWS)))]
     rows = [*(rows if p.workers else ["training loads"]), "copy", "compute"]
@@ -107,7 +107,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
 
 
 def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
-    """Return the bars of one lane, whose rows are workers where it loads."""
+    """Return the bars of one lane; the lane that loads has a row for each worker."""
     color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
     loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
     return {
@@ -137,7 +137,7 @@ def profile(p: Profile) -> LabFigure:
     """
     begin, end = p.steps[0]
     inside = [span for span in p.spans if begin <= span.start_seconds <= end]
-    # name -> lane and depth, of which those are drawn that have something to show
+    # name -> lane and depth; a row without spans is not drawn
     lanes = {
         "your marks": ("mark", 0),
         "marks inside": ("mark", 1),
@@ -166,8 +166,8 @@ def profile(p: Profile) -> LabFigure:
 def _profile_lane(
     name: str, spans: Sequence[ProfileSpan], begin: float, whole: float
 ) -> dict[str, Any]:
-    """Return a row. A name stands on its bar, else at its right where nothing follows, else it is
-    shown at the mouse only.
+    """Return a row. A name is on its bar if it fits there, else to the right of the bar if there is
+    room before the next one, else only in the hover text.
     """
     color = {"mark": palette.GREY, "host": palette.BLUE, "device": palette.VERMILLION}[
         spans[0].lane
@@ -177,7 +177,7 @@ def _profile_lane(
         span.name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
         for span in spans
     ]
-    # after the last one, the margin behind the axis
+    # after the last bar there is the margin right of the axis
     follows = [*(span.start_seconds for span in spans[1:]), begin + 1.1 * whole]
     rooms = [_LETTER * (len(short) + 1) * whole for short in names]
     on_it = [span.seconds > room for span, room in zip(spans, rooms, strict=True)]
@@ -209,8 +209,8 @@ def _profile_lane(
 
 
 def _on_bar(text: str, color: str) -> str:
-    """Return text for a bar of this color: white on blue, black on the others, which are lighter;
-    in the theme's ink on none ("").
+    """Return text for a bar of this color: white on blue, black on the other colors, which are
+    lighter. Without a color ("") it has the theme's text color.
     """
     shade = "#FFFFFF" if color == palette.BLUE else "#000000"
     return f'<span style="fill:{shade}">{text}</span>' if color else ink(text)
@@ -219,9 +219,9 @@ def _on_bar(text: str, color: str) -> str:
 # The speed-up ladder.
 
 _RUNG, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
-_ROOM = 2.2  # times the furthest bar: what is written to the right of it
+_ROOM = 2.2  # times the furthest bar: room for the text to its right
 _ROOM_POWER = 0.45  # and at least this power of the ratio that the intervals span
-# What an interval allows to say; the words beside each bar say the same.
+# The colors of the verdicts that an interval allows; the words beside each bar give them too.
 _VERDICTS = {
     "faster": palette.BLUISH_GREEN,
     "slower": palette.REDDISH_PURPLE,
@@ -315,8 +315,8 @@ def _ladder(
     room: float,
     names: tuple[str, str],
 ) -> LabFigure:
-    """Return a row for each rung and each of ``more``, over ratios that reach to ``ends``, with
-    ``room`` to the right; ``names`` are those of the axis and of the line at 1.
+    """Return a picture with a row for each rung and each of ``more``. Its axis includes ``ends``,
+    and ``room`` times the largest of them; ``names`` are those of the axis and of the line at 1.
     """
     rows = [*(rung.title for rung in result.rungs), *more]
     evidence = [result.evidence, result.product_evidence] if more else result.evidence
@@ -382,7 +382,7 @@ def _ends(gain: Gain) -> list[float]:
 
 # Compressed models.
 
-# Two points nearer than a digit is wide would have their numbers on each other.
+# The numbers of two points would overlap if the points are nearer than this, a digit's width.
 _NEAR_X, _NEAR_Y = 1.06, 0.008
 
 
@@ -452,7 +452,7 @@ def _time(m: WeighedModel) -> float:
 
 
 def _time_ends(m: WeighedModel) -> tuple[float, float]:
-    """Return the ends of the interval of the time; of one without an interval the time twice."""
+    """Return the ends of the interval of the time; the time twice where there is none."""
     if m.speedup_interval is None:
         return _time(m), _time(m)
     return 1.0 / m.speedup_interval[1], 1.0 / m.speedup_interval[0]
@@ -461,7 +461,7 @@ def _time_ends(m: WeighedModel) -> tuple[float, float]:
 def _models(
     points: Sequence[tuple[int, WeighedModel]], color: str, place: Callable[[WeighedModel], float]
 ) -> dict[str, Any]:
-    """Return the models as numbered points; of those on each other the first has all numbers."""
+    """Return the models as numbered points; where some overlap, the first has all their numbers."""
     across = [place(m) for _, m in points]
     upward = [100 * (m.accuracy or 0.0) for _, m in points]
     spans = [m.accuracy_interval or (0.0, 1.0) for _, m in points]
