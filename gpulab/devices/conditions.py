@@ -169,7 +169,7 @@ def _cpu_stats(root: pathlib.Path) -> list[pathlib.Path]:
 # Half of the 5 % that must be caught: a disturbance of 5 % read with an error of a fifth still lies
 # far above it, and a quiet machine (below 1 % on those tried) far under it.
 SHARE = 0.025
-# A single delay below this is what any system does now and then (timer, kernel thread, page fault).
+# Shorter single delays occur on any system now and then (timer, kernel thread, page fault).
 _LEAST_DELAY_SECONDS = 0.001
 # /proc/stat counts in ticks: fewer than these are rounding.
 _LEAST_TICKS = 3
@@ -240,9 +240,9 @@ def from_readings(before: Readings, after: Readings, advice: str = "") -> Iterat
     Parameters
     ----------
     before, after : Readings
-        Around what was measured.
+        Taken before and after the work that was measured.
     advice : str
-        What to do where other processes used the cores, in place of the advice for callers of
+        The advice where other processes used the cores, in place of the advice for callers of
         ``measure``.
     """
     window = Window.between(before, after)
@@ -324,7 +324,7 @@ def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[No
 
 
 def _drop(reference: float | None, value: float | None) -> float:
-    """Return by what share a clock is below another; 0 where that is little, or not known."""
+    """Return the share by which a clock is below another; 0 where that is small, or not known."""
     drop = 1.0 - value / reference if reference and value is not None else 0.0
     return drop if drop >= _CLOCK_DROP else 0.0
 

@@ -77,7 +77,7 @@ class Part:
     bytes_per_second : float
         Of the device memory.
     stated : mapping of str to float
-        Peak FLOP/s that the document prints; what it leaves out follows from the rates per clock.
+        Peak FLOP/s that the document prints; the others follow from the rates per clock.
     document : str
         Where the stated figures are printed.
     memory_gigabytes : float or None

@@ -60,8 +60,8 @@ State = Literal["ok", "fix", "warn", "note"]
 
 # The state of a check by a problem's severity, the gravest first.
 _STATES: Mapping[str, State] = {"error": "fix", "warning": "warn", "info": "note"}
-# What the notebooks import or run; each with the oldest release that the course was written for
-# (pyproject.toml).
+# Packages that the notebooks import or run; each with the oldest release that the course was
+# written for (pyproject.toml).
 _NEEDED: Mapping[str, str] = {
     "numpy": "2.0",
     "torch": "2.9",
@@ -88,7 +88,7 @@ class Memory(NamedTuple):
     installed_bytes : int
         Of the whole machine.
     available_bytes : int
-        What this process can take now without swapping, a container's limit counted.
+        What this process can take now without swapping, within a container's limit.
     limit_bytes : int or None
         What a container or batch system grants at most; None without a limit.
     """
@@ -273,7 +273,7 @@ def _accelerators(torch: Torch, driver: Driver) -> tuple[Accelerator, ...]:
 
 
 def _seen_by_torch(device: _device.Device) -> tuple[Accelerator, str]:
-    """Return what PyTorch says about an accelerator, and its UUID ("" where it has none)."""
+    """Return what PyTorch reports about an accelerator, and its UUID ("" where it has none)."""
     name, kind = device.name, device.kind
     if kind == "mps":
         return Accelerator(
@@ -303,7 +303,7 @@ def _seen_by_torch(device: _device.Device) -> tuple[Accelerator, str]:
 
 
 def accelerator(device: _device.Device) -> Accelerator:
-    """Return what PyTorch and the driver say about one accelerator.
+    """Return what PyTorch and the driver report about one accelerator.
 
     Raises
     ------
@@ -895,7 +895,7 @@ def _package(name: str, oldest: str) -> Check:
         version = "not installed"
     if _numbers(version) >= _numbers(oldest):
         return Check(name, "ok", version)
-    over = "" if _numbers(version) else "--ignore-installed "  # a part without a version
+    over = "" if _numbers(version) else "--ignore-installed "  # the installed part has no version
     again = pip_command(f'install {over}"{name}>={oldest}"')
     found = f"{version}; the course needs {oldest} or newer."
     return Check(name, "fix", found, f"Run {set_up_command()}, or {again}.")

@@ -160,8 +160,8 @@ def installed_memory_bytes() -> int:
 
 
 def available_memory_bytes(root: pathlib.Path = ROOT) -> int:
-    """Return the main memory that this process can take without swapping, in bytes. A
-    container's limit counts; file cache that the kernel frees on demand counts as free.
+    """Return the main memory that this process can take without swapping, in bytes. A container's
+    limit counts; file cache that the kernel frees on demand counts as free.
     """
     within_limits = [free for _, free in _memory_limits(root)]
     return min([_system_memory(root, "MemAvailable", "available"), *within_limits])
@@ -416,7 +416,7 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
 
 
 def _probe_apple() -> Processor:
-    """Return what macOS says (written from Apple's documentation; not tried on a Mac)."""
+    """Return what macOS reports (written from Apple's documentation; not tried on a Mac)."""
 
     def count(name: str) -> int | None:
         text = sysctl(name)

@@ -1,9 +1,9 @@
 """Measure the best rates of memory and of matrix products: ``ceilings(device)``, and the streams
 through memory that it uses.
 
-A ceiling asks "what can it reach?", so it is the best of a few runs: whatever disturbs a run makes
-it slower, never faster. What a call usually takes is measured by ``gpulab.timing``, with medians
-and intervals. Measured once for the life of the process, in under a second on two cores.
+A ceiling asks "what can it reach?", so it is the best of a few runs: a disturbance makes a run
+slower, never faster. The usual time of a call is measured by ``gpulab.timing``, with medians and
+intervals. Ceilings are measured once for the life of the process, in under a second on two cores.
 
 Copy, read and triad go through memory on all cores at once, or on an accelerator. On a CPU the
 streams run in NumPy, one thread per core. Each thread has its own arrays, repeated as rows with
@@ -57,7 +57,7 @@ _MIB = 2**20
 _BEYOND_CACHE, _SMALLEST_STREAM_BYTES, _LARGEST_STREAM_BYTES = 4, 64 * _MIB, 512 * _MIB
 _DEVICE_STREAM_BYTES = 3 * 2**30  # the largest L2 of today's GPUs is 126 MB
 _SHARE_OF_FREE = 0.25
-_CACHE_FILL = 0.5  # half of a cache: the rest holds what else the system runs
+_CACHE_FILL = 0.5  # half of a cache: other programs' data takes some of it
 _MOST_THREADS = 64
 _DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16")
 # float16 on a CPU without instructions for it takes 15 ms at 256, minutes at 2048

@@ -18,8 +18,8 @@ from typing import Any
 from gpulab.results import Result
 from gpulab.units import format_bytes
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). The bits
-# for an idle GPU and for clocks that a user set are left out: they are not a problem.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, "nvmlClocksEventReasons"). The bits for an
+# idle GPU and for clocks that a user set are left out: they are not a problem.
 _SLOWDOWNS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -38,7 +38,7 @@ ENERGY_STEP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Accelerator(Result):
-    """One GPU; None stands for what neither PyTorch nor the driver reports.
+    """One GPU; a field is None where neither PyTorch nor the driver reports it.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class GpuReadings:
-    """A GPU's counters at one moment; None where the driver does not report it.
+    """A GPU's counters at one moment; a field is None where the driver does not report it.
 
     Attributes
     ----------
@@ -153,8 +153,8 @@ class GpuReadings:
     neighbour_busy_ratio : float or None
         The largest share of the SMs (0-1) that one of them used since the previous reading.
     energy_joules : float or None
-        What the whole GPU has used since the driver was loaded, idle time and other processes
-        included. In steps: see ``ENERGY_STEP_SECONDS``.
+        The energy that the whole GPU has used since the driver was loaded, idle time and other
+        processes included. In steps: see ``ENERGY_STEP_SECONDS``.
     """
 
     epoch_microseconds: int

@@ -28,7 +28,7 @@ from gpulab.units import format_bytes, plural
 # places for 32 sectors: an aligned element lies in one sector, so a warp's 32 lanes need no more
 _COLUMNS, _ROWS = 4, 8
 _SECTOR, _PITCH = 32, 36  # bytes: of a sector, and from one place to the next
-_HIGH = 0.5  # of a place's height that the sector itself fills; its address stands above
+_HIGH = 0.5  # of a place's height that the sector itself fills; its address is above it
 _BANKS, _GAP = 32, 3  # banks, and the space between two passes
 _NUMBERED = 4  # fewest bytes of an element that has room for its lane's number
 _READABLE = 14  # most words on top of each other that can still be numbered

@@ -334,8 +334,8 @@ def rank_memory(
 
 
 def _parts_of(one: Any, device_kind: str = "cuda") -> dict[str, int]:
-    """Return the parts of a bar in bytes, in the order drawn; of ``RankStates``, only the
-    states.
+    """Return the parts of a bar in bytes, in the order drawn; of ``RankStates``, the states
+    only.
     """
     if hasattr(one, "peak_by_category"):
         margin = one.needed_bytes(device_kind) - one.peak_bytes - one.scratch_bytes

@@ -152,7 +152,7 @@ def _rank_bars(
 
 
 def _shares_in_words(t: RankTimeline) -> str:
-    """Return each rank's shares in words."""
+    """Return the shares of each rank's time, as a sentence."""
     whole = t.end_seconds
     shares = (
         [f"{kind} {s / whole:.0%}" for kind, s in t.seconds(rank).items() if whole > 0]

@@ -204,7 +204,7 @@ def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
 # Copies.
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
-# The second symbol is for modelled points, which would else look recorded.
+# The second symbol is for modelled points, which would otherwise look recorded.
 _SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
 _LATE = 0.7  # share of the axis beyond which a label right of its line would be cut off

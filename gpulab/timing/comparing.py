@@ -3,9 +3,9 @@
 Errors in the request are raised before anything is allocated or run.
 
 A speed-up is reported only if the results agree. The measure is max|a - reference| /
-max|reference|. A workload of the catalog knows its own higher-precision
-reference. For any other function the reference is the function itself on float64 copies of its
-inputs; for a large matrix product, only sampled rows are computed.
+max|reference|. A workload of the catalog knows its own higher-precision reference. For any other
+function the reference is the function itself on float64 copies of its inputs; for a large matrix
+product, only sampled rows are computed.
 """
 
 from __future__ import annotations

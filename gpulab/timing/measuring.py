@@ -134,21 +134,21 @@ def measure(
     ----------
     fn : callable
         Called many times with ``args``; its result is dropped. For keyword arguments pass a lambda
-        or a ``functools.partial``. Arrays may be of any library that gpulab knows. Arrays of
-        other libraries on a CUDA device, such as Numba's own, are waited for too. Let a function
-        of JAX return its result: its calls return before the work is done, and only the result can
-        be waited for.
+        or a ``functools.partial``. Arrays may be of any library that gpulab knows. Arrays of other
+        libraries on a CUDA device, such as Numba's own, are waited for too. Let a function of JAX
+        return its result: its calls return before the work is done, and only the result can be
+        waited for.
     device : None, str or Device, optional
-        Where ``fn`` works. None takes the device of the arrays among the arguments, of those
-        that ``fn`` holds, or of its first result. The inputs stay where they are (except with
+        Where ``fn`` works. None takes the device of the arrays among the arguments, of those that
+        ``fn`` holds, or of its first result. The inputs stay where they are (except with
         ``transfer``): if they are on another accelerator than the one named, both are waited for,
         with a note. On a CPU nothing is waited for: a function that only starts a thread gets the
         note ``implausible`` where ``nbytes`` or ``flops`` are given.
     relative_width : float
         Stop when (high - low) / median of the interval is this small, 0 to 1.
     deadline : float
-        Stop sampling after this many seconds; the first call, the warm-up and the calls
-        with copies come on top (the last at most half as long).
+        Stop sampling after this many seconds; the first call, the warm-up and the calls with copies
+        come on top (the last at most half as long).
     transfer : bool
         Also time the call with host inputs copied to the device and the result copied back, into
         the same pageable host memory each time. Inputs on the host are placed on the device before
@@ -162,7 +162,7 @@ def measure(
         Returns seconds. If given, no other clock and no machine counters are read, and no turn is
         taken.
     label : str, optional
-        What tables call it.
+        The measurement's name in tables.
     progress : callable, optional
         Gets a fraction 0-1 and a short text.
     stop : callable, optional
@@ -371,7 +371,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
 
 @dataclass
 class Job:
-    """One running measurement: the work, how to wait for it, and what was noted so far."""
+    """One running measurement: the work, how to wait for it, and the notes so far."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -387,7 +387,7 @@ class Job:
     warm_seconds: float = math.inf  # the fastest call of the warm-up
     # waits for a result, where waiting for the device is not enough
     finish: Callable[[Any], Any] | None = None
-    elsewhere: Device | None = None  # has the arrays, although another one was named
+    elsewhere: Device | None = None  # accelerator with the arrays, where another was named
     notes: list[Note] = field(default_factory=list)
     energy: tuple[float, float] | None = None  # joules per call, and their error
 
@@ -741,7 +741,7 @@ def _release(*holders: tuple[int, str]) -> None:
             os.close(file)
 
 
-# After a fork the child holds nothing: its copies of the files would keep the parent's locks.
+# A forked child closes its copies of the files, which would otherwise keep the parent's locks.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release)
 
@@ -804,8 +804,8 @@ def take_turns(
 
 
 def _name(device: Device) -> str:
-    """Return a name of a device that is the same in every process on the machine, whatever
-    CUDA_VISIBLE_DEVICES says.
+    """Return a name of a device that is the same in every process on the machine, even if
+    CUDA_VISIBLE_DEVICES differs.
     """
     if device.is_cpu:
         return "cpu"

@@ -11,9 +11,9 @@ and wandering. They compare the effect with the samples' own scatter, correlatio
 correlated noise wanders on its own.
 
 Plausibility: a rate above the device's limit means that the clock missed some work. ``check`` and
-``fastest_rate`` are pure rules over a device's peak and the levels of its memory, which are put
-together from what ``gpulab.devices`` states (``spec``) and has measured (``ceilings``). Stated
-peaks are upper bounds by construction. A measured rate is what one stream reached at a moment when
+``fastest_rate`` are pure rules over a device's peak and the levels of its memory, which are made
+from the stated figures (``gpulab.devices.spec``) and the measured ones (``ceilings``). Stated peaks
+are upper bounds by construction. A measured rate is what one stream reached at a moment when
 another process may have been running, so a margin is added to it, and it is measured again before a
 figure is called impossible because of it.
 """
@@ -48,7 +48,7 @@ from gpulab.workloads import Workload
 if TYPE_CHECKING:
     from gpulab.timing.measuring import Job
 
-# What makes a figure wrong comes before what makes it less precise, and that before what is merely
+# Notes on wrong figures come first, then those on less precise figures, then those that are merely
 # good to know.
 _ORDER = (
     "implausible",
@@ -262,8 +262,8 @@ def _level_shift(samples: np.ndarray, least: float) -> float | None:
     it or it is below ``least``.
 
     Two shapes are fitted to the series: one stretch at another level than the rest, and a ramp
-    between two levels (a step and a straight drift are its extremes). The effect is divided by what
-    the scatter and the correlation of the remainder make likely.
+    between two levels (a step and a straight drift are its extremes). The effect is compared with
+    what the scatter and the correlation of the remainder produce by chance.
     """
     if len(samples) < _LEAST_SAMPLES:
         return None

@@ -110,9 +110,9 @@ class Sampled(NamedTuple):
     no_interval_reason : str or None
         One sentence, where ``interval_seconds`` is None.
     walls_seconds, gaps_seconds : ndarray, shape (m,) and (m - 1,), float64
-        Of every sample taken, while ``samples_seconds`` has at most 8,192: the seconds of all its
-        calls, with the loop's and the clock's own time; and the seconds from its end to the start
-        of the next one.
+        Of every sample taken (``samples_seconds`` has at most 8,192 of them): the seconds of all
+        its calls, with the loop's and the clock's own time; and the seconds from its end to the
+        start of the next one.
     """
 
     samples_seconds: np.ndarray
@@ -201,8 +201,9 @@ def sample_in_turns(
         looks = elapsed >= next_look
         if (count == SAMPLES_FOR_TICK or looks) and not began_anew and elapsed < deadline:
             # A clock whose tick is longer than a reading shows its tick in the samples only. If the
-            # samples of one function were too short for it, those of all functions are dropped.
-            began_anew = sum(column.is_too_short() for column in columns) > 0  # each keeps a tick
+            # samples of one function were too short for it, those of all functions are dropped. All
+            # columns are checked, since ``is_too_short`` also stores a column's tick.
+            began_anew = sum(column.is_too_short() for column in columns) > 0
             if began_anew:
                 columns = [replace(column) for column in columns]
                 continue
@@ -237,8 +238,8 @@ class _Column:
     # deadline leaves time for enough samples.
     shortest_step: float
     tick: float
-    ticks: float  # the fewest that a sample may last
-    longest: float  # seconds that a sample may last
+    ticks: float  # of the clock, that a sample lasts at least
+    longest: float  # seconds that a sample lasts at most
     calls: int = field(default=0, init=False)  # in each sample; 0 until it is known
     # three values a sample: seconds until the last call had returned, seconds until the device had
     # finished, and the reading of the clock at its start
@@ -290,8 +291,8 @@ class _Column:
         the empty loop, the seconds until the calls had returned and until the device had finished.
         Store the clock's tick if the samples show a longer one than was known.
 
-        Of more than 8,192 samples, one of every two (three, ...) is drawn at random: taking the
-        first of each would miss half of what alternates.
+        Of more than 8,192 samples, one of every two (three, ...) is drawn at random: taking
+        always the first one would miss half of an alternating pattern.
         """
         rows = np.asarray(self.samples).reshape(-1, 3)  # a view; drawing makes a copy
         every = max(1, math.ceil(len(rows) / MOST_KEPT))

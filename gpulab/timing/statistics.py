@@ -8,9 +8,9 @@ known, the interval includes both. Where samples drift, it covers the median of 
 
 How much less correlated samples are worth
 ------------------------------------------
-The median's error depends on the signs of (sample - median) alone. The variance of
-the sum of n independent signs is n; that of correlated ones is ``inflation * n``. The inflation is
-estimated twice:
+The median's error depends on the signs of (sample - median) alone. The variance of the sum of n
+independent signs is n; that of correlated ones is ``inflation * n``. The inflation is estimated
+twice:
 
 - From a model: the ranks follow an autoregression of order 0 to 3 under a Gaussian copula. The
   correlation of normal scores follows from that of the ranks, rho = 2 sin(pi r / 6) (Pearson 1907),
@@ -23,7 +23,8 @@ estimated twice:
 The batches test the model. Where they contradict it, their inflation replaces the model's: that of
 the longest batches that show a significantly larger one than shorter batches do (Lepski's rule).
 
-Arithmetic only: no clock is read here, and nothing is random.
+Arithmetic only: no clock is read here, and the same samples always give the same interval (ties are
+broken at random with a fixed seed).
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ def product_interval(factors: np.ndarray) -> Interval | None:
 
     Notes
     -----
-    The intervals of the log medians are joined as in ``joined_interval``. The medians may
-    be correlated, for example where all series were divided by the same times: their correlation is
+    The intervals of the log medians are joined as in ``joined_interval``. The medians may be
+    correlated, for example where all series were divided by the same times: their correlation is
     taken to be that of the signs of the deviations from them. Each side of an interval is limited
     to three median absolute deviations, since single slow turns may be taken for a second level.
 

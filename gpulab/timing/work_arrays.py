@@ -102,7 +102,7 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
     """Return the device that the arguments' arrays are on, or else those that ``fn`` holds; None
     where there are none.
 
-    One array on an accelerator decides: where host and device arrays are mixed, the device is what
+    One array on an accelerator is enough: where host and device arrays are mixed, the accelerator
     must be waited for.
     """
     return device_of_values((args,)) or device_of_values(held_by(fn))
