@@ -18,8 +18,8 @@ from gpulab.kernels.simulation._geometry import WARP, Mask
 
 
 class Moment(NamedTuple):
-    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` all ``syncwarp``,
-    fences and atomics so far.
+    """The time of an access: ``epoch`` counts the barriers of the lanes' block; ``event`` counts
+    all ``syncwarp``, fences and atomics so far.
     """
 
     epoch: np.ndarray | int
@@ -28,11 +28,12 @@ class Moment(NamedTuple):
 
 
 class Lanes:
-    """Lanes that access words: global ones of the whole grid, shared ones of their block.
+    """Lanes that access words of global memory, or of the shared memory of their block.
 
-    ``alike`` where one block stands for all, since in all of them the same lanes access the same
-    words of shared memory: then ``words`` has an entry for each lane of that block. Shared words
-    are numbered through the blocks otherwise.
+    ``threads`` are numbered through the grid for global memory, and within the block for shared
+    memory. ``alike`` is true if the same lanes access the same shared words in all blocks:
+    ``words`` then has an entry for each lane of one block, which stands for all. Otherwise shared
+    words are numbered through the blocks.
     """
 
     def __init__(self, words: np.ndarray, threads: np.ndarray, mask: Mask, alike: bool) -> None:
@@ -40,7 +41,7 @@ class Lanes:
 
     @property
     def times(self) -> int:
-        """Return for how many blocks each lane stands."""
+        """Return how many blocks each lane stands for."""
         return self.mask.batch.blocks if self.alike else 1
 
     @cached_property
@@ -49,8 +50,8 @@ class Lanes:
         return self.mask.flat // self.mask.batch.width
 
     def of(self, value: Any, which: np.ndarray) -> np.ndarray:
-        """Return the value of some of the lanes; of all blocks, shape (B, lanes), where blocks are
-        alike.
+        """Return the value of some of the lanes, flat; where blocks are alike, those of all blocks,
+        shape (B, lanes).
         """
         batch = self.mask.batch
         full = np.broadcast_to(value, (batch.blocks, batch.width))
@@ -59,8 +60,8 @@ class Lanes:
 
 
 # -------------------------------------------------------------------------------------------------
-# What orders threads beside ``syncthreads``: ``syncwarp`` the lanes of a warp, ``threadfence``
-# with atomics the blocks of a grid.
+# Apart from ``syncthreads``, ``syncwarp`` orders the lanes of a warp, and ``threadfence`` with
+# atomics orders the blocks of a grid.
 
 
 Flat = np.ndarray  # one entry for each lane that takes part
@@ -82,8 +83,8 @@ class WarpBarriers:
         self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
 
     def ordered(self, rows: Flat, warps: Flat, first_lanes: Flat, since: Flat, lanes: Flat) -> Flat:
-        """Return where a chain of calls after event ``since`` leads from one lane of a warp to the
-        other.
+        """Return where a chain of calls after event ``since`` orders the first lane before the
+        other lane of its warp.
         """
         reached = np.int64(1) << first_lanes.astype(np.int64)
         found = np.zeros(len(lanes), dtype=bool)
@@ -100,10 +101,11 @@ class WarpBarriers:
 
 
 class Releases:
-    """What agents (blocks, or threads) have released to each other, by a fence and an atomic after
-    it, and when each last looked, by an atomic.
+    """The releases of agents (blocks, or threads), and when each agent last acquired. An agent
+    releases its accesses by a fence and an atomic after it; it acquires the releases of others by
+    any atomic.
 
-    The reader's fence is not asked for: the programming guide's own example has none. Source: CUDA
+    The acquiring agent needs no fence: the programming guide's own example has none. Source: CUDA
     C++ Programming Guide, "Memory Fence Functions"; PTX ISA, "Release and Acquire Patterns".
     """
 
@@ -130,8 +132,9 @@ class Releases:
         self._looked[agents] = event
 
     def ordered(self, earlier: Flat, since: Flat, later: Flat) -> Flat:
-        """Return where an access of one agent at an event comes before what another one does now:
-        where its first release after that comes before the other's last look.
+        """Return where the access of agent ``earlier`` at event ``since`` comes before what agent
+        ``later`` does now: where the first release of ``earlier`` after the access comes before the
+        last atomic of ``later``, or where a barrier of the grid came after the access.
         """
         if self._new:
             fences, atomics = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
@@ -160,9 +163,9 @@ class Releases:
 
 @dataclass(frozen=True)
 class Orders:
-    """What orders the lanes of a batch of blocks beside ``syncthreads``; ``releases`` are those
-    between blocks of the whole grid, and those between threads of these blocks, whose first lane
-    has the number ``first``.
+    """What orders the lanes of a batch of blocks, apart from ``syncthreads``. ``releases`` are
+    those between all blocks of the grid, and those between the threads of this batch. ``first`` is
+    the number of the batch's first lane.
     """
 
     warps: WarpBarriers | None = None
@@ -171,12 +174,12 @@ class Orders:
 
 
 # -------------------------------------------------------------------------------------------------
-# Accesses that are no longer witnesses, because later ones replaced them; kept only where
-# ``syncwarp`` names lanes.
+# Accesses that are no longer witnesses, because later ones replaced them; kept only if a
+# ``syncwarp`` of the kernel names lanes.
 #
-# Two witnesses of a word stand for all of a warp's lanes only while whatever orders lanes orders
-# all of them. A ``syncwarp`` of some lanes may order both witnesses before an access, and leave a
-# third lane out.
+# Two witnesses of a word stand for all lanes of a warp only while every barrier orders all of these
+# lanes. A ``syncwarp`` of some lanes may order both witnesses before an access, but not a third
+# lane.
 
 
 _WORD, _THREAD = 0, 1
@@ -184,34 +187,34 @@ _COLUMNS = 5  # word, thread, epoch, line, event
 
 
 class Evicted:
-    """Of each word, the last access of every thread that is no witness any more."""
+    """For each word, the last access of every thread that is no longer a witness."""
 
     def __init__(self) -> None:
         self._table = np.empty((0, _COLUMNS), dtype=np.int64)
         self._new: list[np.ndarray] = []
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all accesses."""
         self._table = self._table[:0]
         self._new = []
 
     def add(self, words: Flat, fields: Flat) -> None:
-        """Note accesses, later than all before; ``fields`` are those of a witness, shape (n, 4),
-        with thread -1 for nobody.
+        """Note accesses that come after all that are noted. ``fields``, shape (n, 4), are those of
+        a witness; entries with thread -1 stand for no access.
         """
         real = fields[:, 0] >= 0
         if real.any():
             self._new.append(np.column_stack([words[real], fields[real]]).astype(np.int64))
 
     def copy_rows(self, words: int, times: int) -> Evicted:
-        """Return the same for so many rows of words."""
+        """Return a copy whose words are repeated for each of ``times`` rows."""
         copy, table = Evicted(), self._compact()
         copy._new = [np.add(table, [row * words, 0, 0, 0, 0]) for row in range(times)]
         return copy
 
     def of(self, words: Flat) -> tuple[Flat, Flat]:
-        """Return all accesses of each word: which of the given words, and the fields, shape (n,
-        4).
+        """Return all accesses of the given words: for each access the position of its word in
+        ``words``, and its fields, shape (n, 4).
         """
         table = self._compact()
         first = np.searchsorted(table[:, _WORD], words, "left")
@@ -226,7 +229,7 @@ class Evicted:
     def _compact(self) -> np.ndarray:
         if self._new:
             table = np.concatenate([self._table, *self._new])
-            # stable: the latest of a word and thread is the last
+            # stable: of the same word and thread, the latest access is the last entry
             table = table[np.lexsort((table[:, _THREAD], table[:, _WORD]))]
             last = np.ones(len(table), dtype=bool)
             last[:-1] = (table[1:, : _THREAD + 1] != table[:-1, : _THREAD + 1]).any(axis=1)
@@ -238,19 +241,19 @@ class Evicted:
 # Who touched each word last, and whether two threads' accesses are ordered.
 #
 # Two accesses of one word race when two threads make them, at least one writes, not both are
-# atomic, and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of
-# one warp also by ``syncwarp``. All of them are ordered by a release: one writes, calls
-# ``threadfence``, and then an atomic; the other calls an atomic later. (Between blocks, fences and
-# atomics count for the whole block here.) Two plain writes of the same value are not reported: the
-# memory is the same in either order. A plain read whose value goes only into a compare-and-swap of
-# the same element counts as an atomic: an old value makes that fail.
+# atomic, and nothing orders them. Threads of one block are ordered by ``syncthreads``, lanes of one
+# warp also by ``syncwarp``. Any two threads are ordered by a release: the first one accesses, calls
+# ``threadfence``, and then an atomic; the second one calls an atomic later. (Between blocks, fences
+# and atomics count for the whole block here.) Two plain writes of the same value are not reported:
+# the memory is the same in either order. A plain read whose value is used only in a
+# compare-and-swap of the same element counts as an atomic: with an old value the swap fails.
 #
-# For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last
-# thread that did so, and one more that differs from it as much as possible: of another block, else
-# of another warp, else another lane. Whoever touches the word next is unordered with one of the
-# two, if it is unordered with any thread since the last barrier; only where ``syncwarp`` names
-# some lanes of a warp, others that were witnesses are asked as well (``Evicted``). As long as there
-# are reads alone, or atomics alone, none of them races, and they wait to be recorded.
+# For each word two witnesses of each kind of access (plain writes, atomics, plain reads) are kept:
+# the last thread that made it, and another one that is as far from it as possible: in another
+# block, else in another warp, else another lane. If the next access of the word is unordered with
+# any thread since the last barrier, it is unordered with one of the two. Only if a ``syncwarp``
+# names some lanes of a warp, earlier witnesses are checked as well (``Evicted``). While there are
+# only reads, or only atomics, none of them races; they wait and are recorded later.
 
 
 @dataclass(frozen=True)
@@ -264,38 +267,38 @@ class Conflict:
     count: int
 
 
-# Lanes of accesses that wait to be recorded at most, at 12 bytes each.
+# The most lanes of accesses that wait to be recorded; each takes 12 bytes.
 _MOST_WAITING = 1 << 21
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
-# What a word takes where blocks differ: two witnesses of each of three kinds, and whether it is
-# written.
+# The bytes for one word where blocks differ: two witnesses of each of three kinds, and whether it
+# is written.
 BYTES_OF_A_WORD = 3 * 2 * _PACKED.itemsize + 1
 
 
 class _Witnesses:
-    """For each word, the last thread that accessed it in one way and another one, each with its
-    moment.
+    """For each word and one kind of access, the last thread that made it and another one, each with
+    its moment.
     """
 
     __slots__ = ("forgotten", "kept", "packed", "words")
 
     def __init__(self, words: int, forgotten: Evicted | None) -> None:
         self.words = words
-        self.forgotten = forgotten  # None where two witnesses tell all
-        # made when first needed: most arrays know one kind of access
+        self.forgotten = forgotten  # None where two witnesses suffice
+        # allocated when first needed: most arrays see one kind of access
         self.packed = np.empty((2, 0), dtype=_PACKED)
-        self.kept = 0  # how many witnesses any word has
+        self.kept = 0  # the most witnesses that a word has: 0, 1 or 2
 
     def make(self) -> None:
-        """Make room for the first witness."""
+        """Allocate the witnesses of all words, before the first one is recorded."""
         fields = np.zeros((2, self.words, 4), dtype=_FIELDS)
         fields[..., 0] = -1
         self.packed = fields.view(_PACKED)[..., 0]
         self.kept = 1
 
     def copy_rows(self, times: int) -> _Witnesses:
-        """Return the same for so many rows of words."""
+        """Return a copy whose words are repeated for each of ``times`` rows."""
         new = _Witnesses(
             self.words * times,
             None if self.forgotten is None else self.forgotten.copy_rows(self.words, times),
@@ -309,8 +312,9 @@ class _Witnesses:
         return found
 
     def each_of(self, words: Flat) -> Iterator[tuple[Flat | None, Flat]]:
-        """Return the fields of all that accessed the words: of each witness those of all words; of
-        others those that there are, and which of the words they are of.
+        """Yield the fields of all accesses to the words: first, for each kind of witness, None and
+        the fields of all words; then, for evicted accesses, the positions of their words and their
+        fields.
         """
         for which in range(self.kept):
             yield None, self.of(which, words)
@@ -318,10 +322,10 @@ class _Witnesses:
             yield self.forgotten.of(words)
 
 
-_OTHER_BLOCK = 3  # how far threads of two blocks are apart
+_OTHER_BLOCK = 3  # the distance of threads of two blocks, as ``_apart`` gives it
 _NONE = np.zeros(0, dtype=np.int64)
-# What an access counts as, and the kinds before it with which it may race. A read that serves a
-# compare-and-swap ("compared") is as good as an atomic one.
+# How an access counts, and the kinds of earlier accesses with which it may race. A read that serves
+# a compare-and-swap ("compared") counts as atomic.
 _KINDS = {
     "load": ("load", ("store", "atomic")),
     "store": ("store", ("store", "atomic", "load")),
@@ -331,8 +335,10 @@ _KINDS = {
 
 
 class Tracker:
-    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the
-    grid, the words serve all blocks. ``names_lanes`` where a ``syncwarp`` names some.
+    """The accesses to the words of one array, and the races among them.
+
+    ``across_blocks`` is true for global memory: threads are numbered through the grid, and all
+    blocks share the words. ``names_lanes`` is true if a ``syncwarp`` of the kernel names lanes.
     """
 
     def __init__(self, words: int, width: int, across_blocks: bool, names_lanes: bool) -> None:
@@ -340,7 +346,8 @@ class Tracker:
         self.rows = 1
         self.orders = Orders()
         self._epoch: Flat | int = -1
-        # the kinds of access since all before was ordered, and those that wait to be recorded
+        # the kinds of access since the last barrier of all threads, and the accesses that wait to
+        # be recorded
         self._kinds: set[str] = set()
         self._waiting: list[tuple[str, Lanes, Moment]] = []
         self._witnesses = {
@@ -351,8 +358,8 @@ class Tracker:
         self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
     def serve(self, orders: Orders, others_ended: bool = True) -> Tracker:
-        """Look up what orders these blocks from here on; ``others_ended`` where no warp of another
-        block will access anything more.
+        """Use ``orders`` for the accesses from here on. If ``others_ended``, no warp of another
+        block will access anything more, and evicted accesses are dropped.
         """
         for witnesses in self._witnesses.values() if others_ended else ():
             if witnesses.forgotten is not None:
@@ -366,8 +373,8 @@ class Tracker:
         self._waiting.clear()
 
     def split(self, rows: int) -> None:
-        """Keep the words of so many blocks apart from here on (shared memory whose blocks have been
-        alike so far).
+        """Track the words of ``rows`` blocks separately from here on. (The array is in shared
+        memory, and its blocks have been alike so far.)
         """
         if self.rows == rows:
             return
@@ -386,8 +393,8 @@ class Tracker:
         moment: Moment,
         unchanged: Callable[[Flat], Flat] | None = None,
     ) -> Conflict | None:
-        """Note an access; return a conflict with one before it. ``unchanged(lanes)`` tells where
-        the value that is stored is there already.
+        """Note an access; return a conflict with an earlier one, or None. ``unchanged(lanes)``
+        returns where memory already holds the value that is stored.
         """
         kind, others = _KINDS[how]
         found = None
@@ -409,7 +416,7 @@ class Tracker:
         return found
 
     def _reach(self, epoch: int) -> None:
-        """Note a barrier of all blocks, if there was one: what was before is ordered."""
+        """Note a barrier of all blocks, if there was one: it orders all accesses before it."""
         if epoch != self._epoch:
             self._epoch = epoch
             self.begin_anew()
@@ -422,8 +429,8 @@ class Tracker:
         self._waiting.clear()
 
     def clash(self, lanes: Lanes, same: Callable[[Flat], Flat], line: int) -> Conflict | None:
-        """Return two lanes that wrote one word in the same instruction, with different values; to
-        be asked after ``write``.
+        """Return a conflict of two lanes that wrote different values to one word in the same
+        instruction. Call it after the values are in memory.
         """
         threads = lanes.threads
         winner = self._witnesses["store"].of(0, lanes.words)[:, 0]
@@ -434,7 +441,7 @@ class Tracker:
         return Conflict(int(lost[0]), int(threads[lost[0]]), int(winner[lost[0]]), line, len(lost))
 
     def unwritten(self, words: Flat) -> Flat:
-        """Return the lanes whose word of shared memory nobody has written."""
+        """Return the lanes whose word of shared memory no thread has written."""
         if self._written is None:
             return _NONE
         return (~self._written.take(words)).nonzero()[0]
@@ -449,7 +456,7 @@ class Tracker:
         words, threads = access.words, access.threads
         for which, fields in witnesses.each_of(words):
             asked, at, epoch = threads, words, moment.epoch
-            if which is not None:  # those that are no witnesses, of the same warp alone
+            if which is not None:  # evicted accesses: only those of the same warp count
                 asked, at = threads[which], words[which]
                 epoch = epoch[which] if isinstance(epoch, np.ndarray) else epoch
             rank = self._rank(fields, asked, epoch)
@@ -475,7 +482,9 @@ class Tracker:
     def _by_release(
         self, releases: tuple[Releases, Releases], fields: Flat, words: Flat, threads: Flat
     ) -> Flat:
-        """Return where the other lane, or its block, released its access before this one looked."""
+        """Return where the other thread, or its block, released its access before this thread, or
+        its block, last acquired.
+        """
         (of_blocks, of_threads), others, since = releases, fields[:, 0], fields[:, 3]
         if not self.across_blocks:
             base = words // self.words * self.width if self.rows > 1 else 0
@@ -505,8 +514,9 @@ class Tracker:
         return found
 
     def _rank(self, fields: Flat, threads: Flat, epoch: Flat | int) -> Flat:
-        """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another
-        lane, 0 none, itself, or long ordered.
+        """Return how far a witness is from the thread: 3 for another block, 2 for another warp, 1
+        for another lane. Return 0 if there is no witness, if it is the thread itself, or if a
+        barrier has ordered its access.
         """
         others = fields[:, 0]
         others_are_there: Flat = (others != threads) & (others >= 0)
@@ -546,8 +556,8 @@ class Tracker:
         packed = fields.reshape(-1).view(_PACKED)
         witnesses.packed[0][words] = packed
         winner = witnesses.of(0, words)[:, 0]
-        # The last lane is kept as the last witness; here from the end, so that the first lane stays
-        # as the other.
+        # The last lane is the last witness. The others are taken from the end, so that the first
+        # lane is written last and stays as the other witness.
         lost = np.flatnonzero(winner != threads)[::-1]
         if len(lost):
             self._record_lost(witnesses, packed, words, threads, winner, lost, moment)
@@ -562,10 +572,10 @@ class Tracker:
         lost: Flat,
         moment: Moment,
     ) -> None:
-        """Keep, of several lanes that accessed one word at once, one more beside the last: the
-        farther, the later written.
+        """Keep one more of several lanes that accessed one word at once, beside the last lane.
+        Lanes that are farther from the last lane are written later, so that the farthest one stays.
 
-        A witness from before that is farther from the last one than any of them stays.
+        An earlier witness that is farther from the last lane than any of them stays.
         """
         witnesses.kept = 2
         other = witnesses.packed[1]

@@ -48,14 +48,14 @@ from gpulab.kernels.simulation.source import (
 from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
-# A kernel's translation with the device functions that it calls, kept for the next simulation as
-# long as it is what the text says.
+# The translation of a kernel and of the device functions that it calls. It is kept for the next
+# simulation as long as it agrees with the text.
 #
-# That of a plain function is never stale: the text, and every object that the functions name from
-# outside, is looked at again each time.
+# The translation of a plain function is never stale: each time, its text and every object that its
+# functions name from outside are checked again.
 
 
-OF_OTHER_FILES = "lines from "  # begins the note of their numbers
+OF_OTHER_FILES = "lines from "  # begins the note on their line numbers
 
 
 class Function:
@@ -69,10 +69,10 @@ class Function:
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
         self._joins = replace(source.text.joins, computed={})
-        self._types: dict[Any, _types.JoinTypes] = {}  # by those of the arguments
+        self._types: dict[Any, _types.JoinTypes] = {}  # by the types of the arguments
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
-        """Translate the function; ``around`` are the variables of the one that it is in."""
+        """Translate the function; ``around`` are the variables of the function that encloses it."""
         translator = _translate.StatementTranslator(self.source, program, self._joins, around)
         self.body = translator.block(self.source.text.tree.body, outermost=True)
         return self
@@ -83,7 +83,7 @@ class Function:
         Raises
         ------
         TypeError
-            If arguments are missing, or are more than the function takes.
+            If arguments are missing, too many, or given twice.
         """
         names, rest = self.source.text.parameters, self.source.text.tree.args.vararg
         defaults = dict(zip(names[len(names) - len(self.defaults) :], self.defaults, strict=True))
@@ -106,8 +106,8 @@ class Function:
         mask: _geometry.Mask,
         is_kernel: bool = False,
     ) -> Any:
-        """Run the function in the lanes of a mask, with its parameters and the variables around
-        it, and return its value.
+        """Run the function in the lanes of a mask and return its value. ``variables`` are its
+        parameters and the variables of the function that encloses it.
         """
         signatures = machine.launch.signatures if is_kernel else self.signatures
         declared = self._declared(signatures, variables) if signatures else None
@@ -131,7 +131,7 @@ class Function:
         return frame.result
 
     def _look_at_the_rest(self, frame: Frame) -> None:
-        """Look at the types of what no thread came to, as far as that only computes."""
+        """Note the types of assignments that no thread executed, if they merely compute."""
         types, frame.types = frame.types, _types.JoinTypes(self._joins)
         types.is_complete = True
         for node, compute in self._joins.computed.items():
@@ -139,11 +139,11 @@ class Function:
                 try:
                     value = compute(frame, frame.machine.batch.everyone)
                 except (KernelError, TypeError, AttributeError, _types.RelaunchError):
-                    continue  # what is wrong with it belongs to its own lanes
+                    continue  # its errors concern only lanes that execute it
                 types.note(node, value)
 
     def _types_of(self, variables: dict[str, Any]) -> _types.JoinTypes:
-        """Return the types of the joins for what the function is given."""
+        """Return the types of the joins for these arguments."""
         nodes = self.source.text.tree.args.args if self._joins.of else []
         key = tuple([_expressions.type_of(variables[node.arg]) for node in nodes])
         found = self._types.get(key)
@@ -155,7 +155,7 @@ class Function:
         return found
 
     def _declared(self, signatures: tuple[Signature, ...], variables: dict[str, Any]) -> Signature:
-        """Return the declaration that arguments have: the one to which they are converted with the
+        """Return the declared signature to whose types the arguments are converted with the
         smallest loss.
         """
         types = [_expressions.type_of(variables[name]) for name in self.source.text.parameters]
@@ -171,7 +171,7 @@ class Function:
 
 
 def _as_declared(value: Any, wanted: Any) -> Any:
-    """Return an argument in the type that it is declared with."""
+    """Return a number converted to its declared type, or an array viewed as its declared type."""
     if isinstance(wanted, np.dtype):
         return _types.cast(value, wanted)
     known = wanted is not None and isinstance(value, _memory.View) and wanted[0] is not None
@@ -183,8 +183,8 @@ class Program:
 
     def __init__(self, function: Any) -> None:
         self.source = read_source(function)
-        self.called: set[str] = set()  # what the text calls of cuda, math and Python
-        # arguments that are written; those that the text does not show are added as it runs
+        self.called: set[str] = set()  # names of functions of cuda, math and Python
+        # arguments that are written; if the text does not show it, the run adds them
         self.written = set(self.source.text.stored_names)
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
@@ -193,11 +193,11 @@ class Program:
         self.literals: dict[int, Any] = {}  # the numbers that the compiler knows, by ``id``
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
-        # arrays on the device that are named from outside
+        # arrays on the device that the kernel names but does not take as arguments
         self.captured: list[tuple[str, np.ndarray]] = []
-        # names that were looked up: what they stood for, what of it is used, and its marks
+        # names that were looked up: the object, its form that is used (``inert``), and its marks
         self._outside: dict[tuple[Source, str], tuple[Any, Any, Any]] = {}
-        # Known weakly: the translation of a kernel must not keep the kernel itself.
+        # Keyed by weak references: the translation of a kernel must not keep the kernel alive.
         self._functions: dict[weakref.ref[types.FunctionType], Function] = {}
         callee = Callee(plain_function(function), signatures_of(function))
         self.kernel = self._function(callee, self.source)
@@ -237,8 +237,8 @@ class Program:
         return True
 
     def device_function(self, callee: Callee, source: Source, line: int) -> Function:
-        """Return a device function's translation; while it is made, that of one that calls
-        itself.
+        """Return a device function's translation. While it is being made, a function that calls
+        itself gets the unfinished one.
         """
         known = self._functions.get(weakref.ref(callee.function))
         if known is not None:
@@ -255,8 +255,8 @@ class Program:
         return Function(source).translate(self, around)
 
     def _offset_of(self, function: types.FunctionType) -> int:
-        """Return from where the lines of a function's file are numbered, so that none of another
-        file is taken for one of the kernel's.
+        """Return the offset of the line numbers of a function's file. Each file has its own, so
+        that no line of another file is taken for one of the kernel's.
         """
         filename = function.__code__.co_filename
         offsets = {source.code.co_filename: source.offset for source in self.sources}
@@ -270,8 +270,8 @@ class Program:
 
 
 def _marks(found: Any) -> Any:
-    """Return what may change in an object that stays the same one, as far as a translation depends
-    on it.
+    """Return the state on which a translation depends and which may change while the object stays
+    the same one, such as the elements of an array.
     """
     if isinstance(found, np.ndarray):
         return found.dtype, found.shape, found.tobytes()
@@ -286,10 +286,11 @@ _programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyD
 def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
     """Return a kernel's translation.
 
-    That of a plain function is made again where its text, or anything that it names, has changed.
-    What ``jit`` returns is compiled once for each list of argument types, with the globals of that
-    moment, as numba has it. A translation does not depend on these types, unless the kernel makes
-    arrays, whose shapes and types may; all others are shared as long as the globals are the same.
+    A plain function is translated again if its text, or an object that it names, has changed. A
+    function that ``jit`` returned is translated once for each list of argument types, with the
+    globals of that moment, as numba does. A translation depends on these types only if the kernel
+    makes arrays, whose shapes and types may depend on them. Other translations are shared as long
+    as the globals are the same.
 
     Raises
     ------
@@ -299,10 +300,10 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
     """
     function = plain_function(kernel)
     if not isinstance(function, types.FunctionType):
-        return Program(kernel)  # which says what is wrong
+        return Program(kernel)  # raises the error that says what is wrong
     programs = frozen = _programs.setdefault(function, {})
     if is_frozen := not isinstance(kernel, types.FunctionType):
-        with contextlib.suppress(TypeError):  # a wrapper of one's own that cannot be known weakly
+        with contextlib.suppress(TypeError):  # of a wrapper without weak references
             frozen = _programs.setdefault(kernel, {})
     types_of_all = ((type(a), getattr(a, "dtype", None), getattr(a, "ndim", None)) for a in args)
     key = tuple(types_of_all) if is_frozen else None
@@ -326,40 +327,41 @@ def program_of(kernel: Any, args: tuple[Any, ...] = ()) -> Program:
 # ``simulate``: check what is given, run the blocks in batches, and report.
 
 
-# Lanes of a launch: a kernel of three lines then takes some seconds, and arrays with an element for
-# each thread a gigabyte.
+# The most lanes of a launch. With them a kernel of three lines takes some seconds, and an array
+# with an element for each thread a gigabyte.
 _MOST_LANES = 1 << 28
-# What the shared and local arrays of these lanes take at most, with what is kept of each shared
-# element to find hazards: kernels with an element or two for each thread stay far below, and a
-# machine of 4 GiB has room for it.
+# The most bytes of the shared and local arrays of one batch, with the records of each shared
+# element that serve to find hazards. Kernels with an element or two for each thread stay far below,
+# and a machine of 4 GiB has room for it.
 _BYTES_AT_ONCE = 1 << 28
-# Freed memory goes back to the system once more lies free than twice the largest block that was
-# freed, and must then be asked for again page by page. A large block that is freed untouched raises
-# that bar, which makes batches of many lanes up to 1.5 times as fast. Source: mallopt(3) of glibc,
-# M_MMAP_THRESHOLD; elsewhere it does nothing.
+# Freed memory goes back to the system once more than twice the largest freed block is free; the
+# program must then get it again page by page. Freeing a large block that was never touched raises
+# this limit, which makes batches of many lanes up to 1.5 times as fast. Source: mallopt(3) of
+# glibc, M_MMAP_THRESHOLD; with other libraries it does nothing.
 _BYTES_TO_KEEP = 1 << 24
 
-# Statements of a batch after which a kernel counts as endless, unless it is told (some 30 seconds
-# with few lanes), and what one of a lane that runs alone counts then: it takes as much less time
-# (measured).
+# The default number of statements of a batch after which a kernel counts as endless (some 30
+# seconds with few lanes), and how much a statement of a lane that runs alone counts by default: it
+# takes that much less time (measured).
 _MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 2_000_000, 1 / 200
 # What is resident at once on an H100 SXM or H200. Source: NVIDIA H100 Tensor Core GPU Architecture
 # white paper, and CUDA C++ Programming Guide 13.0, technical specifications of compute capability
 # 9.0.
 _MULTIPROCESSORS, _BLOCKS_OF_A_MULTIPROCESSOR, _LANES_OF_A_MULTIPROCESSOR = 132, 32, 2048
 _SHARED_OF_A_MULTIPROCESSOR, _SHARED_OF_THE_SYSTEM = 228 * 1024, 1024
-# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the
-# caches; and as many as are resident, so that most blocks that wait for each other do in lockstep.
+# The lanes that run together: enough that NumPy's overhead per call does not matter, few enough for
+# the caches. They are as many as a GPU has resident, so that most blocks that wait for each other
+# can do so in lockstep.
 _LANES_AT_ONCE = _MULTIPROCESSORS * _LANES_OF_A_MULTIPROCESSOR
 
-# What all blocks of a grid meet at, and all that orders blocks.
+# The call that makes the barrier of a grid, and all calls that order blocks.
 _GRID_BARRIER = "cuda.cg.this_grid"
 _FENCES = {
     _GRID_BARRIER,
     *("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system"),
 }
 
-# A test holds this against the comparison that is committed.
+# A test compares this with the committed comparison.
 KNOWN_ERROR = (
     "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves "
     "is not seen (docs/measurements.md)"
@@ -394,10 +396,10 @@ def simulate(
         Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
     max_steps : int, optional
         Statements of a batch of blocks after which a kernel counts as endless. A race, or another
-        finding, that comes up again counts as 16. Without it a kernel counts as endless after the
-        work of 2,000,000 such statements, which takes 20 seconds to many minutes, by the number of
-        threads; one of a thread that runs alone counts as a two-hundredth. A loop that nothing
-        leaves, and whose test reads nothing that changes, is refused at its first turn.
+        finding, that occurs again counts as 16 statements. The default is 2,000,000 statements,
+        which take 20 seconds to many minutes, depending on the number of threads; by default, a
+        statement of a thread that runs alone counts as a two-hundredth. A loop without an exit
+        whose test reads nothing that changes is refused at its first turn.
     trace : int, optional
         The number of a block whose statements and accesses are recorded, warp by warp, in
         ``.trace``.
@@ -406,8 +408,8 @@ def simulate(
     progress : callable, optional
         Called as ``progress(share, words)`` after each batch of blocks, ``share`` from 0 to 1.
     debug : bool
-        Whether an exception that a thread raises comes out here, as from a kernel that was compiled
-        with ``debug=True``.
+        Whether to raise the exception that a thread raises, as a kernel that was compiled with
+        ``debug=True`` does.
 
     Returns
     -------
@@ -427,19 +429,20 @@ def simulate(
     Notes
     -----
     Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders
-    them: hazards are found by that rule. Where lanes wait in a loop for a block that is resident at
-    the same time (a lock), blocks run in turns; where they wait for threads of their own block,
-    these do, as hardware since Volta lets them, and ``.notes`` says so. Fences and atomics that
-    order blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names must
-    all reach that call together, except those that have returned, as the CUDA Programming Guide
-    states. Two calls in two branches do not count as one; neither does, here, one call in a
-    function that both branches call.
+    them: hazards are found by that rule. If lanes wait in a loop for a block that is resident at
+    the same time (a lock), blocks take turns. If they wait for threads of their own block, threads
+    take turns, as hardware since Volta permits. ``.notes`` says so. Fences and atomics that order
+    blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names must all
+    reach that call together, except those that have returned, as the CUDA Programming Guide
+    states. Two calls in two branches do not count as one call. Here, this also holds for a single
+    call in a function that both branches call.
 
-    A variable has one type where assignments of several types meet, as numba-cuda gives it; of an
-    assignment that no thread comes to its type is known only where it is a number that is written
-    there. Where a uint64 meets a signed integer that type is float64; ``.notes`` says so. What
-    ``cuda.jit`` returns is read once for each list of argument types, with the globals of that
-    moment; a plain function is read again where something that it names has changed.
+    Where assignments of several types meet, a variable has one type, the one that numba-cuda gives
+    it. The type of an assignment that no thread executes is known only if the assigned expression
+    merely computes (names, constants, operators, conversions and functions of math). A uint64 and
+    a signed integer meet as float64; ``.notes`` says so. A function that ``cuda.jit`` returned is
+    read once for each list of argument types, with the globals of that moment; a plain function is
+    read again if an object that it names has changed.
 
     Examples
     --------
@@ -496,7 +499,7 @@ def simulate(
         )
         try:
             shared_bytes = _run(program, launch, extents, arguments, progress, waits)
-        except BaseException as error:  # an interrupt as well: arrays are as they were before
+        except BaseException as error:  # an interrupt as well: restore the arrays
             for view, data in zip(changing, before, strict=True):
                 view.store.root.data[...] = data
             if not isinstance(error, _types.RelaunchError):
@@ -552,14 +555,14 @@ class _Arguments:
             return _memory.tuple_like(argument, parts)
         array = _in_numpy(name, argument)
         if isinstance(array, np.void):
-            # its own memory: NumPy would copy it
+            # the record's own memory, which NumPy would copy
             array = np.asarray(types.SimpleNamespace(__array_interface__=array.__array_interface__))
         if not isinstance(array, np.ndarray):
             return _value(name, array)
         check_array("simulate", self._kernel, name, array, writable, any_layout=True)
         view = _memory.global_view(name, array, writable)
         for other, known in self._arrays:
-            # two that are only read may overlap in any way
+            # arrays that are only read may overlap in any way
             if (writable or known.store.writable) and same_memory(
                 "simulate", name, array, known.store.name, other
             ):
@@ -587,7 +590,7 @@ def _in_numpy(name: str, argument: Any) -> Any:
 
 
 def _value(name: str, argument: Any) -> Any:
-    """Return an argument that is no array as a kernel sees it."""
+    """Return an argument that is not an array in the form in which a kernel sees it."""
     found = inert(argument)
     if found is None or isinstance(found, (Callee, np.dtype, enum.Enum)):
         return found
@@ -609,8 +612,9 @@ def _run(
     progress: Callable[[float, str], None] | None,
     waits: list[_turns.WaitError],
 ) -> int:
-    """Run the blocks; return the shared memory of one. ``waits`` are those found so far: none, and
-    blocks run in lockstep; one, and they take turns; two, and their threads do.
+    """Run the blocks; return the bytes of shared memory of one block. ``waits`` are those found so
+    far: with none, blocks run in lockstep; with one, blocks take turns; with two, threads take
+    turns.
     """
     grid, block = extents
     blocks = math.prod(grid)
@@ -633,7 +637,7 @@ def _run(
                 "and no other loop in which blocks wait for each other. Use fewer blocks."
             )
         together = blocks
-    for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one has no races
+    for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one thread has no races
         if view.store.writable and view.store.tracker is None:
             words = view.store.all_words
             view.store.tracker = _hazards.Tracker(words, width, True, program.names_lanes)
@@ -678,7 +682,7 @@ def _run(
 
 
 def resident_blocks(block_bytes: int, width: int) -> int:
-    """Return how many blocks an H100 or H200 has at work at once."""
+    """Return how many blocks are resident at once on an H100 or H200."""
     each = min(
         _BLOCKS_OF_A_MULTIPROCESSOR,
         _LANES_OF_A_MULTIPROCESSOR // width,
@@ -688,7 +692,9 @@ def resident_blocks(block_bytes: int, width: int) -> int:
 
 
 def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
-    """Return what the shared and local arrays of one block take."""
+    """Return the bytes of the shared and local arrays of one block, with their records of
+    hazards.
+    """
     dynamic = launch.dynamic_bytes if program.dynamic_word else 0
     elements = program.static_shared_elements + dynamic // max(1, program.dynamic_word)
     return (

@@ -14,11 +14,11 @@ import numpy as np
 from gpulab.errors import kind_of
 
 # -------------------------------------------------------------------------------------------------
-# The types that numba gives to arithmetic, for NumPy arrays.
+# The result types of numba's arithmetic, for NumPy arrays.
 #
-# Integers narrower than 64 bits are widened by any arithmetic; an integer of 32 or 64 bits with a
-# float gives float64, a narrower one keeps float32; ``/`` gives a float. Tested against numba's
-# own inference in tests/kernels.
+# Arithmetic widens all integers to 64 bits. An integer of 32 or 64 bits with a float gives float64;
+# a narrower one (except uint16) with a float32 gives float32; ``/`` gives a float. Tested against
+# numba's own inference in tests/kernels.
 
 
 # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
@@ -31,12 +31,12 @@ INT, UINT, FLOAT, SINGLE, BOOL = (
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What a ``for`` goes through: how many items there are (in each lane), and each by its number.
-    A range of int64 has ``limits``: its start, stop and step.
+    """The items of a ``for`` loop: ``count`` is their number (in each lane), and ``at`` returns the
+    item with a given number. A range of int64 has ``limits``: its start, stop and step.
     """
 
     count: Any
-    at: Callable[[Any, Any, Any], Any]  # of a frame, a mask and a number
+    at: Callable[[Any, Any, Any], Any]  # takes a frame, a mask and the number of an item
     limits: tuple[Any, Any, Any] | None = None
 
 
@@ -53,14 +53,17 @@ def arithmetic_type(left: np.dtype, right: np.dtype) -> np.dtype:
 
 @cache
 def unified(left: np.dtype, right: np.dtype) -> np.dtype:
-    """Return the type that holds values of both, as where two branches assign one variable."""
+    """Return the type that holds values of both types, for example where two branches assign one
+    variable.
+    """
     if left == right:
         return left
     kinds = {left.kind, right.kind}
     if kinds & {"U", "S"}:
         raise TypeError("a text and a number")
     if "f" in kinds and left.itemsize == right.itemsize == 2:
-        return np.dtype(np.float16)  # beside an integer of 16 bits, where NumPy takes float32
+        # a float16 and an integer of 16 bits, for which NumPy takes float32
+        return np.dtype(np.float16)
     return np.result_type(left, right)
 
 
@@ -77,8 +80,8 @@ def float_type(dtype: np.dtype) -> np.dtype:
 
 
 def range_type(limits: list[np.dtype]) -> np.dtype:
-    """Return the type of what ``range`` gives: unsigned of unsigned limits; beside a signed step of
-    two uint64 alone.
+    """Return the type of the numbers of a ``range``: unsigned if all limits are. With a signed step
+    it is unsigned only if start and stop are both uint64.
     """
     unsigned = all(dtype.kind == "u" for dtype in limits) or (
         len(limits) == 3 and limits[0] == limits[1] == UINT
@@ -87,7 +90,7 @@ def range_type(limits: list[np.dtype]) -> np.dtype:
 
 
 def cast(value: Value, dtype: np.dtype) -> Value:
-    """Return the value in a type; no copy where it has that type."""
+    """Return the value converted to a type; without a copy if it already has that type."""
     if value.dtype == dtype:
         return value
     if (value.dtype.kind in "US") != (dtype.kind in "US"):
@@ -103,12 +106,12 @@ _limits = cache(np.iinfo)
 
 
 def _cut(value: Value, dtype: np.dtype) -> Value:
-    """Return floats as integers, as a GPU has them: beyond the range its nearest end. What NumPy
-    does there differs between processors.
+    """Convert floats to integers as a GPU does: a value beyond the range becomes the nearest limit.
+    NumPy's result there differs between processors.
 
-    Integers narrower than 32 bits are the low bits of one that is as wide. Source: PTX ISA, cvt:
-    "clamped to the destination range"; a nan gives 0 from float32 to 32 bits and below, else the
-    highest bit alone.
+    An integer narrower than 32 bits is the low bits of the conversion to 32 bits. A nan gives 0 if
+    a float32 is converted to 32 bits or less; otherwise it gives the integer in which only the
+    highest bit is set. Source: PTX ISA, cvt: "clamped to the destination range".
     """
     wide = dtype if dtype.itemsize >= 4 else np.dtype(f"{dtype.kind}4")
     value = cast(value, SINGLE) if value.dtype.itemsize == 2 else value
@@ -126,7 +129,7 @@ def _cut(value: Value, dtype: np.dtype) -> Value:
 
 
 def alike(value: Value, other: Value) -> tuple[Value, Value]:
-    """Return both in the type that holds values of both."""
+    """Return two values converted to the type that holds both."""
     if value.dtype is other.dtype:
         return value, other
     dtype = unified(value.dtype, other.dtype)
@@ -137,15 +140,17 @@ def arithmetic(
     ufunc: Callable[[Value, Value], Value],
     rule: Callable[[np.dtype, np.dtype], np.dtype | None] = arithmetic_type,
 ) -> Callable[[Value, Value], Value]:
-    """Return a ufunc of two values in the type that a rule gives for theirs, if any."""
-    # whether 64-bit integers and floats stay what they are
+    """Return a function that applies a ufunc to two values, after it has cast them to the type that
+    the rule gives for their types. Where the rule gives None, they are not cast.
+    """
+    # whether the rule leaves two values of one type (int64, float64 or float32) as they are
     keeps = rule in (arithmetic_type, equal_type, order_type)
 
     def apply(left: Value, right: Value) -> Value:
         a, b = left.dtype, right.dtype
         if keeps and a is b and (a is INT or a is FLOAT or a is SINGLE):
             return ufunc(left, right)
-        is_date = a.kind in "mM" or b.kind in "mM"  # or a time between two
+        is_date = a.kind in "mM" or b.kind in "mM"  # or a time difference
         if is_date or (dtype := rule(a, b)) is None:
             return ufunc(left, right)
         return ufunc(cast(left, dtype), cast(right, dtype))
@@ -170,7 +175,7 @@ def bits_type(left: np.dtype, right: np.dtype) -> np.dtype:
 
 @cache
 def shift_type(left: np.dtype, right: np.dtype) -> np.dtype:
-    """Return the type of << >> of integers, which the left one's sign decides."""
+    """Return the type of << >> of integers: unsigned if the left operand is."""
     if left.kind not in "iub" or right.kind not in "iub":
         raise TypeError(f"a shift of {left} by {right}")
     return UINT if left.kind == "u" else INT
@@ -188,8 +193,8 @@ def power_type(left: np.dtype, right: np.dtype) -> np.dtype:
 
 @cache
 def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype:
-    """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 of two integers that it
-    holds exactly.
+    """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 for two integers that it
+    holds exactly. In ``pow``, an int32 exponent does not widen the type.
     """
     narrow = [dtype in _NARROW for dtype in (left, right)]
     if all(narrow) or (is_power and narrow[0] and right == np.int32):
@@ -201,8 +206,8 @@ def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype
 
 @cache
 def ufunc_type(*given: np.dtype, gives_float: bool = False) -> np.dtype:
-    """Return the type of a function of NumPy: float32 beside integers of any size, and where it
-    gives a float, of those of 16 bits.
+    """Return the type in which a NumPy function computes: float32 for float32 with integers of any
+    size. A function that gives floats also takes float32 for integers of at most 16 bits.
     """
     if SINGLE in given and all(dtype == SINGLE or dtype.kind in "iub" for dtype in given):
         return SINGLE
@@ -214,7 +219,7 @@ def ufunc_type(*given: np.dtype, gives_float: bool = False) -> np.dtype:
 
 @cache
 def fma_type(given: tuple[np.dtype, ...]) -> np.dtype:
-    """Return the type of ``cuda.fma``: float32 of numbers that it holds exactly."""
+    """Return the type of ``cuda.fma``: float32 if it holds all arguments exactly, else float64."""
     return SINGLE if all(dtype == SINGLE or dtype in _NARROW for dtype in given) else FLOAT
 
 
@@ -225,21 +230,23 @@ def power(left: Value, right: Value) -> Value:
     negative = exponent < 0 if dtype.kind == "i" else False
     if not np.any(negative):
         return np.power(base, exponent)
-    # of 0, 1 and -1 it suffices whether the exponent is odd
+    # a negative exponent gives 0 for all bases but 0, 1 and -1; for these only its parity matters
     found = np.power(base, np.where(negative, 2 - (exponent & 1), exponent))
     inverted = np.where((base > 1) | (base < -1), 0, inverse(found))
     return np.where(negative, inverted, found)[()]
 
 
 def inverse(value: Value) -> Value:
-    """Return 1 divided by signed integers: numba's own for 0, where no error is raised."""
+    """Return 1 divided by signed integers. For 0 it gives the smallest integer, as numba does, and
+    raises no error.
+    """
     least = np.iinfo(value.dtype).min
     return np.where(value == 0, least, np.where(abs(value) == 1, value, 0))[()]
 
 
 @cache
 def equal_type(left: np.dtype, right: np.dtype) -> np.dtype | None:
-    """Return the type in which two numbers are compared; None where they are as they are."""
+    """Return the type in which two numbers are compared; None if they are compared as they are."""
     as_they_are = left == right or {left.kind, right.kind} <= {"i", "u"}
     return None if as_they_are else arithmetic_type(left, right)
 
@@ -263,7 +270,7 @@ def constant(value: Any) -> Value:
     Raises
     ------
     TypeError
-        If it is no number.
+        If it is not a number, or an integer beyond 64 bits.
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biufcmM":
         return value
@@ -283,32 +290,33 @@ _LITERALS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.compl
 # Control flow of a variable: which of its assignments may reach the same read, and which reads may
 # come before any assignment.
 #
-# Where one of several assignments may have given a variable its value, numba has one type for all
-# of them, from there on: a join. What the assignments give is seen when the kernel runs; where the
-# types differ, the launch begins again with the type that holds all of them. Of assignments that no
-# thread comes to the type is known where it is written there, or where they only compute.
-# Assignments that follow each other without a branch or a loop do not meet; numba keeps them apart
+# A join is a read that several assignments of a variable may reach: numba gives all of these
+# assignments one type. The types of their values are seen when the kernel runs; if they differ, the
+# launch starts again with the type that holds all of them. The type of an assignment that no thread
+# executes is known only if it is a conversion, such as ``int32(x)``, or if it merely computes.
+# Assignments that follow each other without a branch or a loop form no join; numba keeps them apart
 # as well.
 #
 # Whether a read is really reached without a value is known only when the kernel runs and its lanes
 # take a path.
 
 
-# what gives a variable a value, or an expression one of several: a target, a parameter, a part
+# a target or parameter, which gives a variable its value, or one of the parts whose value an
+# expression may take, as in ``a or b``
 Definition = ast.expr | ast.arg
 # the definitions that may reach a place, by variable; None: it may have no value yet
 State = dict[str, frozenset[Definition | None]]
-Join = tuple[str, frozenset[Definition]]  # a variable, or "", and what gives its value
+Join = tuple[str, frozenset[Definition]]  # a variable, or "" for an expression, and its definitions
 
 
 @dataclass(frozen=True, eq=False)
 class Joins:
-    """What reaching definitions say of a function's variables.
+    """The reaching definitions of a function's variables.
 
-    ``reads`` are those where one of several assignments may have given the value, with these;
-    ``unsure`` those that some way leads to without a value (for ``x += 1`` its target). ``of`` has
-    the joins that each definition is in, and ``computed`` what computes some of them, so that their
-    types are known though no thread comes to them.
+    ``reads`` has the join of each read that several assignments may reach. ``unsure`` has the reads
+    that some path reaches without a value (for ``x += 1`` the target). ``of`` has the joins to
+    which each definition belongs. ``computed`` has functions that compute the value of some
+    definitions, so that their types are known even if no thread executes them.
     """
 
     reads: dict[ast.Name, Join] = field(default_factory=dict)
@@ -318,13 +326,14 @@ class Joins:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return a part of the tree and all that is in it; faster than ``ast.walk``.
+    """Return a node of the tree and all nodes below it; faster than ``ast.walk``.
 
-    Fields alone: IPython's tracebacks hang a ``parent`` on every node, and all trees of Python
-    share those such as ``ast.Load``, so that attributes lead to the trees of other code.
+    Only fields are followed. IPython's tracebacks set an attribute ``parent`` on every node, and
+    all trees of Python share nodes such as ``ast.Load``, so that attributes would lead to the trees
+    of other code.
     """
     found = [node]
-    for part in found:  # which grows
+    for part in found:  # found grows meanwhile
         for value in [getattr(part, name, None) for name in part._fields]:
             if type(value) is list:
                 found += [one for one in value if isinstance(one, ast.AST)]
@@ -334,12 +343,14 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def names_of(parts: list[ast.AST], context: type[ast.expr_context]) -> list[ast.Name]:
-    """Return the names among parts of the tree that are read (``ast.Load``) or given a value."""
+    """Return the names among nodes that are read (``ast.Load``) or assigned (``ast.Store``)."""
     return [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, context)]
 
 
 def joins_of(tree: ast.FunctionDef, stores: list[ast.Name]) -> Joins:
-    """Return the reaching definitions of a function's variables, which are stored there."""
+    """Return the reaching definitions of a function's variables; ``stores`` are the names it
+    assigns.
+    """
     reader = _Reader()
     state: State = {part.id: frozenset([None]) for part in stores}
     for argument in walk(tree.args):
@@ -353,7 +364,7 @@ def joins_of(tree: ast.FunctionDef, stores: list[ast.Name]) -> Joins:
 
 
 class RelaunchError(Exception):
-    """The run showed something that must be known before it: the launch begins again."""
+    """The run found a fact that must be known before a launch begins: the launch starts again."""
 
 
 class JoinTypes:
@@ -362,24 +373,24 @@ class JoinTypes:
     def __init__(self, joins: Joins) -> None:
         self._joins = joins
         self.seen: dict[Definition, Any] = {}
-        self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the one that holds all
+        self.mixed: dict[Join, np.dtype] = {}  # of joins of several types the type that holds all
         self.notes: set[tuple[int, str]] = set()
-        self.is_complete = False  # whether what no thread came to was looked at
+        self.is_complete = False  # whether unexecuted assignments were looked at
 
     def note(self, node: Definition, value: Value) -> None:
-        """Look at what a definition gives.
+        """Note the type of the value that a definition gives.
 
         Raises
         ------
         RelaunchError
             If it changes the type of a join.
         TypeError
-            If it cannot meet what other definitions give.
+            If no type holds both this value and those of the other definitions.
         """
         kind: Any = len(value) if isinstance(value, tuple) else None
         if isinstance(value, (np.ndarray, np.generic)):
             kind = value.dtype
-        # a float64 is equal to None for NumPy
+        # not ``self.seen.get(node) == kind``: for NumPy, the type float64 is equal to None
         if kind is None or (node in self.seen and self.seen[node] == kind):
             return
         self.seen[node] = kind
@@ -389,7 +400,7 @@ class JoinTypes:
             raise RelaunchError
 
     def _unify(self, node: Definition) -> None:
-        """Give the joins of a definition the types that hold what is known of them."""
+        """Give each join of a definition the type that holds all of its values seen so far."""
         for join in self._joins.of.get(node, ()):
             seen = {each: self.seen[each] for each in join[1] if each in self.seen}
             kinds = sorted(set(seen.values()), key=str)
@@ -401,7 +412,7 @@ class JoinTypes:
                     self._note_integers(join[0], seen)
 
     def _note_integers(self, name: str, seen: dict[Definition, Any]) -> None:
-        """Note where a signed integer and a uint64 meet, which no integer holds both."""
+        """Note a join of a signed integer and a uint64: no integer type holds both."""
         signed = sorted(node.lineno for node, dtype in seen.items() if dtype.kind == "i")
         unsigned = sorted(node.lineno for node, dtype in seen.items() if dtype == UINT)
         if signed and unsigned:
@@ -421,7 +432,7 @@ class JoinTypes:
 
 
 def _joined(states: Iterable[State | None]) -> State | None:
-    """Return what may hold where several ways meet; None where no way leads there."""
+    """Return the state where several paths meet; None if no path leads there."""
     ways = [state for state in states if state is not None]
     if not ways:
         return None
@@ -432,16 +443,16 @@ def _joined(states: Iterable[State | None]) -> State | None:
 
 
 class _Reader:
-    """Follows the ways through a function: reaching definitions."""
+    """Follows all paths through a function to find its reaching definitions."""
 
     def __init__(self) -> None:
         self.joins = Joins()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
-        self._walk = cache(walk)  # in a loop again and again
+        self._walk = cache(walk)  # cached, since a loop's nodes are walked again and again
 
     def block(self, nodes: list[ast.stmt], state: State | None) -> State | None:
-        """Return what holds after statements."""
+        """Return the state after statements."""
         for node in nodes:
             if state is None:
                 return None
@@ -462,7 +473,7 @@ class _Reader:
         self._read(node, state)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self._use(node.target, state)
-        if isinstance(node, ast.AnnAssign) and node.value is None:  # `x: int` gives nothing
+        if isinstance(node, ast.AnnAssign) and node.value is None:  # `x: int` assigns nothing
             return state
         return None if isinstance(node, ast.Return) else self._after(node, state)
 
@@ -489,7 +500,9 @@ class _Reader:
             self._use(part, state)
 
     def _use(self, node: ast.Name, state: State) -> None:
-        """Note a variable that is read here: which definitions reach it, and whether none may."""
+        """Note a read of a variable: the definitions that reach it, and whether it may have no
+        value.
+        """
         ways = state.get(node.id, frozenset())
         given = frozenset(one for one in ways if one is not None)
         if len(given) > 1:
@@ -498,6 +511,6 @@ class _Reader:
             self.joins.unsure.add(node)
 
     def _after(self, node: ast.AST, state: State) -> State:
-        """Return what holds after the assignments of a statement."""
+        """Return the state after the assignments of a statement."""
         given = names_of(self._walk(node), ast.Store)
         return state | {part.id: frozenset([part]) for part in given} if given else state

@@ -14,7 +14,7 @@ from gpulab.kernels._arguments import Extent
 from gpulab.results import Result, html_caption
 from gpulab.units import plural
 
-OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin after it
+OTHER_FILE = 1_000_000  # added to the line numbers of a second file
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class Finding(Result):
     kind : str
         "race", "bounds", "barrier", "uninitialised", "shuffle" (a vote as well) or "exception".
     line : int
-        The line of the kernel's file or cell; for that of another file a number from 1,000,001 on,
-        as in ``Simulation.lines``.
+        The line of the kernel's file or cell. Lines of another file are numbered from 1,000,001
+        on, as in ``Simulation.lines``.
     code : str
         The text of that line.
     array : str
         The array's name, or that of a variable that some lanes read without a value; "" where
         neither applies.
     index : tuple of int
-        The first element affected: for "bounds" as the kernel gave it, else counted through the
-        array in C order; () if there is none.
+        The first element affected: for "bounds" the index that the kernel gave, otherwise the
+        number of the element in C order; () if there is none.
     threads : tuple of Thread
-        The thread, or for races the two threads, of the first case.
+        The thread of the first case; for races, barriers and shuffles its two threads.
     count : int
         How many times it occurred, over all lanes.
     message : str
@@ -70,7 +70,7 @@ class Finding(Result):
     other_line : int or None
         For a race, the line of the earlier access.
     file : str
-        The other file of a device function that is not in the kernel's; "" otherwise.
+        The name of the line's file, if that is not the kernel's; "" otherwise.
     """
 
     schema_version: ClassVar[int] = 2
@@ -92,7 +92,7 @@ class Finding(Result):
         return f"line {self.line % OTHER_FILE}" + (f" of {self.file}" if self.file else "")
 
     def again(self, count: int) -> Finding:
-        """Return the finding with so many more cases."""
+        """Return the finding with ``count`` more cases."""
         return replace(self, count=self.count + count)
 
     def __str__(self) -> str:
@@ -112,9 +112,10 @@ class Counts(Result):
     executed_warps : int
         Statements executed, once for each warp that had an active lane.
     active_lanes : int
-        The lanes that were active in them; at most 32 times as many.
+        The lanes that were active in them, summed; at most 32 times ``executed_warps``.
     branches, divergent_branches : int
-        Tests of ``if``, ``while`` and ``for`` by warps; those that sent lanes of one warp two ways.
+        Tests of ``if``, ``while`` and ``for`` by warps, and those of them that sent lanes of one
+        warp two ways.
     barriers : int
         Times that a block passed ``syncthreads``.
     global_requests : int
@@ -173,8 +174,8 @@ class Counts(Result):
 
     @property
     def conflict_ways(self) -> float | None:
-        """Return wavefronts per wavefront without conflicts: 1 without bank conflicts, at most 32;
-        None without shared accesses.
+        """Return the ratio of the wavefronts to those without bank conflicts: 1 without conflicts,
+        at most 32; None without shared accesses.
         """
         return (
             self.shared_wavefronts / self.ideal_shared_wavefronts
@@ -262,11 +263,12 @@ class Simulation(Result):
     shared_bytes : int
         Shared memory of a block, static and dynamic.
     source : dict of int to str
-        The text of the kernel's lines.
+        The text of the lines, device functions included.
     evidence : Evidence
         Always MODELLED: the counts follow from rules, not from hardware.
     notes : tuple of str
-        What the microscope accepts but a GPU's compiler would reject.
+        Remarks, such as code that the microscope accepts but a GPU's compiler would reject, or
+        loops in which threads wait for others.
     trace : tuple of Step
         The statements of one block in order, where ``trace`` was asked for. Not kept in JSON.
     trace_cut : bool
@@ -308,8 +310,8 @@ class Simulation(Result):
         )
 
     def _repr_html_(self) -> str:
-        """Return the listing in lines that are not broken, and the evidence as under every
-        table.
+        """Return the listing in lines that are not wrapped, with the evidence below it as under
+        every table.
         """
         lines = html.escape("\n".join(self._lines()))
         return (
