@@ -21,9 +21,9 @@ threads, is computed, and counted, once. Any other value is one object for all l
 (``View``), a tuple, a function, a type or ``None``. ``Choice`` is an array that differs between
 lanes. Where the paths of lanes meet again, only ``merge`` combines their values.
 
-Some facts must be known before a launch begins: the type of a variable, the size of an array, the
-function that an argument is. If the launch finds such a fact only while it runs, it keeps the fact
-and starts again (``RelaunchError``).
+Some facts must be known before a launch begins: the type of a variable, the size of an array, or
+a function that is an argument. If the launch finds such a fact only while it runs, it keeps the
+fact and starts again (``RelaunchError``).
 
 Lockstep is a model. Since Volta the lanes of a warp may run apart; only ``syncwarp`` orders them.
 Hazards are found by that rule. If a loop waits for another block, or for another thread of its own

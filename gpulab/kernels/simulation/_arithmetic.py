@@ -25,24 +25,23 @@ from gpulab.kernels.simulation._machine import Expression, Frame
 from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
-# A product and a sum that are rounded once, as a GPU's fma: NumPy has none.
+# A product and a sum that are rounded once, as by a GPU's fma, which NumPy lacks.
 #
 # Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved
 # algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 2008. Where a part would
-# leave the range of float64, product and sum are rounded each.
+# leave the range of float64, product and sum are rounded separately.
 
 
 Value = Any  # an array of float64, or a NumPy scalar
 
 _SPLITTER = 2.0**27 + 1
-# of the product, so that none of its parts loses bits; where one overflows, the sum is no finite
-# number
+# the smallest product whose parts lose no bits; where a part overflows, the sum is not finite
 _SMALLEST = 2.0**-960
 
 
 def fused(x: Value, y: Value, z: Value, single: bool) -> Value:
-    """Return ``x * y + z``; where ``single``, of numbers that are float32, so that the result
-    becomes float32 by one rounding.
+    """Return ``x * y + z``, rounded once. With ``single``, the arguments hold float32 numbers, and
+    the result is such that its cast to float32 is the only rounding.
     """
     plain = x * y + z
     if single:  # the product is exact
@@ -95,8 +94,8 @@ def _odd_sum(x: Value, y: Value) -> Value:
 def _special(
     function: Callable[[float], float], at_pole: Callable[[float], float] = abs
 ) -> Callable[[Any], Any]:
-    """Return a function of math that NumPy lacks, for lanes, in the type of its argument; beyond
-    the range it is infinity, and at a pole what CUDA has there.
+    """Return a function of ``math`` that NumPy lacks, applied to each lane, with a result of the
+    argument's type. On overflow the result is infinity; at a pole it is CUDA's (``at_pole``).
     """
 
     def of_one(value: float) -> float:
@@ -113,8 +112,7 @@ def _special(
 
 _FLOATS = (_types.SINGLE, _types.FLOAT)
 _INT32 = np.dtype(np.int32)
-# Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU.
-# Source: numba-cuda 0.30, ufunc_db in ufuncs.py and Math_unary in typing/mathdecl.py.
+# Functions of NumPy and math for which numba-cuda has no code, and what to write for a GPU instead.
 _IN_MATH_ALONE = (
     *("sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "copysign"),
     *("fmod", "isinf", "isfinite"),
@@ -131,18 +129,19 @@ WITHOUT_CODE = {
 }
 
 
-Rule = Callable[..., np.dtype | None]  # from the types of the arguments to what they are cast to
+# from the types of the arguments to the type that they are cast to
+Rule = Callable[..., np.dtype | None]
 
 
 class _TakesError(TypeError):
-    """What a function takes, where it is given other numbers."""
+    """Says which numbers a function takes, when it was given others."""
 
 
 def _elementwise(
     call: Call, function: Callable[..., Any], counts: tuple[int, int], rule: Rule
 ) -> Expression:
-    """Return the closure of a function of numbers; one of NumPy takes arrays as well, with one more
-    to write to.
+    """Return the closure of a call of a function of numbers. A NumPy function takes arrays as well,
+    if it is given one more array, to which it writes.
     """
     most = counts[1] + call.name.startswith("np.")
     values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
@@ -181,7 +180,8 @@ def _elementwise(
 
 _KEYWORDS = {"round": ("number", "ndigits")}
 _REAL, _WHOLE = ("biufmM", "real numbers"), ("iub", "an integer")
-# Of some functions, or all of a module, the kinds of numbers that they take, and their name.
+# For some functions, or all of a module: the kinds of numbers that they take, and the words for
+# these kinds.
 _TAKES = {
     **dict.fromkeys(("math", "round", "cuda.fma"), _REAL),
     **dict.fromkeys(("cuda.popc", "cuda.clz", "cuda.ffs", "cuda.brev", ".bit_count"), _WHOLE),
@@ -201,7 +201,8 @@ def _float_of_two(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def _exp(value: Any) -> Any:
-    """Return ``cmath.exp``: 0 without a sign where NumPy's sign is that of the other part.
+    """Return ``cmath.exp``. If the real part is -inf and the imaginary part is not finite, the
+    result is 0 without a sign; NumPy's has the sign of the imaginary part.
 
     Source: numba-cuda 0.30, exp_impl in cmathimpl.py.
     """
@@ -225,14 +226,18 @@ def _rect(size: Any, angle: Any) -> Any:
 
 
 def _complex_of(real: Any, imag: Any, dtype: np.dtype) -> Any:
-    """Return complex numbers; a sum with 1j times the second part would make a nan of infinity."""
+    """Return complex numbers made of two parts; ``real + 1j * imag`` would turn an infinity into a
+    nan.
+    """
     found = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), dtype)
     found.real, found.imag = real, imag
     return found[()]
 
 
 def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """Return ``np.fmin`` or ``np.fmax`` with -0.0 below 0.0, as PTX has it; NumPy takes either."""
+    """Return ``np.fmin`` or ``np.fmax`` with -0.0 below 0.0, as in PTX; NumPy may return either
+    zero.
+    """
     found = ufunc(a, b)
     if np.count_nonzero(found) == found.size:
         return found
@@ -252,14 +257,14 @@ def _extreme(call: Call, frame: Frame, mask: Mask, *given: Any) -> Any:
         best, other = _types.alike(best, other)  # noqa: PLW2901
         if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
             return _of_floats(np.fmin if smaller else np.fmax, best, other)
-        # All others it compares as Python does, which keeps the first where either is nan.
+        # numba-cuda compares all others as Python does, which keeps the first if either is a nan.
         best = np.where(other < best if smaller else other > best, other, best)[()]
     return best
 
 
 @computes("isinstance", least=2)
 def _isinstance(call: Call, frame: Frame, mask: Mask, found: Any, asked: Any) -> Any:
-    """Return whether a value has a type: numba's own, so that an int is an int64 alone.
+    """Return whether a value has a type. The types are numba's, so that only an int64 is an int.
 
     Source: numba-cuda 0.30, ol_isinstance in builtins.py.
     """
@@ -355,8 +360,8 @@ def _trailing_zeros(bits: Any) -> Any:
 
 
 def _reversed_bits(value: Any) -> Any:
-    """Return 64 bits of a uint64, and the low 32 of all other types, int64 too: numba-cuda's brev
-    knows uint32 and uint64 alone.
+    """Return the bits in the reverse order: all 64 of a uint64, and the low 32 of any other type,
+    even of an int64. numba-cuda's brev knows only uint32 and uint64.
     """
     bits = _bits_of(value)
     return _flipped(bits if value.dtype == _types.UINT else np.asarray(value.astype(np.uint32)))[()]
@@ -429,7 +434,7 @@ def _of_memory(call: Call, frame: Frame, mask: Mask, view: Any, *given: Any) -> 
         raise call.fail(f"`{call.name}`: {error}") from error
 
 
-# The vector types of one to four parts, whose type they are named by.
+# The vector types of one to four parts; the type of the parts is in their names, such as float32x4.
 _VECTORS: tuple[Any, ...] = (
     namedtuple("One", "x"), namedtuple("Two", "x y"), namedtuple("Three", "x y z"),
     namedtuple("Four", "x y z w"),
@@ -457,8 +462,8 @@ for _alias, _name in _ALIASES.items():
 
 
 # -------------------------------------------------------------------------------------------------
-# The table of all functions of numbers: what stands before their names, the functions, how many
-# arguments they take, and what gives the type to which these are cast.
+# The table of all functions of numbers: the prefix of their names, the functions, how many
+# arguments they take, and the rule for the type to which these are cast.
 
 
 Functions = dict[str, Callable[..., Any]]
@@ -469,7 +474,7 @@ def _of_module(module: Any, names: str) -> Functions:
 
 
 def _known(module: Any, functions: Functions) -> Functions:
-    """Return those whose names a module has: math has no arcsin."""
+    """Return the functions whose names a module has; math, for example, has no arcsin."""
     return {name: function for name, function in functions.items() if hasattr(module, name)}
 
 
@@ -483,7 +488,7 @@ def _in_halves(functions: Functions) -> Functions:
 
 
 def _fixed(dtype: np.dtype) -> Rule:
-    """Return the rule of functions that take one type alone."""
+    """Return the rule of functions that take only one type."""
     return lambda *_: dtype
 
 
@@ -495,7 +500,7 @@ _UNARY: Functions = {
     **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
     **{"erf": _special(math.erf), "erfc": _special(math.erfc)},
     **{"lgamma": _special(math.lgamma, lambda _: math.inf)},
-    # infinity with the sign of 0, and nan below
+    # at 0 an infinity with the sign of the 0, at its other poles nan
     "gamma": _special(
         math.gamma, lambda value: math.copysign(math.inf, value) if value == 0 else math.nan
     ),
@@ -591,7 +596,7 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     ("cuda.fp16.h", _in_halves(_HALVES_OF_TWO), (2, 2), _fixed(_types.SINGLE)),
     ("cuda.fp16.h", _in_halves({"fma": lambda x, y, z: x * y + z}), (3, 3), _fixed(_types.FLOAT)),
     ("cuda.fp16.h", _HALVES_COMPARED, (2, 2), _fixed(np.dtype(np.float16))),
-    # of float64, and with an f of float32
+    # functions of float64, and those of float32, whose names end in f
     *(
         ("libdevice.", {f"{name}{mark}": function}, (count, count), _fixed(dtype))
         for mark, dtype in (("", _types.FLOAT), ("f", _types.SINGLE))

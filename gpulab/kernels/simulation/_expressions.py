@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._simulate import Function, Program
 
 # -------------------------------------------------------------------------------------------------
-# An element of a tuple: any lane may ask for another one where all are of one type, as numba has
-# it.
+# An element of a tuple. Lanes may ask for different elements if all have one type, as in numba.
 
 
 def item_of(
@@ -63,14 +62,14 @@ def item_of(
     known: bool,
     line: int,
 ) -> Any:
-    """Return the element that each lane asks for; ``known`` where the index is a constant, which
-    may have elements of any types.
+    """Return the element that each lane asks for; ``known`` is true if the index is a constant, so
+    that the elements may have several types.
 
     Raises
     ------
     KernelError
-        If there is no such element, or the tuple has several types, of which a compiler could not
-        tell the one that comes out.
+        If there is no such element, or if the tuple has several types and the index is not a
+        constant, so that a compiler would not know the type of the result.
     """
     index = places[0] if len(places) == 1 else None
     if isinstance(index, slice) and all(
@@ -84,7 +83,7 @@ def item_of(
         or index.dtype.kind not in "iu"
     ):
         raise frame.machine.launch.error("a tuple takes one index, an integer", line)
-    # of one number without NumPy's unique, which loads masked arrays the first time
+    # np.unique is avoided for one number, since its first call loads masked arrays
     wanted = np.unique(mask.selected(index)).tolist() if np.ndim(index) else [int(index)]
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise frame.machine.launch.error(
@@ -107,8 +106,8 @@ def item_of(
 
 
 def type_of(item: Any) -> Any:
-    """Return what numba would tell the type of a value by: of a number its dtype, of an array
-    (dtype, axes), of a tuple those of its parts, of a function or a type the thing itself.
+    """Return what identifies the type of a value in numba: the dtype of a number, (dtype, axes) of
+    an array, a tuple of these for a tuple; for a function or a type its class and itself.
     """
     if isinstance(item, tuple):
         return tuple(type_of(part) for part in item)
@@ -145,9 +144,10 @@ class Translator:
     ) -> None:
         self.source, self.program, self.joins = source, program, joins
         self.local = source.text.local_names.union(around)
-        self.followed = {node.id for node in joins.unsure}  # variables that may have no value
+        # names of variables that may have no value
+        self.followed = {node.id for node in joins.unsure}
         self._assigned_to: str | None = None
-        self._unused: ast.expr | None = None  # a call at whose value nobody looks
+        self._unused: ast.expr | None = None  # a call whose value is not used
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
@@ -156,8 +156,8 @@ class Translator:
     # -- names and constants
 
     def static(self, node: ast.expr) -> Any:
-        """Return the object that a name, or a dotted one, stands for outside of the kernel;
-        ``UNKNOWN`` where it is no such name.
+        """Return the object outside of the kernel that a name, or a dotted name, stands for;
+        ``UNKNOWN`` for any other expression.
         """
         if isinstance(node, ast.Name) and node.id not in self.local:
             try:
@@ -176,7 +176,7 @@ class Translator:
         return UNKNOWN
 
     def number(self, node: ast.expr) -> Any:
-        """Return the number (or tuple) that an expression is before the kernel runs, or
+        """Return the value, a number or a tuple, that an expression has before the kernel runs, or
         ``UNKNOWN``.
         """
         if isinstance(node, ast.Constant):
@@ -193,21 +193,22 @@ class Translator:
             try:
                 return apply(*numbers)
             except (TypeError, ValueError, ArithmeticError):
-                # by 0, of float bits, by a negative shift: the kernel itself meets it
+                # a division by 0, a shift of a float or by a negative number: the kernel itself
+                # meets it
                 return UNKNOWN
         found = self.static(node)
         return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else UNKNOWN
 
     def literal(self, node: ast.expr) -> Any:
-        """Return the number (or tuple) that numba knows when it compiles, that of a variable that
-        is given it alone as well; ``UNKNOWN`` otherwise.
+        """Return the number (or tuple) that numba knows when it compiles; for a variable that is
+        assigned only once, that of its value. Return ``UNKNOWN`` otherwise.
         """
         given = self.source.text.given_once.get(getattr(node, "id", ""))
         return self.number(node) if given is None else self.literal(given)
 
     def is_place(self, node: ast.expr) -> bool:
-        """Return whether an expression is where a thread is, or a variable that is given that
-        alone: int32 in numba, int64 here.
+        """Return whether an expression is a thread position, such as ``cuda.threadIdx.x``, or a
+        variable that is assigned only that: int32 in numba, int64 here.
         """
         given = self.source.text.given_once.get(getattr(node, "id", ""), node)
         found = self.static(given) if isinstance(given, ast.Attribute) else None
@@ -276,7 +277,8 @@ class Translator:
         """Return the closure of a variable's value, or of what a name from outside stands for."""
         if node.id not in self.local:
             return self._outer(self.static(node), node)
-        # a kernel has many of them, and each cell of a closure is an object to be collected
+        # no closure, since a kernel has many names, and each cell of a closure is an object to be
+        # collected
         variable = functools.partial(Translator._variable, self, node.id, node)
         join, is_unsure = self.joins.reads.get(node), node in self.joins.unsure
         if join is None and not is_unsure:
@@ -298,8 +300,10 @@ class Translator:
             raise self.fail(f"the variable {name} is used before it has a value", node) from None
 
     def join(self, parts: list[ast.expr]) -> Callable[[Frame, int, Any], Any]:
-        """Return what gives the value of one of several expressions the type that holds all of
-        them, of which each is seen when it is computed, or here, where nobody sees that.
+        """Return a function that converts the value of one of several expressions to the type that
+        holds all of them. The type of an expression is noted when it is computed. Plain expressions
+        are also computed here for their type alone, since it does not matter which lanes compute
+        them.
         """
         join = "", frozenset(parts)
         for part in parts:
@@ -321,21 +325,21 @@ class Translator:
         return run
 
     def keep_computed(self, definition: ast.expr, node: ast.expr, compute: Expression) -> None:
-        """Keep what computes the value that a definition of a join gives, if nobody sees which
-        lanes do so; of a conversion its type suffices.
+        """Keep the closure that computes the value of a join's definition, if it does not matter
+        which lanes compute it. For a conversion the type suffices.
         """
         if definition not in self.joins.of:
             return
         called = self.called(node) if isinstance(node, ast.Call) else None
         if isinstance(called, np.dtype) and ast.unparse(node).startswith(called.name):
-            converted = called.type(0)  # whatever it is made of
+            converted = called.type(0)  # whatever value is converted
             self.joins.computed[definition] = lambda frame, mask: converted
         elif self._is_plain(node, calls=True):
             self.joins.computed[definition] = compute
 
     def _is_plain(self, node: ast.expr, calls: bool = False) -> bool:
-        """Return whether nobody sees which lanes compute an expression; with ``calls`` of functions
-        that only compute as well.
+        """Return whether an expression only computes, so that it does not matter which lanes
+        compute it. With ``calls``, it may call functions that only compute.
         """
         parts = [part for part in _types.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
         return self.joins.unsure.isdisjoint(parts) and all(
@@ -426,11 +430,11 @@ class Translator:
         return lambda frame, mask: tuple(values(frame, mask))
 
     def looked_through(self, node: ast.expr) -> Expression:
-        """Translate what stands after ``in``: Python itself makes a tuple of a list there."""
+        """Translate the expression after ``in``: Python itself makes a tuple of a list there."""
         return self._tuple(node) if isinstance(node, ast.List) else self.expression(node)
 
     def values(self, nodes: list[ast.expr]) -> Callable[[Frame, Mask], list[Any]]:
-        """Return the closure of several values, among which stars spread tuples."""
+        """Return the closure of several values; starred ones are tuples that are spread."""
         starred = [isinstance(node, ast.Starred) for node in nodes]
         parts = [
             self.expression(getattr(node, "value", node) if star else node)
@@ -453,7 +457,7 @@ class Translator:
     def operator(
         self, op: ast.operator, right: ast.expr, node: ast.AST
     ) -> Callable[[Any, Any], Any]:
-        """Return an arithmetic operation that names the line where its operands do not fit."""
+        """Return an arithmetic operation; if its operands do not fit, its error names the line."""
         apply = ARITHMETIC.get(type(op))
         exponent = self.number(right) if isinstance(op, ast.Pow) else None
         if type(exponent) is int and abs(exponent) <= _MOST_MULTIPLIED:
@@ -466,7 +470,7 @@ class Translator:
         )
 
     def _applied(self, function: Callable[..., Any], node: ast.AST, *operands: Any) -> Any:
-        """Return what an operator gives; name the line where its operands do not fit."""
+        """Apply an operator; if its operands do not fit, the error names the line."""
         try:
             return function(*operands)
         except (TypeError, AttributeError) as error:
@@ -640,8 +644,8 @@ class Translator:
     def reference(
         self, node: ast.Subscript | ast.Attribute
     ) -> Callable[[Frame, Mask], tuple[Any, tuple[Any, ...]]]:
-        """Return the closure of what is written to: an array and an index; of a field of a record
-        that field, and the empty index.
+        """Return the closure of the target of a store: an array and an index; for a field of a
+        record, the field and the empty index.
         """
         array, line = self.array(node.value), node.lineno
         field = ast.Constant(node.attr) if isinstance(node, ast.Attribute) else node.slice
@@ -726,7 +730,9 @@ class Translator:
         )
 
     def _spread(self, call: Call, make: Maker) -> Expression:
-        """Return the closure of a call with stars, translated for as many arguments as come."""
+        """Return the closure of a call with starred arguments, translated once for each number of
+        arguments.
+        """
         items = self.values(call.given)
         made: dict[int, Expression] = {}
 
@@ -753,8 +759,8 @@ class Translator:
         return lambda frame, mask: self._cast(value(frame, mask), dtype, node, keeps)
 
     def _call_of_function(self, function: Function, node: ast.Call) -> Callable[..., Any]:
-        """Return the closure of a call of a Python function, which takes the variables around
-        it.
+        """Return the closure of a call of a Python function, which also takes the variables of the
+        function that encloses it.
         """
         values = self.values(node.args)
         keywords = {part.arg or "**": self.expression(part.value) for part in node.keywords}

@@ -1,5 +1,5 @@
-"""What a kernel can call and the operators it can use, each translated to a closure: where a thread
-is, arrays, barriers, shuffles, votes, atomics.
+"""The calls and operators that a kernel can use, each translated to a closure: thread positions,
+arrays, barriers, shuffles, votes, atomics.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._expressions import Translator
 
 # -------------------------------------------------------------------------------------------------
-# What a call in a kernel's text is to those who translate it, and the table in which they are
-# found by name.
+# A call in a kernel's text in the form in which functions translate it, and the table of these
+# functions by name.
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class Call:
     name: str
     unused: bool
     assigned_to: str | None
-    given: list[ast.expr]  # the arguments by position; of a method its owner is the first one
+    given: list[ast.expr]  # the arguments by position; the first one of a method is its owner
 
     @property
     def line(self) -> int:
@@ -58,7 +58,7 @@ class Call:
         return self.translator.fail(message, self.node)
 
     def expect(self, holds: bool, what: str) -> None:
-        """Refuse arguments that are not what it takes."""
+        """Raise an error unless the arguments are what the function takes."""
         if not holds:
             raise self.fail(f"{self.name} takes {what}")
 
@@ -86,7 +86,7 @@ class Call:
         names: tuple[str, ...] = (),
         numeric: bool = False,
     ) -> Callable[[Frame, Mask], list[Any]]:
-        """Return the closure of the arguments' values; with ``numeric`` of numbers alone."""
+        """Return the closure of the arguments' values; with ``numeric``, all must be numbers."""
         values = self.translator.values(self.arguments(least, most, names))
         if not numeric:
             return values
@@ -107,7 +107,7 @@ _PLACES: dict[str, Callable[..., Any]] = {
 }
 Maker = Callable[[Call], Expression]
 FUNCTIONS: dict[str, Maker] = {}
-# Where a thread is.
+# Thread positions, and the sizes of blocks, grid and warps.
 INTRINSICS: dict[str, Callable[[Batch], Any]] = {
     f"cuda.{name}.{letter}": functools.partial(read, axis=axis)
     for name, read in _PLACES.items()
@@ -119,7 +119,7 @@ INTRINSICS: dict[str, Callable[[Batch], Any]] = {
 
 
 def makes(*names: str) -> Callable[[Maker], Maker]:
-    """Return a decorator that registers what translates the calls of these names."""
+    """Return a decorator that registers the function that translates the calls of these names."""
 
     def register(maker: Maker) -> Maker:
         FUNCTIONS.update(dict.fromkeys(names, maker))
@@ -136,7 +136,7 @@ def computes(
     numeric: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that registers ``function(call, frame, mask, *values)``, which takes the
-    values of all arguments; with ``numeric`` numbers alone.
+    values of all arguments; with ``numeric``, all must be numbers.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,7 +195,9 @@ _same = _comparison(np.equal, _types.equal_type)
 
 
 def _identical(left: Any, right: Any) -> Any:
-    """Return whether two values are one: of numbers whether they are equal, as numba has it."""
+    """Return whether two values are the same object (``is``); for numbers, whether they are equal,
+    as in numba.
+    """
     if not_numeric(left) or not_numeric(right):
         return np.bool_(left is right)
     kinds = [getattr(value, "kind", None) for value in (left, right)]
@@ -236,7 +238,7 @@ def _widened(value: Any) -> Any:
 
 
 UNARY: dict[type, Callable[[Any], Any]] = {
-    # Of narrow integers in their own width, and widened then.
+    # Narrow integers are negated in their own width, then widened.
     ast.USub: lambda value: (
         _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value))
     ),
@@ -264,11 +266,11 @@ def power_of_constant(base: Any, exponent: int) -> Any:
 
 
 def written_number(node: ast.expr) -> Any:
-    """Return the number that Python makes of numbers and operators alone, such as ``10 ** -6``, or
+    """Return the value of an expression of numbers and operators alone, such as ``10 ** -6``, or
     None.
 
-    Python does so when it compiles the function, with numbers of any size, so that numba sees the
-    result alone, in its own type.
+    Python computes it when it compiles the function, with integers of any size. numba sees only the
+    result, with the type of that number.
     """
     parts = [part for part in _types.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
@@ -280,16 +282,16 @@ def written_number(node: ast.expr) -> Any:
         for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval"))
         if step.opname not in _FRAME
     ]
-    # more steps where it is left to the program: 1 // 0, 2 ** 1000
+    # there are more instructions if Python does not compute it: 1 // 0, 2 ** 1000
     return found[0].argval if len(found) == 1 else None
 
 
 _WRITTEN = (ast.Constant, ast.BinOp, ast.UnaryOp)
-_FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
+_FRAME = ("RESUME", "RETURN_VALUE")  # instructions around a value
 
 
 def not_numbers(*values: Any) -> str:
-    """Return what is wrong with operands that an operator does not take."""
+    """Return the message about operands that an operator does not take."""
     kinds = [kind_of_value(value) for value in values]
     return (
         f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined "
@@ -298,7 +300,7 @@ def not_numbers(*values: Any) -> str:
 
 
 def kind_of_value(value: Any) -> str:
-    """Return what a value is, as a message says it."""
+    """Return the kind of a value in the words of a message."""
     if isinstance(value, _memory.View):
         return "an array"
     if isinstance(value, tuple):
@@ -318,16 +320,16 @@ PLAIN_PARTS = (
 
 
 # -------------------------------------------------------------------------------------------------
-# The calls of cuda: where a thread is, arrays, barriers, shuffles, votes, atomics. Each is
+# The calls of cuda: thread positions, arrays, barriers, shuffles, votes, atomics. Each is
 # translated by a function of a ``Call``.
 
 
-# Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on
-# compute capability 8.x and later: kernels that rely on more than 48 KB of a block must use dynamic
-# shared memory.
+# The most static shared memory of a kernel. Source: CUDA C++ Programming Guide 13.0, on compute
+# capability 8.x and later: kernels that rely on more than 48 KB of a block must use dynamic shared
+# memory.
 _MOST_STATIC_BYTES = 48 * 1024
-# Local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical specifications per
-# compute capability.
+# The most local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical
+# specifications per compute capability.
 _MOST_LOCAL_BYTES = 512 * 1024
 # The types that numba-cuda shuffles. Source: numba-cuda 0.30, shfl_sync_intrinsic in intrinsics.py.
 _SHUFFLED = ("int32", "int64", "float32", "float64")
@@ -350,11 +352,11 @@ def _grid(call: Call) -> Expression:
 
 @makes("cuda.shared.array", "cuda.local.array")
 def _new_array(call: Call) -> Expression:
-    """Return the closure of a call that makes an array; what it takes is noted once, before a
-    launch begins.
+    """Return the closure of a call that makes an array. The memory that it takes is noted once,
+    before a launch begins.
 
     Its shape and type are constants that are known when the kernel is translated, or literals and
-    types that a device function is given.
+    types that are passed to a device function.
     """
     shape_node, type_node, *alignment = call.arguments(2, 3, ("shape", "dtype", "alignment"))
     translator, program = call.translator, call.translator.program
@@ -415,7 +417,7 @@ def _new_array(call: Call) -> Expression:
                 name, "local", shape, dtype, frame.machine.batch
             )
         else:
-            # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+            # in a loop, each turn gets the same memory, as numba-cuda lays it out: ``alloca_once``
             _memory.forget(view.store, mask)
         return view
 
@@ -465,7 +467,8 @@ def _constant_array(call: Call) -> Expression:
 
 # -- text
 
-# Lines that are kept, the first ones: CUDA's own buffer has a megabyte, and keeps the last.
+# The most printed lines that are kept. These are the first ones; CUDA's own buffer has a megabyte,
+# and keeps the last ones.
 _MOST_PRINTED = 10_000
 
 
@@ -523,7 +526,8 @@ def _syncthreads(call: Call, frame: Frame, mask: Mask, *values: Any) -> Any:
 
 
 def _asked(call: Call, machine: Machine, value: Any) -> Any:
-    """Return what is true of the value that a barrier's vote is given: of its low 32 bits.
+    """Return the truth of the value that a barrier's vote is given: whether its low 32 bits are not
+    0.
 
     Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as
     int32.
@@ -548,7 +552,7 @@ def _sleep(call: Call, frame: Frame, mask: Mask, nanoseconds: Any) -> None:
     """Do nothing: time is not simulated."""
 
 
-# What is called without arguments.
+# Functions that are called without arguments.
 _WITHOUT_ARGUMENTS: dict[str, Callable[[Frame, Mask], Any]] = {
     "lanemask_lt": lambda frame, mask: (
         (np.int64(1) << frame.machine.batch.linear_thread % WARP) - 1
@@ -567,7 +571,9 @@ _INTEGERS = ("bool", *(f"{sign}int{8 << n}" for sign in ("", "u") for n in range
 
 
 def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, ...]) -> Expression:
-    """Return what lanes of a warp do together: ``act(machine, line, mask, members, *values)``."""
+    """Return the closure of an operation that lanes of a warp do together: ``act(machine, line,
+    mask, members, *values)``. It takes ``more`` values, the first of one of the types in ``takes``.
+    """
     values = call.values(more and 1 + more, 1 + more, ("membermask",), numeric=True)
     if not more:
         call.translator.program.names_lanes |= bool(call.given or call.node.keywords)
@@ -630,7 +636,8 @@ def _active(machine: Machine, mask: Mask) -> np.ndarray:
     return by_warp(machine, True if mask.array is None else mask.array)
 
 
-# From which lane each shuffle takes its value; its own beyond the warp.
+# The lane from which each shuffle takes its value; a lane beyond the warp stands for the asking
+# lane.
 _SOURCES: dict[str, Callable[[Any, Any], Any]] = {
     "": lambda lanes, given: given,
     "_up": np.subtract,
@@ -648,11 +655,11 @@ def shuffle(
     lane: Any,
     source_of: Callable[[Any, Any], Any],
 ) -> Any:
-    """Return the value of another lane; a lane that takes no part has none to give, which is a
-    finding.
+    """Return the value of another lane. If that lane takes no part, this is a finding, and the
+    asking lane keeps its own value.
     """
     lanes = np.arange(WARP)
-    # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
+    # only its low five bits count. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
     given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)
     source = source_of(lanes, given)
     source = np.where((source < 0) | (source >= WARP), lanes, source)
@@ -678,7 +685,7 @@ def shuffle(
 
 
 def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
-    """Look whether exactly the lanes that are named do this together, save those that have
+    """Check whether exactly the lanes that the mask names take part, except those that have
     returned.
 
     Source: CUDA C++ Programming Guide 12.9, "Warp Shuffle Functions" and "Warp Vote Functions":
@@ -758,7 +765,7 @@ def match_all(machine: Machine, line: int, mask: Mask, members: Any, value: Any)
 
 def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:
     """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited.
-    Groups of a warp may name themselves.
+    Several groups of a warp may arrive, each of which names its own lanes.
     """
     assert machine.barriers is not None
     for arrived, named in _groups(machine, members, mask):
@@ -773,7 +780,7 @@ def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:
             uninvited="the first of the two threads named here calls syncwarp with a mask that "
             "does not name it",
         )
-        # one that is named and has returned did so before the others go on
+        # a named lane that has returned did so before the others go on
         named_here = np.uint32(named) & (arrived | ~machine.alive.bits)
         together = np.where(arrived != 0, named_here, np.uint32(0)).astype(np.uint32)
         if len(together) > 1:
@@ -783,7 +790,9 @@ def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:
 
 
 def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
-    """Return the lanes (as bits of each warp) that name the same lanes, and whom they name."""
+    """Yield each group of lanes that name the same lanes: the group as bits of each warp, and the
+    bits of the lanes that it names.
+    """
     if np.size(members) == 1:
         yield mask.bits, int(np.asarray(members).item()) & _ALL
         return
@@ -805,11 +814,11 @@ def _expect(
     absent: str,
     uninvited: str,
 ) -> None:
-    """Find warps in which lanes that are named have neither come nor exited, or lanes come that are
-    not named; say which it is.
+    """Report warps in which a named lane has neither arrived nor exited (``absent``), or in which a
+    lane has arrived that is not named (``uninvited``).
     """
     members = np.uint32(named)
-    odd = arrived & ~members  # a lane that waits for others must be one of those named
+    odd = arrived & ~members  # a lane that arrives must itself be named
     missing = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
     wrong = (odd | missing) != 0
     if not wrong.any():
@@ -832,8 +841,8 @@ def _lowest(bits: int) -> int:
 
 
 def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
-    """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or
-    whether all or any are.
+    """Return the vote of the block's threads at a barrier, as numba's int32: how many values are
+    true, or whether all or any are.
     """
     active, true, _ = np.broadcast_arrays(
         True if mask.array is None else mask.array, value, machine.batch.linear_thread
@@ -841,8 +850,8 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     return _voted(kind, true, active)[:, None].astype(np.int32)
 
 
-# What lanes of a warp do together: the function, how many values it takes beside the mask, and the
-# types that the first of them may have.
+# The operations that lanes of a warp do together: the function, how many values it takes beside the
+# mask, and the types that the first of them may have.
 _TOGETHER: dict[str, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     **{
         f"shfl{kind}_sync": (functools.partial(shuffle, source_of=source_of), 2, _SHUFFLED)

@@ -1,8 +1,8 @@
 """The lanes of the blocks that run together, and masks over them.
 
-A lane value has shape (B or 1, T or 1): B blocks of a batch, T threads of a block, filled up to
-whole warps. What does not depend on the block, or not on the thread, keeps a 1 there; NumPy's
-broadcasting does the rest.
+A lane value has shape (B or 1, T or 1): B blocks of a batch, and T threads of a block, filled up to
+whole warps. The length of an axis is 1 if the value does not depend on the block, or on the thread;
+NumPy's broadcasting does the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batch:
 
     @cached_property
     def width(self) -> int:
-        """Return the lanes of a block: its threads, filled up to whole warps."""
+        """Return the lanes of a block: its threads, padded to whole warps."""
         return self.warps * WARP
 
     @cached_property
@@ -92,7 +92,9 @@ def place(number: int, extent: Extent) -> Extent:
 
 
 def _index(numbers: np.ndarray, extent: Extent) -> tuple[np.ndarray | np.int64, ...]:
-    """Return the same for many numbers; of an axis where all are alike, one number."""
+    """Return the indices of many numbers along each axis; one number for an axis where all are
+    alike.
+    """
     found = [
         numbers // math.prod(extent[:axis]) % size if size > 1 else np.int64(0)
         for axis, size in enumerate(extent)
@@ -105,14 +107,14 @@ def _index(numbers: np.ndarray, extent: Extent) -> tuple[np.ndarray | np.int64, 
 class Mask:
     """The lanes that execute: ``array`` has shape (B or 1, T or 1), or is None where all lanes do.
 
-    Never without any lane: no lanes at all are None in place of a mask. What follows from the array
-    is found when first asked for.
+    A mask has at least one lane: None in place of a mask stands for no lanes. What follows from the
+    array is found when first asked for.
     """
 
     def __init__(self, batch: Batch, array: np.ndarray | None, true: int | None = None) -> None:
         self.batch = batch
         self.array = array
-        self._true = true  # how many entries of the array hold
+        self._true = true  # how many entries of the array are true
         self._warps: int | None = None
 
     @cached_property
@@ -131,7 +133,7 @@ class Mask:
 
     @property
     def true(self) -> int:
-        """Return how many entries of the array hold."""
+        """Return how many entries of the array are true."""
         if self._true is None:
             assert self.array is not None
             self._true = int(np.count_nonzero(self.array))
@@ -186,7 +188,7 @@ class Mask:
         return self.batch.everyone if joined.true == joined.array.size else joined  # type: ignore[union-attr]
 
     def without(self, other: Mask | None) -> Mask | None:
-        """Return the lanes that are here and not there."""
+        """Return the lanes of this mask that are not in the other one; None for no lanes."""
         if other is None:
             return self
         if other is self or other.array is None:
@@ -208,14 +210,17 @@ class Mask:
 
 
 def count_warps(masks: Iterable[Mask]) -> None:
-    """Count the warps that have a lane in masks of one batch, those of one shape together."""
+    """Count the warps of each mask of one batch that have a lane in it; masks of one shape are
+    counted together.
+    """
     groups: dict[tuple[int, ...], dict[int, Mask]] = {}
     for mask in masks:
         if mask._warps is None:
             groups.setdefault(() if mask.array is None else mask.array.shape, {})[id(mask)] = mask
     for shape, group in groups.items():
         batch = next(iter(group.values())).batch
-        if not shape or shape[1] == 1 or shape == (1, WARP):  # some lanes of each block's one warp
+        # the last: some lanes of each block's one warp
+        if not shape or shape[1] == 1 or shape == (1, WARP):
             for mask in group.values():
                 mask._warps = batch.blocks if shape == (1, WARP) else mask.lanes // WARP
             continue
@@ -231,7 +236,7 @@ def count_warps(masks: Iterable[Mask]) -> None:
 
 
 def union(first: Mask | None, second: Mask | None) -> Mask | None:
-    """Return the lanes of both; None is no lane."""
+    """Return the lanes of both; None stands for no lanes."""
     return second if first is None else first | second
 
 

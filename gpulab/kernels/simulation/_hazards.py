@@ -373,8 +373,8 @@ class Tracker:
         self._waiting.clear()
 
     def split(self, rows: int) -> None:
-        """Track the words of ``rows`` blocks separately from here on. (The array is in shared
-        memory, and its blocks have been alike so far.)
+        """Track the words of ``rows`` blocks separately from here on. The array is in shared
+        memory, and its blocks have been alike so far.
         """
         if self.rows == rows:
             return

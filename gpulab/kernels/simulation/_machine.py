@@ -1,5 +1,5 @@
-"""The state of the blocks that run together: what each line executed and moved, where barriers
-stand, shared memory, what was found.
+"""The state of the blocks that run together: the counts of each line, barriers, shared memory and
+findings.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------------------------
 # What each source line executed and moved.
 #
-# The rules, which make counts comparable: one request for each warp and executed access; a
-# repeated load is not merged; a branch is a test of ``if``, ``while`` or ``for`` by one warp, and
-# conditional expressions and ``and``/``or`` are none; local arrays and constants are not counted;
-# an 8-byte access to shared memory goes by half-warps; an atomic is one request.
+# The rules, which make counts comparable: one request for each warp and executed access; a repeated
+# load is not merged; a branch is a test of ``if``, ``while`` or ``for`` by one warp; conditional
+# expressions and ``and``/``or`` are not branches; local arrays and constants are not counted; an
+# 8-byte access to shared memory goes by half-warps; an atomic is one request.
 
 
-# What is to be counted waits and is counted together, so that NumPy's cost for each call is shared.
-# Accesses: until they hold so much memory, in words of 8 bytes; more would save nothing.
-# Statements: until so many lanes, or statements, were executed.
+# Accesses and statements wait and are counted together, which spreads NumPy's overhead for each
+# call. Accesses wait until they take this much memory, in words of 8 bytes (more would save
+# nothing); statements wait until this many lanes, or statements, were executed.
 _WORDS_TOGETHER = 1 << 14
 _LANES_TOGETHER = 1 << 20
 _STATEMENTS_TOGETHER = 64
@@ -84,8 +84,8 @@ class Counters:
     def requests(
         self, line: int, store: _memory.Store, kind: str, elements: np.ndarray, active: np.ndarray
     ) -> None:
-        """Count accesses of global memory at once: of each warp the element of each lane and which
-        lanes take part, shape (n, 32).
+        """Count n requests to global memory at once: the element of each lane, and whether the lane
+        takes part, both of shape (n, 32).
         """
         found = self.accesses[line, store.name, store.space, kind]
         lanes = np.count_nonzero(active, axis=1)
@@ -96,8 +96,8 @@ class Counters:
         _count_sectors(found, addresses, active, store.dtype.itemsize, once)
 
     def settle_statements(self) -> None:
-        """Count the statements and tests that wait; to be asked at the end of each batch of blocks
-        as well.
+        """Count the statements and tests that wait; also called at the end of each batch of
+        blocks.
         """
         tested = [mask for _, *several in self.tested for mask in several if mask is not None]
         count_warps([*(mask for _, mask in self.executed), *tested])
@@ -109,13 +109,13 @@ class Counters:
             line = self.lines[number]
             line["branches"] += mask.warps
             if yes is not None and no is not None:
-                # those that went both ways
+                # the warps whose lanes went both ways
                 line["divergent_branches"] += yes.warps + no.warps - mask.warps
         self.executed.clear()
         self.tested.clear()
 
     def settle_accesses(self) -> None:
-        """Count the accesses that wait; to be asked at the end of each batch of blocks as well."""
+        """Count the accesses that wait; also called at the end of each batch of blocks."""
         for (number, store, kind, shape, _), accesses in self._accessed.items():
             found = self.accesses[number, store.name, store.space, kind]
             _count(found, accesses, store, not shape)
@@ -138,7 +138,8 @@ def _count(
     found["requests"] += warps
     found["lanes"] += lanes
     found["bytes_requested"] += lanes * element_bytes
-    if shared and store.dtype.kind in "US":  # a text counts as the widest element that it holds
+    # a string counts as the widest element that fits into it
+    if shared and store.dtype.kind in "US":
         element_bytes = max(n for n in ELEMENT_BYTES if n <= element_bytes)
     passes = max(1, element_bytes // WORD_BYTES)
     if alike and (passes == 1 or not shared):  # one sector, or one wavefront, for each warp
@@ -149,7 +150,7 @@ def _count(
     addresses, active, times = _by_warp(accesses, store.pitch)
 
     if shared:
-        # Without any conflict there is one for each part of a warp that takes part.
+        # Without conflicts there is one wavefront for each part of a warp that has an active lane.
         parts: Any = np.full((len(addresses), passes), True)
         if active is not None:
             parts = active.reshape(len(addresses) * passes, -1).any(axis=1)
@@ -162,7 +163,9 @@ def _count(
 def _count_sectors(
     found: Counter[str], addresses: np.ndarray, active: Any, element_bytes: int, times: np.ndarray
 ) -> None:
-    """Count the sectors of requests; each access, of some requests, comes so many times."""
+    """Count the sectors of requests. ``times`` is how often each access, which makes several of the
+    requests, counts.
+    """
     sectors = sectors_per_request(addresses, active, element_bytes)
     each = WARP if active is None else np.count_nonzero(active, axis=1)
     found["sectors"] += _total(sectors, times)
@@ -177,8 +180,8 @@ def _total(counts: np.ndarray, times: np.ndarray) -> int:
 def _by_warp(
     accesses: list[tuple[_Elements, Mask]], pitch: int
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return the addresses by warp, the active lanes by warp, and how many times the warps of each
-    access stand for others alike.
+    """Return the addresses by warp, the active lanes by warp, and for each access how often its
+    warps count: more than once if they stand for equal warps of other blocks.
     """
     batch, first = accesses[0][1].batch, accesses[0][1].array
     elements = _together([np.atleast_2d(elements) for elements, _ in accesses])
@@ -216,9 +219,9 @@ def _together(arrays: list[np.ndarray]) -> np.ndarray:
 # shared memory, what was found.
 
 
-# A finding that is found again counts as so many statements: it takes as long (measured: 0.2 to 0.4
-# ms against 0.01 to 0.02), so that a loop without end that races is refused about as soon as one
-# that does not.
+# A repeated finding counts as this many statements, since it takes as long (measured: 0.2 to 0.4 ms
+# against 0.01 to 0.02). An endless loop that races is therefore refused about as soon as one that
+# does not race.
 _WORK_OF_A_FINDING = 16
 
 
@@ -227,12 +230,12 @@ _MOST_TRACED = 100_000  # statements
 
 @dataclass
 class Launch:
-    """What lasts through all batches of a launch."""
+    """The state that all batches of a launch share."""
 
     program: Program
     max_steps: int
     dynamic_bytes: int
-    resident: int  # blocks that a GPU has at work at once
+    resident: int  # blocks that a GPU runs at once
     releases: _hazards.Releases | None
     captured: list[Any]  # the arrays on the device that the kernel names from outside
     signatures: tuple[source.Signature, ...]  # what the kernel was declared with
@@ -247,17 +250,18 @@ class Launch:
     trace: list[report.Step] = field(default_factory=list)
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
-    notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
-    # loops whose lanes could not run alone, and how often in a row
+    notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what only a run shows
+    # by loop: how often in a row its lanes could not run alone
     left_to_lockstep: Counter[int] = field(default_factory=Counter)
     turns: _turns.Turns | None = None  # of blocks or threads that wait for each other
-    # for loops that look whether they wait: how many do, how often memory changed, and how many
-    # atomics left it as it was
+    # for loops that check whether they wait: how many are checking, how often memory has changed,
+    # and how many atomics left memory as it was
     watchers: int = 0
     changes: int = 0
     vain_atomics: int = 0
-    alone: float = 1.0  # what a statement of lanes that run alone counts
-    # of each exception its first thread, and what gives its class and its arguments
+    alone: float = 1.0  # how much a statement of a lane that runs alone counts
+    # for each raised exception, its first thread and a function that returns its class and
+    # arguments
     thrown: list[tuple[report.Thread, Callable[[], Any]]] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     trackers: list[_hazards.Tracker] = field(default_factory=list)  # of global memory
@@ -277,7 +281,7 @@ class Launch:
 
 
 class Machine:
-    """A batch of blocks at work."""
+    """A batch of blocks while it runs."""
 
     def __init__(self, launch: Launch, batch: Batch) -> None:
         self.launch, self.batch = launch, batch
@@ -285,7 +289,7 @@ class Machine:
         launch.epoch += 1
         self.epoch: int | np.ndarray = launch.epoch
         self.exited: Mask | None = None
-        self.raised: Mask | None = None  # those of them that ended by an exception
+        self.raised: Mask | None = None  # the exited lanes that ended by an exception
         self.shared: dict[tuple[Any, ...], _memory.View] = {}
         self.shared_bytes = 0
         self.dynamic: list[_memory.View] = []
@@ -309,7 +313,7 @@ class Machine:
     # -- statements
 
     def step(self, line: int, mask: Mask) -> None:
-        """Count a statement, and stop work without end."""
+        """Count a statement; raise an error if the kernel seems endless."""
         launch = self.launch
         launch.steps += 1
         if launch.steps > launch.next_look:
@@ -319,20 +323,22 @@ class Machine:
             self._trace(line, mask, self.traced_row)
 
     def steps(self, line: int, statements: int) -> None:
-        """Note that lanes alone executed so many statements, which are counted elsewhere."""
+        """Add the statements that lanes executed alone to the steps; their counts by line are kept
+        elsewhere.
+        """
         self.launch.steps += statements * self.launch.alone
         if self.launch.steps > self.launch.next_look:
             self._look(line)
 
     def test(self, line: int, mask: Mask, condition: Any) -> tuple[Mask | None, Mask | None]:
-        """Return the lanes that a test sends one way and the other, and count it."""
+        """Count a test; return the lanes where it holds and those where it does not."""
         yes, no = mask.split(condition)
         self.counters.tested.append((line, mask, yes, no))
         return yes, no
 
     def _look(self, line: int) -> None:
-        """Count what was executed; stop work without end, or where somebody asks for it; say when
-        to look again.
+        """Count the statements that wait; raise an error if the kernel seems endless; call
+        ``stop``, if it is given; set the step at which to look again.
         """
         launch = self.launch
         if launch.steps > launch.max_steps:
@@ -365,7 +371,7 @@ class Machine:
             self.launch.trace_cut |= not self._recording
 
     def trace_access(self, store: _memory.Store, places: np.ndarray, mask: Mask, kind: str) -> None:
-        """Keep what the traced block accesses."""
+        """Record what the traced block accesses."""
         row = self.traced_row
         if row is None or not self._recording:
             return
@@ -384,8 +390,8 @@ class Machine:
         return self.batch.everyone.without(self.exited)  # type: ignore[return-value]
 
     def barrier(self, mask: Mask, line: int, of_grid: bool = False) -> None:
-        """Let the lanes arrive at ``syncthreads``: all threads of a block that have not exited
-        must; ``of_grid`` where all of the grid must.
+        """Let the lanes arrive at ``syncthreads``, which all threads of their block that have not
+        exited must reach; with ``of_grid``, all threads of the grid must.
         """
         waiting = self.alive
         arrived = mask.blocks
@@ -426,7 +432,7 @@ class Machine:
         )
 
     def times(self, which: np.ndarray) -> int:
-        """Return how many lanes, warps or blocks are marked, in all blocks where they are alike."""
+        """Return how many lanes, warps or blocks are marked; a single row counts for all blocks."""
         return int(np.count_nonzero(which)) * (self.batch.blocks if len(which) == 1 else 1)
 
     # -- findings
@@ -478,8 +484,8 @@ class Machine:
     def new_shared(
         self, key: tuple[int, tuple[int, ...], np.dtype], name: str, line: int
     ) -> _memory.View:
-        """Return the block's shared array of a place in the source, a shape and a type; the shape
-        (0,) is the dynamic one.
+        """Return the block's shared array for a key: a place in the source, a shape and a type. The
+        shape (0,) means dynamic shared memory.
         """
         _, shape, dtype = key
         if shape == (0,):
@@ -508,8 +514,8 @@ class Machine:
             )
 
     def _dynamic(self, name: str, dtype: np.dtype, line: int) -> _memory.View:
-        """Return dynamic shared memory as an array: all such arrays begin at the same byte, and
-        share the words that are looked at.
+        """Return dynamic shared memory as an array. All such arrays begin at the same byte, and
+        share one tracker and its words.
 
         Source: numba-cuda, "Dynamic shared memory"; CUDA Programming Guide, on ``extern
         __shared__`` arrays.
@@ -533,15 +539,15 @@ class Machine:
         return view
 
     def split_shared(self) -> None:
-        """From here on blocks differ in what they did: keep the hazards of shared memory apart for
-        each.
+        """Track the hazards of shared memory separately for each block from here on, since blocks
+        now differ in what they did.
         """
         for view in [*self.shared.values(), *self.dynamic]:
             view.store.tracker.split(self.batch.blocks)
 
     def lanes_of(self, store: _memory.Store, where: Any, mask: Mask) -> _hazards.Lanes:
-        """Return the lanes that access places of a tracked store: of one block, while all do alike
-        in their shared memory.
+        """Return the lanes that access places of a tracked store: those of one block, while all
+        blocks do the same in their shared memory.
         """
         array, batch, tracker = mask.array, self.batch, store.tracker
         if store.space == "global":
@@ -566,8 +572,8 @@ class Machine:
         mask: Mask,
         everywhere: bool,
     ) -> None:
-        """Let the lanes call a fence, or an atomic, which publishes what they fenced;
-        ``everywhere`` where other blocks can see it.
+        """Note a fence, or an atomic, of the lanes. An atomic releases what came before their last
+        fence. ``everywhere`` is true if other blocks can see it.
         """
         if self.orders.releases is not None:
             of_blocks, of_threads = self.orders.releases
@@ -578,14 +584,14 @@ class Machine:
                 what(of_blocks, blocks, self.launch.event)
 
     def serve(self) -> None:
-        """Let the hazards of global memory be judged by what orders these blocks."""
+        """Let the trackers of global memory find hazards by what orders these blocks."""
         for tracker in self.launch.trackers:
             tracker.serve(self.orders, self.launch.turns is None)
 
     # -- blocks or threads that wait for each other
 
     def wait(self, line: int, mask: Mask, settled: bool) -> None:
-        """Let others go on while lanes wait in a loop; ``settled`` where nothing but a change of
+        """Let others go on while lanes wait in a loop; ``settled`` is true if only a change of
         memory lets them leave it.
         """
         turns = self.launch.turns
@@ -599,9 +605,9 @@ class Machine:
     def together(
         self, site: object, mask: Mask, act: Callable[..., Any], *values: Any, block: bool = False
     ) -> Any:
-        """Return what lanes of a warp, or all threads of the block, do together in a place of the
-        source: ``act(mask, *values)`` of all of them. The lanes of a warp that are to come are the
-        bits of the first value.
+        """Do what lanes of a warp, or all threads of the block, do together at a place of the
+        source: return ``act(mask, *values)`` for all of them. For a warp, the bits of the first
+        value name the lanes that take part.
         """
         turns = self.launch.turns
         if turns is None or not turns.by_thread:
@@ -610,7 +616,7 @@ class Machine:
 
 
 # -------------------------------------------------------------------------------------------------
-# A call of a kernel or device function at work: its variables, its loops, and the lanes that left
+# A running call of a kernel or device function: its variables, its loops, and the lanes that left
 # them.
 
 
@@ -634,12 +640,12 @@ class Frame:
     is_kernel: bool
     types: _types.JoinTypes
     loops: list[Leavers] = field(default_factory=list)
-    # local ones, by the place in the source that makes them
+    # local arrays, by the place in the source that makes them
     arrays: dict[Any, _memory.View] = field(default_factory=dict)
     returns: int = 0
     result: Any = None
-    gave_nothing: bool = False  # whether lanes came to a plain `return`
-    # the lanes that gave a variable a value, where that is not sure
+    gave_nothing: bool = False  # whether lanes executed a plain `return`
+    # for each variable that may have no value, the lanes that have assigned it
     given: dict[str, Mask | None] = field(default_factory=dict)
 
     def assign(self, name: str, value: Any, mask: Mask, line: int) -> None:
@@ -651,8 +657,8 @@ class Frame:
             self.variables[name] = self._merged(mask, value, old, name, line)
 
     def look_for(self, name: str, mask: Mask, line: int) -> None:
-        """Report a variable that lanes read to which they have given no value: they have what was
-        computed for others, or anything.
+        """Report a variable that some lanes read but have not assigned. Their value is undefined:
+        one that was computed for other lanes, or anything.
         """
         without = mask.without(self.given.get(name))
         if without is not None:
@@ -663,7 +669,7 @@ class Frame:
             )
 
     def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
-        """Raise an exception in some lanes, which ends them; ``made`` gives its class and its
+        """Raise an exception in some lanes, which ends them; ``made`` returns its class and its
         arguments.
         """
         machine = self.machine
@@ -696,4 +702,4 @@ class Frame:
             raise self.machine.launch.error(f"{name} has {error}", line) from error
 
 
-Expression = Callable[[Frame, Mask], Any]  # what computes a value for the lanes of a mask
+Expression = Callable[[Frame, Mask], Any]  # computes a value for the lanes of a mask

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Machine
 
 # -------------------------------------------------------------------------------------------------
-# Arrays as a kernel sees them: where they live, how an index becomes a place, and what goes
-# through the lanes.
+# Arrays as a kernel sees them: where they are stored, how an index becomes a place, and how arrays
+# of different lanes are merged.
 #
-# A ``Store`` is memory; a ``View`` is what a name in the kernel stands for: a store with an
-# offset, a shape and strides, so that a row of a matrix or a slice is again an array. Every access
-# goes through ``Machine`` in ``_machine``, which counts it and looks for hazards.
+# A ``Store`` is memory; a ``View`` is an array that a name in the kernel stands for: a store with
+# an offset, a shape and strides, so that a row of a matrix or a slice is again an array. Every
+# access goes through ``_touch``, which counts it and looks for hazards.
 
 
 START = np.int64(0)  # the offset of an array that begins where its store does
 Index = Any  # a NumPy integer, or an array of them of shape (B or 1, T or 1)
-# What a float that nobody wrote shows itself as; integers get an unlikely one.
+# The value of integers that no thread has written: an unlikely one. Unwritten floats are nan.
 _UNWRITTEN_INTEGER = 0x5EED
 
 
@@ -39,9 +39,9 @@ class Store:
     """Memory of one element type.
 
     ``space`` is "global" (shared by all blocks), "shared" (``data`` has one row a block), "local"
-    (one column a lane: ``data`` has shape (elements, B, T)) or "constant" (as global, not written
-    and not counted). Places in it are ``pitch`` bytes apart: the size of an element, or less in
-    records, whose fields lie in one memory under several types (``typed``).
+    (one column a lane: ``data`` has shape (elements, B, T)) or "constant" (like global, but neither
+    written nor counted). Places in it are ``pitch`` bytes apart. That is the size of an element, or
+    less in records, whose fields are stores of the same memory with other types (``typed``).
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class Store:
         self.tracker: Any = None
         self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
         self.is_even = True  # whether each place is an element of its own
-        self._first: Store | None = None  # the one that this was made from
+        self._first: Store | None = None  # the store that this one was made from
         self._others: dict[tuple[np.dtype, int], Store] = {}
 
     @property
     def root(self) -> Store:
-        """Return, of all that are the same memory, the one that was made first."""
+        """Return the first store that was made of this memory."""
         return self._first or self
 
     @property
     def words(self) -> int:
-        """Return the tracker's words in an element."""
+        """Return how many of the tracker's words an element has."""
         return max(1, self.dtype.itemsize // self.word_bytes)
 
     @property
     def all_words(self) -> int:
-        """Return how many words a tracker of it has."""
+        """Return how many words a tracker of this store has."""
         return max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
 
     def word_of(self, where: Index) -> Index:
@@ -107,8 +107,8 @@ class Store:
         return self.data[self._at(where, rows, batch.linear_thread)]
 
     def write(self, where: Index, value: Any, mask: Mask) -> None:
-        """Write values at places within bounds; of lanes that write one place at once, the last one
-        stays.
+        """Write values at places within bounds. If several lanes write one place at once, the value
+        of the last one stays.
         """
         if self.space == "global" and where.size == 1:
             self.data[where] = mask.selected(value)[-1] if value.ndim else value
@@ -153,7 +153,7 @@ def _window(data: np.ndarray, space: str, dtype: np.dtype, pitch: int) -> np.nda
 class View:
     """An array in the kernel: a store, and how its indices map to places there.
 
-    A record is one without dimensions; ``within`` are the lanes in which there is such a record.
+    A record is a view without dimensions; ``within`` are the lanes in which it exists (None: all).
     """
 
     store: Store
@@ -175,12 +175,16 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Arrays of one type of which each lane has one: each with the lanes that have it."""
+    """An array that differs between lanes: several views of one type, each with the lanes that have
+    it.
+    """
 
     parts: tuple[tuple[np.ndarray, View], ...]
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is alike in all of them, such as their type; of their shapes each lane's."""
+        """Return an attribute that all arrays have in common, such as their type; the shape is that
+        of each lane's array.
+        """
         values = [(here, getattr(view, name)) for here, view in self.parts]
         if name != "shape":
             return values[0][1]
@@ -210,12 +214,12 @@ def of_each_array(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tuple_like(pattern: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a tuple of the kind of another one, which may be a named one."""
+    """Return a tuple of the same class as another one, which may be a named tuple."""
     return tuple.__new__(type(pattern), items)
 
 
 def merge(chosen: np.ndarray | None, value: Any, other: Any) -> Any:
-    """Return one value in some lanes, and another elsewhere.
+    """Return one value in the chosen lanes, and another one elsewhere.
 
     Raises
     ------
@@ -240,7 +244,8 @@ def _either_array(chosen: np.ndarray, value: View | Choice, other: View | Choice
         raise TypeError("arrays of different types in different threads; expected one type")
     alike = isinstance(value, View) and isinstance(other, View)
     if alike and value.store is other.store and value.strides == other.strides:
-        # one number where all lanes have the same, since a slice may be as long as each asks for
+        # an extent that is the same in all lanes stays one number; slices may have a length in each
+        # lane
         shape = tuple(
             new if np.array_equal(new, now) else np.where(chosen, new, now)
             for new, now in zip(value.shape, other.shape, strict=True)
@@ -260,8 +265,8 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def global_view(name: str, array: np.ndarray, writable: bool, space: str = "global") -> View:
-    """Return the view of an argument in any layout; the caller's own memory is what is read and
-    written.
+    """Return the view of an argument in any layout; the kernel reads and writes the caller's own
+    memory.
     """
     item, steps = array.dtype.itemsize, array.strides
     extents = tuple(map(np.int64, array.shape))
@@ -286,7 +291,9 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
 
 
 def _pitch(dtype: np.dtype) -> int:
-    """Return the bytes between places of which each part of a record begins at one."""
+    """Return the largest number of bytes of which all offsets of a record's parts, and its size,
+    are multiples.
+    """
     if dtype.subdtype is not None:
         return _pitch(dtype.subdtype[0])
     parts = (math.gcd(_pitch(part), at) for part, at, *_ in (dtype.fields or {}).values())
@@ -294,12 +301,14 @@ def _pitch(dtype: np.dtype) -> int:
 
 
 def constant_view(name: str, array: np.ndarray) -> View:
-    """Return the view of an array that the kernel captured: constant memory, as it is now."""
+    """Return the view of an array that the kernel captured: constant memory with its present
+    values.
+    """
     return global_view(name, np.array(array, order="C"), False, "constant")
 
 
 def _of_array(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return an attribute that arrays alone have."""
+    """Return the reader of an attribute that only arrays have."""
     return lambda owner: read(owner) if isinstance(owner, (View, Choice)) else None
 
 
@@ -349,7 +358,7 @@ def viewed(view: View, dtype: np.dtype) -> View:
     Raises
     ------
     TypeError
-        If its bytes cannot be taken as that.
+        If its bytes cannot be viewed as that type.
     """
     old, new = view.dtype.itemsize, dtype.itemsize
     pitch = min(view.store.pitch, new)
@@ -365,7 +374,7 @@ def viewed(view: View, dtype: np.dtype) -> View:
 
 
 def reshaped(view: View, shape: tuple[Any, ...]) -> View:
-    """Return an array that is contiguous in another shape, of which one extent may be -1.
+    """Return a contiguous array in another shape, of which one extent may be -1.
 
     Raises
     ------
@@ -389,9 +398,7 @@ def reshaped(view: View, shape: tuple[Any, ...]) -> View:
 
 
 def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
-    """Return a new array in the "shared" memory of each block, or of each thread's own
-    ("local").
-    """
+    """Return a new array in the memory of each block ("shared"), or of each thread ("local")."""
     size, item, is_record = math.prod(shape), dtype.itemsize, dtype.names is not None
     if is_record:
         size, dtype, record = size * item, np.dtype(np.uint8), dtype
@@ -409,7 +416,7 @@ def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, bat
 
 
 def forget(store: Store, mask: Mask) -> None:
-    """Let an array of each thread's own begin anew in some lanes."""
+    """Reset a local array in some lanes, as if it had not been written."""
     store = store.root
     np.copyto(store.data, _unwritten(store.dtype), where=True if mask.array is None else mask.array)
 
@@ -429,7 +436,7 @@ class FromEnd(np.int64):
     """An index that is written as a negative number, which counts from the end."""
 
 
-_UNSIGNED = np.dtype(np.uint64)  # an int64 below 0 is larger than any extent there
+_UNSIGNED = np.dtype(np.uint64)  # there, a negative int64 is above any extent
 
 
 def locate(
@@ -472,14 +479,14 @@ def _within(
     """
     is_one = isinstance(extent, np.generic)
     if is_one and not index.ndim and 0 <= index < extent:
-        return index, mask  # one number, which NumPy would look at more slowly
+        return index, mask  # one number, which NumPy would check more slowly
     bad = index.view(_UNSIGNED) >= np.uint64(extent) if is_one else (index < 0) | (index >= extent)
     if not np.count_nonzero(bad):
         return index, mask
     outside, rest = mask.split(np.atleast_2d(bad))
     if outside is not None:
         _report(machine, view, indices, index, outside, line, verb)
-        # numba's rule, so that the values are those of numba
+        # numba counts a negative index from the end; so do we, to give the same values
         index = np.where(index < 0, index + extent, index)
         bad = np.atleast_2d((index < 0) | (index >= extent))
         rest = mask.split(bad)[1]
@@ -521,7 +528,7 @@ def _report(
 
 
 def _of_axis(part: slice, extent: Any, integer: Callable[[Any], Any]) -> tuple[Any, Any, int]:
-    """Return the first index of a slice on an axis, how many there are, and the step between
+    """Return the first index of a slice on an axis, the number of its indices, and the step between
     them.
     """
     step = 1 if part.step is None else int(integer(part.step).item())
@@ -594,7 +601,7 @@ def part_of(
             offset = offset + (where if within is not None else np.int64(0)) * np.int64(stride)
     shape.extend(view.shape[len(places) :])
     strides.extend(view.strides[len(places) :])
-    # lanes that are out of bounds would have the first row
+    # without this, lanes that are out of bounds would have the first row
     here: Any = np.bool_(False) if within is None else within.array if within is not mask else None
     if here is not None and shape:
         shape[0] = np.where(here, shape[0], np.int64(0))[()]
@@ -604,7 +611,7 @@ def part_of(
 
 @of_each_array
 def field_of(machine: Machine, view: View, mask: Mask, name: str, line: int) -> View:
-    """Return a field of a record, or of each of an array of records."""
+    """Return a field of a record, or of each record of an array."""
     if name not in (view.dtype.names or ()):
         raise machine.launch.error(f"{view.store.name} has no field {name!r}", line)
     dtype, at = view.dtype.fields[name][:2]  # type: ignore[index]
@@ -622,8 +629,8 @@ def field_of(machine: Machine, view: View, mask: Mask, name: str, line: int) -> 
 def place_of(
     machine: Machine, view: View | Choice, mask: Mask, places: tuple[Any, ...], line: int
 ) -> tuple[View | Choice, tuple[Any, ...]]:
-    """Return an array and an index of it; of a record with the name or the number of a field that
-    field, and the empty index.
+    """Return an array and an index of it. If the index of a record is the name or the number of a
+    field, return that field and the empty index.
     """
     names = view.dtype.names
     if names and not view.ndim and len(places) == 1 and isinstance(places[0], np.integer):
@@ -639,7 +646,9 @@ def _is_part(view: View | Choice, places: tuple[Any, ...]) -> bool:
 
 
 def elements(view: View | Choice, mask: Mask) -> Iterator[tuple[tuple[np.int64, ...], Mask]]:
-    """Return the index of each element of an array, and the lanes whose array is as large."""
+    """Yield the index of each element of an array, and the lanes whose array is large enough to
+    have it.
+    """
     extents = [int(np.max(mask.selected(extent))) for extent in view.shape]
     for index in np.ndindex(*extents):
         inside = [extent > place for extent, place in zip(view.shape, index, strict=True)]
@@ -660,7 +669,7 @@ def read(
     line: int,
     compared: bool = False,
 ) -> Any:
-    """Return what an index means: an element, or a part that is again an array or a record."""
+    """Return what an index refers to: an element, or a part that is again an array or a record."""
     if _is_part(view, places):
         return part_of(machine, view, mask, places, line)
     return load(machine, view, mask, places, line, compared)
@@ -674,7 +683,7 @@ def write(
     value: Any,
     line: int,
 ) -> None:
-    """Write what an index means: an element, or all elements of a part."""
+    """Write to an element, or to all elements of a part, as the index says."""
     if _is_part(view, places):
         fill(machine, part_of(machine, view, mask, places, line), mask, value, line)
     elif not isinstance(value, (np.ndarray, np.generic)):
@@ -692,8 +701,8 @@ def load(
     line: int,
     compared: bool = False,
 ) -> Any:
-    """Return the elements at an index; 0 where that is out of bounds. ``compared`` where the value
-    only serves a compare-and-swap, so that other threads' atomics do not matter.
+    """Return the elements at an index; 0 where it is out of bounds. ``compared`` is true if the
+    value only serves a compare-and-swap, so that atomics of other threads do not matter.
     """
     where, inside = locate(machine, view, indices, mask, line, "read")
     store = view.store
@@ -707,8 +716,9 @@ def load(
 
 
 def fill(machine: Machine, view: View, mask: Mask, value: Any, line: int) -> None:
-    """Write to all elements of an array, or fields of a record: one number, or what another array,
-    record or tuple holds in the same places, of the last ones of several dimensions.
+    """Write to all elements of an array, or to all fields of a record: one number, or the
+    corresponding elements of another array, record or tuple. A value with fewer dimensions
+    corresponds to the last ones.
     """
     if view.dtype.names is not None:
         for number, name in enumerate(view.dtype.names):
@@ -727,8 +737,8 @@ def fill(machine: Machine, view: View, mask: Mask, value: Any, line: int) -> Non
 def element(
     machine: Machine, value: Any, mask: Mask, index: tuple[np.int64, ...], line: int
 ) -> Any:
-    """Return what an array holds at an index, of which it may have the last dimensions alone; a
-    number as it is.
+    """Return the element of an array at an index; an array with fewer dimensions takes the last
+    parts of the index. Return a number as it is.
     """
     if not isinstance(value, (View, Choice)):
         return value
@@ -744,7 +754,7 @@ def store(
     value: Any,
     line: int,
 ) -> None:
-    """Write elements; what is out of bounds is dropped."""
+    """Write elements; values whose index is out of bounds are dropped."""
     where, inside = locate(machine, view, indices, mask, line, "write")
     if inside is None:
         return
@@ -752,7 +762,8 @@ def store(
     lanes = _touch(machine, view.store, where, inside, line, "store", value)
     changing(machine, view.store, where, lambda: view.store.write(where, value, inside))
     if any(len(some.words) > 1 for some in lanes):
-        # who wrote another value to one place in this instruction; memory holds the winner's
+        # find lanes that wrote different values to one place in this instruction; memory holds one
+        # of them
         same = functools.partial(_same_as_memory, machine, view.store, where, value)
         clash = view.store.tracker.clash
         clashes = [clash(some, functools.partial(same, some), line) for some in lanes]
@@ -760,7 +771,9 @@ def store(
 
 
 def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any]) -> Any:
-    """Do what writes to places; note whether memory is another one then, if a loop asks for it."""
+    """Call ``write``, which writes to places; if a loop is being checked for waiting, note whether
+    memory has changed.
+    """
     watched, launch = machine.launch.watchers > 0, machine.launch
     before: Any = store.read(where, machine.batch) if watched else None
     found = write()
@@ -778,11 +791,11 @@ def _touch(
     value: Any,
     compared: bool = False,
 ) -> list[_hazards.Lanes]:
-    """Count an access within bounds, and look whether another thread's access is unordered with it;
-    return who was looked at.
+    """Count an access within bounds, and check whether another thread's access is unordered with
+    it. Return the lanes that were checked.
     """
     if kind != "load" and store.space == "constant":
-        # as numba refuses it: what changed would be the learner's own array
+        # numba refuses it as well: it would change the learner's own array
         raise machine.launch.error(
             f"{store.name} is constant memory, like all arrays from outside the kernel; expected "
             "an argument of the kernel to write to",
@@ -875,7 +888,9 @@ def _report_race(
 def _thread_of(
     machine: Machine, store: Store, lanes: _hazards.Lanes, number: int, lane: int
 ) -> report.Thread:
-    """Return the thread of a number that a tracker gave, at the place of one of the lanes."""
+    """Return the thread with a number that a tracker gave; ``lane`` is the place among the lanes
+    that has its block.
+    """
     if store.space == "shared":
         return machine.thread(0 if lanes.alike else int(lanes.rows[lane]), number)
     block, lane = divmod(number, machine.batch.width)
@@ -885,8 +900,8 @@ def _thread_of(
 def _same_as_memory(
     machine: Machine, store: Store, where: Any, value: Any, lanes: _hazards.Lanes, some: np.ndarray
 ) -> np.ndarray:
-    """Return for some lanes whether memory holds their value already: in all blocks, where blocks
-    are alike.
+    """Return for some lanes whether memory already holds their value; where blocks are alike,
+    whether it does in all of them.
     """
     new, now = (lanes.of(v, some) for v in (value, store.read(where, machine.batch)))
     same: np.ndarray = (new == now) | ((new != new) & (now != now))  # noqa: PLR0124 - nan
@@ -894,7 +909,8 @@ def _same_as_memory(
 
 
 # -------------------------------------------------------------------------------------------------
-# Atomics: of lanes that update one place at once, each sees what the lanes before it left.
+# Atomics: if several lanes update one place at once, each of them sees the value that the lane
+# before it left.
 #
 # The order is that of the lanes, block by block; on a GPU it may be any.
 
@@ -916,12 +932,12 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     ),
 }
 _WHOLE, _UNSIGNED_OF_BYTES = ("int32", "uint32", "int64", "uint64"), ("uint32", "uint64")
-# The element types for which numba-cuda has each; those that are not here take floats as well.
-# Source: numba-cuda 0.30, cudadecl.py.
+# The element types that numba-cuda's atomics take; atomics that are not listed here take floats as
+# well. Source: numba-cuda 0.30, cudadecl.py.
 INTEGERS_ONLY = dict.fromkeys(
     ("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE
 ) | dict.fromkeys(("inc", "dec"), _UNSIGNED_OF_BYTES)
-_FEW = 8  # lanes at one place that take their turns one by one
+_FEW = 8  # up to so many lanes at one place update it one by one
 _SCANS = ("add", "sub", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 
 
@@ -939,8 +955,8 @@ def atomic(
     line: int,
     wanted: bool,
 ) -> Any:
-    """Update elements and return the old value of each lane (0 in lanes that take no part), or None
-    where nobody wants it.
+    """Update elements and return the old value of each lane (0 in lanes that take no part). If the
+    kernel does not use it (``wanted``), the result may be None.
     """
     where, inside = locate(machine, view, indices, mask, line, "update")
     if inside is None:
@@ -966,7 +982,7 @@ def _updated(
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
     data = store.data.reshape(-1)
     if operation in ("min", "max") and store.dtype.kind == "f":
-        # A nan is not taken, and one that is there stays. Source: numba-cuda 0.30,
+        # A nan is not stored, and a nan in memory stays. Source: numba-cuda 0.30,
         # ir_numba_atomic_minmax_template in cudadrv/nvvm.py.
         given = [
             np.where(
@@ -987,7 +1003,9 @@ def _updated(
 def _in_order(
     operation: str, data: np.ndarray, places: np.ndarray, given: list[np.ndarray]
 ) -> np.ndarray:
-    """Update ``data`` at the places, one lane after the other, and return what each found there."""
+    """Update ``data`` at the places, one lane after the other, and return the old value that each
+    found.
+    """
     order = np.argsort(places, kind="stable")
     _, starts, lengths = np.unique(places[order], return_index=True, return_counts=True)
     old = np.empty(len(order), dtype=data.dtype)

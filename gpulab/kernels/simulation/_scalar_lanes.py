@@ -3,9 +3,9 @@ statement then costs more than the lanes.
 
 If lanes only compute, read memory that is not written, and use arrays of their own, each gets the
 same values as in lockstep. The loop is written as a Python function for one lane (``LaneWriter``),
-which logs where it goes; the counts of lockstep follow from that (``_count``). Arithmetic in which
-Python differs from numba, and everything that would be a finding, an error or a trace, is left to
-lockstep.
+which logs the path that the lane takes; the counts of lockstep follow from the log (``_count``).
+Arithmetic in which Python differs from numba, and everything that would be a finding, an error or a
+trace, is left to lockstep.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from gpulab.kernels.simulation._expressions import Translator
 
 INT, FLOAT, SINGLE, BOOL = _types.INT, _types.FLOAT, _types.SINGLE, _types.BOOL
-# Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100),
-# and the turns in lockstep before that, since a short loop is not worth the change.
+# The number of lanes up to which Python, one lane after the other, is faster than NumPy (measured:
+# about 100), and the turns that run in lockstep first, since a short loop is not worth the change.
 MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
-# Turns in one go: what is logged of them has to fit into memory, and work without end must be
-# noticed. Turns of one loop, and of a loop within others those of all lanes.
+# The most turns in one go, so that their log fits into memory and endless work is noticed: of one
+# run of a loop, and of all runs of an inner loop in all lanes.
 _TURNS, _MOST_LOGGED = 1 << 11, 1 << 17
 _ELEMENT_BITS = 40  # the bits in which a logged access keeps its element
 _PROGRAMS_KEPT, _TRIES = 32, 4
-# Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again
-# (measured: it costs some 10).
+# The number of turns of a lane from which the change pays off (measured: it costs as much as some
+# 10 turns), and the most turns in lockstep before it is tried again.
 _WORTH_TURNS, _LONGEST_WAIT = 10, 40
 _SIMPLE = (
     ast.Assign,
@@ -57,7 +57,7 @@ _SYMBOLS: dict[type, str] = {
 
 
 class Refused(Exception):  # noqa: N818 - no error: the loop runs in lockstep then
-    """The loop, or what a lane came to in it, is nothing that a lane can run alone."""
+    """A lane cannot run the loop alone, or not the part of it that the lane has reached."""
 
 
 def _bail() -> Any:
@@ -65,21 +65,23 @@ def _bail() -> Any:
 
 
 # -------------------------------------------------------------------------------------------------
-# Write a loop as Python for one lane, where that is exactly what the lane does in lockstep.
+# Write a loop as Python for one lane, if that does exactly what the lane does in lockstep.
 #
-# Only what Python's numbers compute as numba's types do: signed integers, float64, truth values,
-# float32 that is moved or compared. Python's integers do not end at 64 bits. Their low bits are
-# right throughout, so that they are cut only where more would be seen: where they are assigned,
-# compared, divided, or turned into a float.
+# Only operations are written for which Python's numbers give the same results as numba's types:
+# those on signed integers, float64 and truth values, and on float32 that is only moved or compared.
+# Python's integers are not limited to 64 bits. Their low bits are always right, so they are cut to
+# 64 bits only where higher bits would matter: where they are assigned, compared, divided, or turned
+# into a float.
 #
-# The text keeps a log: for each turn of a loop a code, in which each bit is a block of statements
-# that the lane executed (0: the test failed); for each run of a loop within another one where it
-# began in both logs; for each access of global memory the element and the turn.
+# The function keeps a log. For each turn of a loop it logs a code, in which each bit is a block of
+# statements that the lane executed (0: the test failed). For each run of an inner loop it logs
+# where the run begins in the logs of the outer and the inner loop. For each access of global memory
+# it logs the element and the turn.
 
 
 class LoopText(NamedTuple):
-    """A loop in the text: the lines of each block of statements that are executed together, and of
-    each ``if`` its line, its block and the first block of its body.
+    """A loop in the text: ``blocks`` has the lines of each block of statements that are executed
+    together; ``tests`` has, for each ``if``, its line, its block and the first block of its body.
     """
 
     line: int
@@ -98,8 +100,9 @@ class Value(NamedTuple):
 
 
 class LaneWriter:
-    """Writes the function of one lane; ``types`` and ``views`` are what the names hold when the
-    loop begins, and ``fixed`` names the parameters for what expressions are throughout it.
+    """Writes the function of one lane. ``types`` and ``views`` are the types of the numbers, and
+    the arrays, that the names hold when the loop begins. ``fixed`` has the parameters for
+    expressions whose value does not change throughout the loop.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class LaneWriter:
     ) -> None:
         self.parameters, self.types = list(types), dict(types)
         self._views, self._fixed = views, fixed
-        self._current = LoopText(0, -1, -1, [], [])  # the loop that is written
+        self._current = LoopText(0, -1, -1, [], [])  # the loop that is being written
         self._lines: list[str] = []
         self.loops: list[LoopText] = []
         self.sites: list[tuple[str, int, int]] = []  # loads from global memory: array, line, loop
@@ -118,8 +121,9 @@ class LaneWriter:
         self._temporaries = 0
 
     def make(self, node: ast.While | ast.For) -> Callable[..., Any]:
-        """Return the lane's function of ``bail``, the logs and the lane's own values. It returns
-        whether there are more turns, and what the variables that it assigned hold.
+        """Return the function that runs one lane. It takes ``bail``, the logs and the lane's own
+        values. It returns whether there are more turns, and the values of the variables that the
+        loop assigns.
         """
         self._loop(node, 1)
         logs = [f"L{n}, S{n}, N{n}" for n in range(len(self.loops))]
@@ -154,7 +158,7 @@ class LaneWriter:
         if n:
             self._line(indent, f"if len(L{n}) > {_MOST_LOGGED}: bail()")
             self._line(indent, f"S{n}.append(len(L{outer.number})); N{n}.append(len(L{n}))")
-            if isinstance(node, ast.For):  # its limits are of the turn around
+            if isinstance(node, ast.For):  # its limits belong to the outer loop's turn
                 self._line(indent, f"{items} = range({self._range(node.iter)})")
         self._current = loop
         if isinstance(node, ast.While):
@@ -179,7 +183,7 @@ class LaneWriter:
         raise Refused
 
     def _block(self, nodes: list[ast.stmt], indent: int) -> bool:
-        """Write statements; return whether a lane comes to their end."""
+        """Write statements; return whether a lane may reach their end."""
         loop = self._current
         block, lines = len(loop.blocks), list[int]()
         self._line(indent, f"p{loop.number} {'|' if block else ''}= {1 << block}")
@@ -202,7 +206,7 @@ class LaneWriter:
                 if node.orelse:
                     self._line(indent, "else:")
                 goes_on |= not node.orelse or self._block(node.orelse, indent + 1)
-                # what follows is not for all that came to the test
+                # the statements after it are a block of their own, which not all lanes may reach
                 rest = nodes[number + 1 :]
                 return goes_on and (not rest or self._block(rest, indent))
             self._simple(node, indent)
@@ -234,7 +238,9 @@ class LaneWriter:
         self._line(indent, f"{', '.join(left)} = {', '.join(right)}")
 
     def _target(self, node: ast.expr, value: Value) -> str:
-        """Return the text of what a value is stored in: a variable, or the lane's own array."""
+        """Return the text of the target of an assignment: a variable, or an element of the lane's
+        own array.
+        """
         match node:
             case ast.Name(id=name):
                 if name in self._views or self.types.setdefault(name, value.dtype) != value.dtype:
@@ -248,7 +254,9 @@ class LaneWriter:
         raise Refused
 
     def _within(self, value: Value, dtype: np.dtype) -> str:
-        """Return the text of a value in a type: of an integer beyond its range the low bits."""
+        """Return the text of a value in a type; of an integer beyond the type's range, the low
+        bits.
+        """
         if value.dtype == dtype and value.is_exact:
             return value.text
         if not value.dtype.kind == dtype.kind == "i":
@@ -264,8 +272,8 @@ class LaneWriter:
     # -- arrays
 
     def _place(self, node: ast.Subscript) -> str:
-        """Return the text of the element that an index means; out of bounds is a finding, which
-        lockstep makes.
+        """Return the text of the element that an index means. An index that is out of bounds is
+        left to lockstep, which reports it.
         """
         view = self._views[node.value.id]  # type: ignore[attr-defined]
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -296,7 +304,9 @@ class LaneWriter:
         return Value(f"A_{name}[{place}]", view.dtype)
 
     def _named(self, text: str) -> tuple[str, str]:
-        """Return a name for what a text gives, and the text that gives it that name."""
+        """Return a name for the value of an expression, and the text that assigns the value to the
+        name.
+        """
         if text.isidentifier():
             return text, text
         self._temporaries += 1
@@ -306,11 +316,11 @@ class LaneWriter:
     # -- expressions
 
     def _truth(self, node: ast.expr) -> str:
-        # a number is true where it is not 0, nan too, in both
+        # in both Python and numba a number is true if it is not 0, so a nan is true
         return self._exact(self.value(node)).text
 
     def value(self, node: ast.expr) -> Value:
-        """Return an expression."""
+        """Return the text of an expression and its type."""
         if id(node) in self._fixed:
             name, _ = self._fixed[id(node)]
             return Value(f"v_{name}", self.types[name])
@@ -358,7 +368,7 @@ class LaneWriter:
         if integers and symbol != "/":
             grows = symbol in ("+", "-", "*", "<<") or (symbol == "//" and not written.isdigit())
             return Value(text, INT, a.is_exact and b.is_exact and not grows)
-        # a float64, into which both turn an integer alike
+        # a float64; Python and numba convert integers to it in the same way
         if symbol not in ("+", "-", "*", "/") or not {a.dtype.kind, b.dtype.kind} <= {"i", "f"}:
             raise Refused
         if integers:
@@ -398,7 +408,9 @@ class LaneWriter:
         return Value(text, values[0].dtype, name != "abs")
 
     def _of_floats(self, name: str, left: Value, right: Value) -> Value:
-        """Return CUDA's fmin or fmax: the other one where one is nan, and -0.0 is below 0.0."""
+        """Return CUDA's fmin or fmax: if one argument is a nan, the other one; -0.0 is below
+        0.0.
+        """
         (a, first), (b, second) = self._named(left.text), self._named(right.text)
         beyond, zero = (">", f"-(-{a} - {b})") if name == "min" else ("<", f"{a} + {b}")
         alike = f"{b} if {a} != {a} else {a} if {a} or {b} != {b} else {zero}"
@@ -408,7 +420,8 @@ class LaneWriter:
 
 
 # -------------------------------------------------------------------------------------------------
-# A loop that lanes may run alone: what its names hold, its turns, and what the lanes leave.
+# A loop that lanes may run alone: the values of its names, its turns, and the values that the lanes
+# leave.
 
 
 class ScalarLoop:
@@ -417,28 +430,28 @@ class ScalarLoop:
     def __init__(self, node: ast.While | ast.For, translator: Translator) -> None:
         self._node, self._translator = node, translator
         self._names: set[str] = set()
-        self._owners: set[str] = set()  # of the attributes among what is fixed
+        self._owners: set[str] = set()  # the names in the fixed expressions
         self._fixed: dict[int, tuple[str, Expression]] = {}
         self._look(node)
         parts = _types.walk(node)
         stored = _types.names_of(parts, ast.Store)
-        # which lanes have given a variable that is unsure a value is seen in lockstep
+        # only lockstep tracks which lanes have assigned a variable that may have no value
         if not (
             translator.joins.unsure.isdisjoint(parts)
             and translator.followed.isdisjoint(part.id for part in stored)
         ):
             raise Refused
-        # assignments in it that meet others
+        # assignments in the loop that belong to a join
         self._joined = [part for part in stored if part in translator.joins.of]
         inner = [part for part in parts if isinstance(part, (ast.While, ast.For))][1:]
         self._least_before = _TURNS_BEFORE_NESTED if inner else _TURNS_BEFORE
         self._turns_before = self._least_before
-        # by what the names hold: what was written for it, and the lane's function
+        # by the types and layouts that the names have: the writer, and the lane's function
         self._texts: dict[Any, tuple[LaneWriter, Callable[..., Any]]] = {}
 
     def _look(self, part: ast.AST) -> None:
-        """Note the names in a part of the loop, and what is fixed; refuse statements and calls that
-        a lane cannot run alone.
+        """Note the names and the fixed expressions in a part of the loop; refuse statements and
+        calls that a lane cannot run alone.
         """
         if isinstance(part, ast.expr) and _is_fixed(part, self._translator):
             self._fixed[id(part)] = f"0{len(self._fixed)}", self._translator.expression(part)
@@ -460,9 +473,9 @@ class ScalarLoop:
             self._look(one)
 
     def suits(self, frame: Frame, mask: Mask, items: _types.Items | None, turn: int) -> bool:
-        """Return whether the loop, of which a number of turns is done, goes through nothing but a
-        range, lanes are few, and their variables would be different in each block in lockstep as
-        well.
+        """Return whether lanes may run the loop alone after ``turn`` turns: it is a ``while`` or
+        goes through a range, few lanes are active, and in lockstep its variables would have values
+        for each block as well.
         """
         return (
             turn >= self._turns_before
@@ -479,8 +492,8 @@ class ScalarLoop:
     def run(
         self, frame: Frame, mask: Mask, items: _types.Items | None, turn: int
     ) -> tuple[Mask | None, int]:
-        """Run some turns of the loop, of which a number is done, in the lanes of a mask; return the
-        lanes that go on, and after how many turns: none where they must do so in lockstep.
+        """Run more turns of the loop in the lanes of a mask, after ``turn`` turns. Return the lanes
+        that go on, and by how many turns the loop advanced: by 0 if they must go on in lockstep.
         """
         failures = frame.machine.launch.left_to_lockstep
         try:
@@ -494,7 +507,7 @@ class ScalarLoop:
     def _turns(
         self, frame: Frame, mask: Mask, items: _types.Items | None, turn: int
     ) -> tuple[bool, ...]:
-        """Run so many turns; return which lanes go on."""
+        """Run at most ``_TURNS`` turns in each lane; return which lanes go on."""
         values, views = self._bound(frame, mask)
         text, lane = self._text(values, views)
         each: list[Any] = [None] * mask.lanes
@@ -522,11 +535,11 @@ class ScalarLoop:
             if view.store.space == "local":
                 data = view.store.data
                 data.reshape(len(data), -1)[:, mask.flat] = np.array(lists, dtype=data.dtype).T
-        # whether a lane came to it or not: numba's types do not hang on that
+        # even if no lane executed it: numba's types do not depend on that
         for joined in self._joined:
             if joined.id in text.types:
                 frame.types.note(joined, np.zeros((), text.types[joined.id]))
-        # Where few turns were left, more are left to lockstep the next time.
+        # If few turns were left, more of them run in lockstep the next time.
         self._turns_before = self._least_before
         if turns < _WORTH_TURNS * mask.lanes:
             self._turns_before = min(turn + _WORTH_TURNS, _LONGEST_WAIT)
@@ -535,10 +548,10 @@ class ScalarLoop:
     def _bound(
         self, frame: Frame, mask: Mask
     ) -> tuple[dict[str, np.ndarray | np.generic], dict[str, _memory.View]]:
-        """Return the numbers and the arrays that the names, and what is fixed, hold now."""
+        """Return the numbers and the arrays that the names and the fixed expressions hold now."""
         held = {name: frame.variables.get(name) for name in self._names}
         owners = [frame.variables.get(name) for name in self._owners]
-        # attributes that may be fields are read from memory each time
+        # attributes of records may be fields, which are read from memory each time
         if any(getattr(owner, "dtype", BOOL).names for owner in owners if owner is not None):
             raise Refused
         held |= {name: expression(frame, mask) for name, expression in self._fixed.values()}
@@ -562,7 +575,9 @@ class ScalarLoop:
     def _text(
         self, values: dict[str, np.ndarray | np.generic], views: dict[str, _memory.View]
     ) -> tuple[LaneWriter, Callable[..., Any]]:
-        """Return the text for what the names hold now, and the lane's function."""
+        """Return the writer and the lane's function for the types and layouts that the names have
+        now.
+        """
         types = {name: one.dtype for name, one in values.items()}
         layouts = [
             (name, view.store.space, view.store.tracker is None, view.dtype, view.shape)
@@ -588,8 +603,9 @@ class ScalarLoop:
 
 @dataclass
 class Log:
-    """The turns of one loop: of each its code; for each run of the loop where it began, and in
-    which turn of the loop around. ``rows`` and ``lanes`` (places in the list of lanes) follow.
+    """The turns of one loop: ``codes`` has the code of each turn; for each run of the loop,
+    ``starts`` has its first turn, and ``around`` the turn of the outer loop. ``settle`` finds
+    ``rows`` and ``lanes`` (places in the list of lanes).
     """
 
     codes: Any
@@ -632,12 +648,12 @@ def _count(
         place = log.rows * len(warps) + slots[log.lanes]
 
         def together(which: np.ndarray, place: Any = place, rows: int = rows) -> np.ndarray:
-            """Return in which rows which warps have one of some turns."""
+            """Return, for each row and warp, whether it has one of the given turns."""
             here = np.zeros((rows, len(warps)), dtype=bool)
             here.reshape(-1)[place[which]] = True
             return here
 
-        # of the loop's own test, and of each block, the turns that have it
+        # the turns that execute the loop's own test, and those that execute each block
         turns = [log.codes >= 0, *(log.codes >> n & 1 != 0 for n in range(len(loop.blocks)))]
         groups = [together(which) for which in turns]
         counts = [int(np.count_nonzero(group)) for group in groups]
@@ -656,15 +672,16 @@ def _count(
         if loaded:
             found = _requests(np.array(loaded, np.int64), logs[number], slots, mask)
             machine.counters.requests(line, views[name].store, "load", *found)
-    # each lane takes its time; a bound that was given counts statements of all together
+    # by default the statements of each lane count, since each takes time; a ``max_steps`` that was
+    # given counts the statements of all lanes together
     machine.steps(text.loops[0].line, steps * (mask.lanes if machine.launch.alone < 1 else 1))
 
 
 def _requests(
     loads: np.ndarray, log: Log, slots: np.ndarray, mask: Mask
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the requests of a load, one for each row and warp: of each lane its element, and
-    whether it takes part.
+    """Return the requests of a load, one for each row and warp: the element of each lane, and
+    whether the lane takes part.
     """
     elements, turn = loads & ((1 << _ELEMENT_BITS) - 1), loads >> _ELEMENT_BITS
     lanes = log.lanes[turn]
@@ -680,8 +697,8 @@ def _requests(
 
 
 def scalar_loop_of(node: ast.While | ast.For, translator: Translator) -> ScalarLoop | None:
-    """Return the loop for lanes alone, or None where its statements or calls are none that a lane
-    can run alone.
+    """Return the loop in a form that a lane can run alone, or None if it has statements or calls
+    that a lane cannot run alone.
     """
     try:
         return ScalarLoop(node, translator)
@@ -691,8 +708,8 @@ def scalar_loop_of(node: ast.While | ast.For, translator: Translator) -> ScalarL
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:
     """Return whether an expression has one value throughout a loop that makes no arrays: sizes,
-    places, and names from outside; not what belongs to an element, which may be another one in
-    each turn.
+    thread positions, and names from outside. Attributes of an element are not fixed, since each
+    turn may have another element.
     """
     match node:
         case ast.Name(id=name):
@@ -710,7 +727,9 @@ def _is_fixed(node: ast.expr, translator: Translator) -> bool:
 
 
 def _is_plain(view: _memory.View) -> bool:
-    """Return whether a lane reads an array of numbers as Python reads a buffer or a list."""
+    """Return whether an array holds numbers that a lane can read as from a Python buffer or
+    list.
+    """
     return (
         view.offset is _memory.START
         and view.store.is_even
@@ -722,8 +741,8 @@ def _is_plain(view: _memory.View) -> bool:
 
 
 def _lists(view: _memory.View, lanes: np.ndarray) -> Any:
-    """Return what an array holds, for each lane: its own elements, or those of memory that nobody
-    writes.
+    """Return the elements of an array for each lane: the lane's own ones, or those of memory that
+    no thread writes.
     """
     data = view.store.data
     if view.store.space == "local":

@@ -1,5 +1,5 @@
-"""Turn a kernel's statements into closures that run them for the lanes of a mask: loops among them,
-with what a ``for`` goes through, and whether their lanes wait.
+"""Translate a kernel's statements to closures that run them for the lanes of a mask. This includes
+loops, the items of a ``for``, and the check whether the lanes of a loop wait.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Statement = Callable[[Frame, Mask], Mask | None]
 
 
 class StatementTranslator(_expressions.Translator):
-    """Translates the statements of one function as well: each to a closure, or to None where it
-    does nothing.
+    """Translates the statements of one function as well as its expressions: each statement to a
+    closure, or to None if it does nothing.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class StatementTranslator(_expressions.Translator):
     def block(self, nodes: list[ast.stmt], outermost: bool = False) -> Statement:
         """Return the closure of statements that follow each other."""
         made = [(node, self.translated(node)) for node in nodes]
-        # of those that count their own statements, or are none, no line
+        # line 0 for loops, which count their own statements, and for what does not count as a
+        # statement
         parts = [
             (0 if isinstance(node, _UNCOUNTED) else getattr(node, "test", node).lineno, part)
             for node, part in made
@@ -132,7 +133,7 @@ class StatementTranslator(_expressions.Translator):
             return None
         self._unused = node.value
         value = self.expression(node.value)
-        # a compiler leaves out what nobody uses
+        # a compiler leaves out a value that is not used
         acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in _types.walk(node))
 
         def run(frame: Frame, mask: Mask) -> Mask:
@@ -143,7 +144,7 @@ class StatementTranslator(_expressions.Translator):
 
     def _assign(self, node: ast.Assign | ast.AnnAssign) -> Statement | None:
         given = node.value
-        if given is None:  # `x: int` gives nothing
+        if given is None:  # `x: int` assigns nothing
             return None
         nodes = node.targets if isinstance(node, ast.Assign) else [node.target]
         value = self.expression(given, assigned_to=getattr(nodes[0], "id", None))
@@ -165,7 +166,7 @@ class StatementTranslator(_expressions.Translator):
 
     def _augassign(self, node: ast.AugAssign) -> Statement | None:
         line = node.lineno
-        if isinstance(node.target, ast.Name):  # which is read here as well
+        if isinstance(node.target, ast.Name):  # the variable is read here as well
             both = ast.BinOp(node.target, node.op, node.value)
             whole = ast.Assign([node.target], ast.copy_location(both, node))
             return self._assign(ast.copy_location(whole, node))
@@ -185,7 +186,9 @@ class StatementTranslator(_expressions.Translator):
         return run
 
     def target(self, node: ast.expr) -> Callable[[Frame, Mask, Any], None]:
-        """Return what stores a value: into a variable, several, or an element of an array."""
+        """Return the closure that stores a value: into a variable, several variables, or an element
+        of an array.
+        """
         line = node.lineno
         if isinstance(node, ast.Name):
             name = node.id
@@ -364,16 +367,16 @@ def _never_ends(node: ast.While | ast.For) -> bool:
 # Loops: how their turns run, and whether their lanes wait.
 
 
-# Turns in lockstep, and where blocks or threads take turns, before a loop is looked at; and turns
-# after which an atomic that changes nothing is enough, though a variable changes (it may count how
-# often it was tried).
+# First, the turns before a loop is checked for waiting. Second, the turns after which an atomic
+# that changes nothing suffices to say that the loop waits, although a variable changes (it may
+# count the attempts). The second pair is for blocks or threads that take turns.
 _BEFORE_A_LOOK, _LONG = 64, 1 << 10
 _BEFORE_A_LOOK_IN_TURNS, _LONG_IN_TURNS = 2, 64
 
 
 class Watch:
-    """Looks whether a loop waits: whether a turn leaves its lanes, its variables and all memory as
-    they were, so that all that follow will, unless other threads change something.
+    """Checks whether a loop waits: whether a turn leaves its lanes, its variables and all memory as
+    they were. All turns that follow will do the same, unless other threads change something.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -383,7 +386,9 @@ class Watch:
         self._before: tuple[Mask, int, int, dict[str, Any]] | None = None
 
     def look(self, frame: Frame, mask: Mask, turn: int, line: int) -> None:
-        """Compare with the turn before, if that was looked at."""
+        """Compare the state with that of the turn before, if it was recorded; otherwise record
+        it.
+        """
         launch, before = frame.machine.launch, self._before
         self.end(frame)
         if before is None:
@@ -405,17 +410,18 @@ class Watch:
                 self.next = turn + 1
 
     def end(self, frame: Frame) -> None:
-        """Look no longer."""
+        """Drop the recorded state."""
         frame.machine.launch.watchers -= self._before is not None
         self._before = None
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """What a loop does in each turn, and at its end where no lane left it before (``else``).
+    """A loop: its test or items, its body, and what it does at its end if no lane left it before
+    (``else``).
 
-    ``begin`` of a ``while`` is its test, of a ``for`` what gives its variable the next item.
-    ``never_ends`` is true where the first turn that begins is one of endless many.
+    ``begin`` is the test of a ``while``; of a ``for`` it assigns the next item to the variable.
+    ``never_ends`` is true if the loop has no end once a first turn has begun.
     """
 
     line: int
@@ -426,7 +432,7 @@ class Loop:
     never_ends: bool
 
     def run(self, frame: Frame, mask: Mask, items: _types.Items | None = None) -> Mask | None:
-        """Run the turns, of a ``for`` one for each item; return the lanes that go on after the
+        """Run the turns, one for each item of a ``for``; return the lanes that go on after the
         loop.
         """
         machine, leavers, returns = frame.machine, Leavers(), frame.returns
@@ -473,16 +479,18 @@ class Loop:
 
 
 # -------------------------------------------------------------------------------------------------
-# What a ``for`` goes through: ranges, tuples, arrays, and these numbered or side by side.
+# The items of a ``for``: those of ranges, tuples and arrays, and ``enumerate`` and ``zip`` of
+# these.
 
 
 def items_of(machine: Machine, value: Any, line: int, unrolled: bool = False) -> _types.Items:
-    """Return what a ``for`` goes through; ``unrolled`` where its arrays may be of several types.
+    """Return the items of a ``for``; with ``unrolled``, the arrays in a tuple may have several
+    types.
 
     Raises
     ------
     KernelError
-        If that has no items, or items of several types, of which a compiler makes no loop.
+        If the value has no items, or items of several types, over which a compiler cannot loop.
     """
     if isinstance(value, _types.Items):
         return value
@@ -512,7 +520,7 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
     ]
     zero, one = dtype.type(0), dtype.type(1)
     start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
-    # in lanes that are not here it may be anything
+    # in lanes outside the mask the step may be anything
     if mask.split(step == 0)[0] is not None:
         raise call.fail("range with a step of 0 has no end; expected another step")
     lane_limits = (start, stop, step) if dtype == _types.INT else None
@@ -521,7 +529,7 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
         numbers = range(int(start), int(stop), int(step))
 
     def number(frame: Frame, mask: Mask, turn: Any) -> Any:
-        if numbers is not None and type(turn) is int:  # of a loop: much faster
+        if numbers is not None and type(turn) is int:  # called from a loop: much faster
             return dtype.type(numbers[turn])
         return start + np.asarray(turn).astype(dtype)[()] * step
 

@@ -1,9 +1,10 @@
 """Blocks, or threads, that wait for each other: each runs by itself, and they take turns.
 
-In lockstep a lane that waits in a loop for a lane that has left it waits forever. What hardware
-promises is more: blocks that are resident at the same time go on, and since Volta so does each
-thread. ``simulate`` therefore starts anew where a loop was found to wait, with one strand for each
-block and, where the threads of one block wait for each other, with one for each thread.
+In lockstep, a lane that waits in a loop for a lane that has left the loop waits forever. Hardware
+promises more: all blocks that are resident at the same time go on, and since Volta each thread
+does. If ``simulate`` finds a loop that waits, it therefore starts again with one strand for each
+block. If the threads of one block wait for each other, it starts again with one strand for each
+thread.
 
 Source: CUDA C++ Programming Guide, "SIMT Architecture", on independent thread scheduling: it lets
 one thread wait for data that another one of its warp produces, where locks within a warp could
@@ -27,9 +28,9 @@ from gpulab.kernels.simulation._geometry import WARP, Mask, union
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Launch, Machine
 
-# Threads of Python that may wait at the same time beside those of one more block.
+# Another block begins only while at most this many Python threads wait.
 _MOST_STRANDS = 1 << 10
-# Why all that is left waits for good.
+# Why all remaining threads wait forever.
 _NOBODY = (
     "here and in other loops, for a value that none of them changes any more. Look for a lock that "
     "is not given back, or a value that is never set"
@@ -46,8 +47,10 @@ _MORE_THAN_RUN = (
 
 
 class WaitError(_types.RelaunchError):
-    """Lanes wait in a loop for others that cannot go on beside them; ``why`` they wait for good
-    unless the threads of a block run by themselves.
+    """Lanes wait in a loop for others that cannot run meanwhile.
+
+    ``why`` says why blocks would wait forever even if they took turns, so that only threads that
+    take turns may go on; it is empty if no such reason is known.
     """
 
     def __init__(self, line: int, why: str = "") -> None:
@@ -60,7 +63,7 @@ class _StopError(BaseException):
 
 
 class Strand:
-    """Lanes that run by themselves. Where they pause, a thread of Python keeps their place."""
+    """Lanes that run by themselves. While they pause, a Python thread keeps their place."""
 
     def __init__(self, machine: Machine, mask: Mask) -> None:
         self.machine, self.mask = machine, mask
@@ -82,19 +85,19 @@ class _Waiting(NamedTuple):
 
 @dataclass
 class _Meeting:
-    """Lanes of a block, or of a warp, that have come to something that they do together."""
+    """Lanes of a block, or of a warp, that have arrived at an operation that they do together."""
 
     machine: Machine
     act: Callable[..., Any]
-    warp: int | None  # None: all threads of the block come
-    named: int  # the lanes of the warp that come, as bits
-    mask: Any = None  # of those that are here
+    warp: int | None  # None: all threads of the block take part
+    named: int  # the lanes of the warp that take part, as bits
+    mask: Any = None  # the lanes that have arrived
     values: list[Any] = field(default_factory=list)
     waiting: list[Strand] = field(default_factory=list)
     result: Any = None
 
     def arrive(self, strand: Strand, values: tuple[Any, ...]) -> None:
-        """Add a strand's lanes and what they bring."""
+        """Add a strand's lanes and their values."""
         here = strand.mask.array
         if self.waiting and here is not None:
             both = zip(values, self.values, strict=True)
@@ -104,7 +107,7 @@ class _Meeting:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all that have to come are here; those that have returned need not."""
+        """Return whether all lanes that take part have arrived, except those that have returned."""
         missing = self.machine.alive.without(self.mask)
         if self.warp is None or missing is None:
             return missing is None
@@ -112,11 +115,10 @@ class _Meeting:
 
 
 class Turns:
-    """The strands of a launch, one for each block or for each thread: who can go on, who waits in a
-    loop, who waits for others to come.
+    """The strands of a launch, one for each block or for each thread: which can go on, which wait
+    in a loop, and which wait for others at a meeting.
 
-    ``resident`` blocks at most are at work at once, and the next one starts when no other can go
-    on.
+    At most ``resident`` blocks run at once, and the next one starts when no strand can go on.
     """
 
     def __init__(self, machines: Iterator[Machine], resident: int, waits: list[WaitError]) -> None:
@@ -125,12 +127,12 @@ class Turns:
         self.current: Any = None  # the strand that runs
         self._ready: deque[Strand] = deque()
         self._spinning: list[_Waiting] = []
-        self._last = 0  # where the last one that went on stood there
-        self._trying: deque[Strand] = deque()  # those in loops that may go on in any case
+        self._last = 0  # the place there of the strand that went on last
+        self._trying: deque[Strand] = deque()  # strands in loops that may try again in any case
         self._meetings: dict[Any, _Meeting] = {}
         self._left: dict[int, int] = {}  # strands of each block that have not ended
         self._full = ""  # why no other block can begin
-        # one thread runs at a time, and the caller while it holds this
+        # one strand runs at a time; the caller runs while it holds this lock
         self._back = threading.Lock()
         self._back.acquire()
         self._threads: list[threading.Thread] = []
@@ -140,7 +142,9 @@ class Turns:
     # -- what the running strand asks for
 
     def look(self, asks: bool) -> None:
-        """End the strand if the simulation was stopped; let the caller ask for that, if it does."""
+        """End the strand if the simulation was stopped. If ``asks``, pause first, so that the
+        caller can ask whether it was.
+        """
         if asks or self.current.stopping:
             self._ready.appendleft(self.current)
             self._pause(self.current)
@@ -154,7 +158,9 @@ class Turns:
         self._pause(self.current)
 
     def meet(self, site: int, act: Callable[..., Any], values: tuple[Any, ...], block: bool) -> Any:
-        """Wait for the other lanes that do this together; return what comes out for all."""
+        """Wait for the other lanes that do an operation together; return the result for all of
+        them.
+        """
         strand = self.current
         warp, named = None, 0
         if not block:
@@ -185,15 +191,15 @@ class Turns:
         work: Callable[[Machine, Mask], None],
         ended: Callable[[Machine], None],
     ) -> None:
-        """Run all strands to their end: ``work`` is what each does; call ``ended`` after each
+        """Run all strands to their end: call ``work`` for each strand, and ``ended`` after each
         block.
 
         Raises
         ------
         WaitError
-            If blocks wait in which other threads could go on by themselves.
+            If blocks wait, and other threads of them could go on by themselves.
         KernelError
-            If all that is left waits.
+            If all remaining threads wait forever, or no more Python threads can be started.
         """
         try:
             while (strand := self._next(launch)) is not None:
@@ -210,13 +216,15 @@ class Turns:
             current = [] if self.current is None else [self.current]
             for strand in {*current, *self._ready, *self._trying, *meetings, *spinning}:
                 strand.stopping = True
-                if strand.go.locked():  # else it is on its way
+                if strand.go.locked():  # otherwise it is running already
                     strand.go.release()
             for thread in self._threads:
                 thread.join()
 
     def _resume(self, strand: Strand, work: Callable[[Machine, Mask], None]) -> None:
-        """Run a strand until it, or one that begins after it in its thread, pauses or ends."""
+        """Run a strand until it, or one that begins after it in the same Python thread, pauses or
+        ends.
+        """
         self.current = strand
         strand.machine.serve()
         if strand.begun:
@@ -236,7 +244,9 @@ class Turns:
         self._back.acquire()
 
     def _thread(self, strand: Strand, work: Callable[[Machine, Mask], None]) -> None:
-        """Run a strand that begins, and others that begin while none pauses."""
+        """Run a new strand in this Python thread, and further new ones of its block while none
+        pauses.
+        """
         following: Strand | None = strand
         try:
             while following is not None:
@@ -245,7 +255,7 @@ class Turns:
                 following = self._after(following)
         except _StopError:
             return
-        except BaseException as error:  # raised again where the strands are run
+        except BaseException as error:  # ``run`` raises it again
             self._error = error
         self._back.release()
 
@@ -261,7 +271,7 @@ class Turns:
         return self._ready.popleft() if begins else None
 
     def _next(self, launch: Launch) -> Strand | None:
-        """Return who goes on, None where all have ended."""
+        """Return the strand that goes on next; None if all have ended."""
         if not self._ready:
             complete = [key for key, meeting in self._meetings.items() if meeting.is_complete]
             self._pass(complete)
@@ -272,13 +282,15 @@ class Turns:
         if not self._ready and self._spinning:
             raise self._stuck(launch)
         if not self._ready:
-            # nobody can go on: those that came do without the others, which is a finding
+            # no strand can go on: the lanes that arrived go on without the missing ones, which is a
+            # finding
             self._pass(list(self._meetings)[:1])
         return self._ready.popleft() if self._ready else None
 
     def _wake(self, changes: int) -> None:
-        """Let one go on that waits for a change of memory, if there was one: the nearest to the
-        last one, since they often follow each other. Else one that tries again in any case.
+        """If memory has changed, let one strand go on that waits for a change: the one nearest to
+        the last that went on, since they often follow each other. Otherwise let one go on that
+        tries again in any case.
         """
         count = len(self._spinning)
         for distance in range(count):
@@ -313,6 +325,7 @@ class Turns:
             self._ready.extend(Strand(machine, mask) for mask in masks)
 
     def _pass(self, keys: list[Any]) -> None:
+        # do the operations of meetings; the strands that wait at them may go on
         for key in keys:
             meeting = self._meetings.pop(key)
             meeting.machine.serve()
@@ -320,7 +333,7 @@ class Turns:
             self._ready.extend(meeting.waiting)
 
     def _stuck(self, launch: Launch) -> Exception:
-        """Return what to raise where all that is left waits in loops."""
+        """Return the exception to raise when all remaining strands wait in loops."""
         line = self._spinning[0].line
         others = [one.strand.machine.alive.without(one.mask) for one in self._spinning]
         why = self._why

@@ -1,8 +1,8 @@
-"""A kernel's text and what the names in it mean.
+"""A kernel's text and the meaning of the names in it.
 
-The text comes from the file or the notebook cell in which the kernel was defined. Nothing of it is
-executed as Python: what ``_scalar_lanes`` runs is text of its own, made of numbers, operators and
-variables.
+The text comes from the file or the notebook cell in which the kernel was defined. It is never
+executed as Python: ``_scalar_lanes`` executes only text that it writes itself, from numbers,
+operators and variables.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from gpulab.kernels.simulation import _types
 
 @dataclass(eq=False)
 class Text:
-    """What a function's text says by itself, found when it is first asked for: the same for all
-    functions that are made of it.
+    """The facts that follow from a function's text alone, each found when first asked for. All
+    functions that are made of this text share them.
     """
 
     tree: ast.FunctionDef
@@ -79,8 +79,8 @@ class Text:
 
     @functools.cached_property
     def imports(self) -> dict[str, Any]:
-        """Return what names stand for that imports in the function give: of modules into which a
-        kernel may look.
+        """Return the objects that names stand for by imports in the function, of modules into which
+        a kernel may look.
         """
         found: dict[str, Any] = {}
         for node in self.nodes:
@@ -98,7 +98,7 @@ class Text:
 
     @functools.cached_property
     def given_once(self) -> dict[str, ast.expr]:
-        """Return the only value that each of some variables is given."""
+        """Return the assigned expression of each variable that is assigned only once."""
         times = Counter([*self.parameters, *(node.id for node in self.stores)])
         return {
             node.targets[0].id: node.value
@@ -110,19 +110,20 @@ class Text:
 
     @functools.cached_property
     def stored_names(self) -> set[str]:
-        """Return the names of arrays of which the function's text stores an element: what stands
+        """Return the names of arrays to which the function's text stores an element: the name
         before the first dot or bracket.
         """
         parts = (ast.Subscript, ast.Attribute)
         found = [n for n in self.nodes if isinstance(n, parts) and isinstance(n.ctx, ast.Store)]
-        for node in found:  # which grows by what stands before them
+        for node in found:  # found grows by the parts before them
             found += [node.value] if isinstance(node.value, parts) else []
         return {node.value.id for node in found if isinstance(node.value, ast.Name)}
 
     @functools.cached_property
     def compared_reads(self) -> set[ast.AST]:
-        """Return the reads of elements whose value goes, through variables, into a compare-and-swap
-        of the same element as the old one: it fails where that is no longer the value.
+        """Return the reads of elements whose value is used, also through variables, as the old
+        value in a compare-and-swap of the same element. The swap fails if the element no longer has
+        this value.
 
         Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
         begin with such a read.
@@ -139,11 +140,11 @@ class Text:
             match node:
                 case ast.Call(func=ast.Attribute(attr="cas"), args=[array, index, old, _]):
                     parts, seen = [old], set[str]()
-                    for part in parts:  # which grows by what variables are given
+                    for part in parts:  # parts grows by the values of variables
                         if isinstance(part, ast.Name) and part.id not in seen:
                             seen.add(part.id)
                             parts += [value for name, value in assigned if name == part.id]
-                        elif isinstance(part, ast.Call):  # a type of the value
+                        elif isinstance(part, ast.Call):  # such as a conversion
                             parts += part.args
                         elif isinstance(part, ast.Subscript):
                             same = ast.dump(part.value), ast.dump(part.slice)
@@ -163,9 +164,9 @@ class Source:
     code: types.CodeType
     _globals: dict[str, Any] = field(repr=False)
     _closure: dict[str, types.CellType] = field(repr=False)
-    # where the text was found, and all that stood there
+    # the name of the file with the text, and all lines of the file
     _file: tuple[str, list[str]] = field(repr=False)
-    offset: int = 0  # of the numbers of its lines
+    offset: int = 0  # added to the numbers of its lines
 
     def part(self, tree: ast.FunctionDef) -> Source:
         """Return the source of a function inside of this one."""
@@ -217,8 +218,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Signature:
-    """The types that a function was declared with: of a number its dtype, of an array (dtype,
-    axes), of a tuple those of its parts; None where the declaration leaves it open.
+    """The types that a function was declared with: the dtype of a number, (dtype, axes) of an
+    array, a tuple of these for a tuple; None where the declaration leaves the type open.
     """
 
     parameters: tuple[Any, ...]
@@ -241,10 +242,10 @@ class Signature:
 
 
 def _fits(found: Any, wanted: Any) -> bool:
-    """Return whether a number can be converted, or an array's memory taken as declared: numba does
-    not look at what a kernel with one signature is given.
+    """Return whether a number can be converted to the declared type, or an array's memory viewed as
+    it. numba does not check the arguments of a kernel with one signature.
     """
-    if wanted is None or isinstance(wanted, np.dtype):  # which is equal to None for a float64
+    if wanted is None or isinstance(wanted, np.dtype):  # not ==: a float64 equals None
         return wanted is None or isinstance(found, np.dtype)
     if not isinstance(found, tuple) or not found or not isinstance(found[0], np.dtype):
         return bool(found == wanted)
@@ -254,20 +255,21 @@ def _fits(found: Any, wanted: Any) -> bool:
 
 @dataclass(frozen=True)
 class Callee:
-    """A Python function that a kernel may call, and what it was declared with."""
+    """A Python function that a kernel may call, and its declared signatures."""
 
     function: types.FunctionType
     signatures: tuple[Signature, ...] = ()
 
 
 def signatures_of(kernel: Any) -> tuple[Signature, ...]:
-    """Return what a kernel or device function was declared with; empty where arguments decide.
+    """Return the signatures that a kernel or device function was declared with; empty if the
+    arguments decide its types.
 
-    numba's dispatchers hold what they compiled for it; ``jit`` of ``gpulab.kernels.cuda`` keeps
-    what it was given in ``signatures``.
+    numba's dispatchers hold what they compiled for the declaration; ``jit`` of
+    ``gpulab.kernels.cuda`` keeps the declared signatures in ``signatures``.
     """
     given = inspect.getattr_static(kernel, "signatures", None)
-    if isinstance(given, property):  # of numba's own
+    if isinstance(given, property):  # numba's own property
         given = None
     if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
         overloads = inspect.getattr_static(kernel, "overloads", {})
@@ -304,7 +306,7 @@ def _written_type(node: ast.expr) -> Any:
 
 
 def _type_of_numba(found: Any) -> Any:
-    """Return the same for a type of numba's."""
+    """Return the type for a type of numba's, in the same form."""
     if hasattr(found, "ndim"):
         return _type_of_numba(found.dtype), found.ndim
     if hasattr(found, "types"):
@@ -319,7 +321,7 @@ def plain_function(kernel: Any) -> Any:
     if type(kernel) is types.FunctionType and not kernel.__dict__:
         return kernel
     for attribute in ("py_func", "__wrapped__"):
-        # statically: a kernel's globals may be anything, and nothing of them runs
+        # looked up statically: a kernel's globals may be anything, and none of their code may run
         inner = inspect.getattr_static(kernel, attribute, None)
         if type(inner) is types.FunctionType:
             return inner
@@ -327,20 +329,21 @@ def plain_function(kernel: Any) -> Any:
 
 
 def _text_around(code: types.CodeType, lines: list[str]) -> list[str]:
-    """Return the lines of the file, or of the cell, in which a function was defined, or of the text
-    that ``exec`` was given.
+    """Return the lines of the text in which a function was defined: its file, its cell, or the text
+    that was passed to ``exec``.
     """
     for text, filename in reversed([*executed_texts] if code.co_filename == "<string>" else []):
         if filename == code.co_filename and f"def {code.co_name}(" in text:
             compiled = [compile(text, filename, "exec", dont_inherit=True)]
-            for part in compiled:  # which grows by the functions in it
+            for part in compiled:  # compiled grows by the functions in it
                 compiled += [one for one in part.co_consts if isinstance(one, types.CodeType)]
             if code in compiled:
                 return text.splitlines(keepends=True)
     return lines
 
 
-# Of a code that is in use what was read of its text, and at which offset its lines are numbered.
+# For each code object that is in use: its text, its lines, its file, and the offset of its line
+# numbers.
 _texts: weakref.WeakKeyDictionary[types.CodeType, tuple[Text, dict[int, str], Any, int]] = (
     weakref.WeakKeyDictionary()
 )
@@ -391,7 +394,7 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
             "supported",
             tree.lineno,
         )
-    if file[1]:  # of what was executed as a string there is no file that tells two texts apart
+    if file[1]:  # a string that was executed has no file by which two texts could be distinguished
         _texts[code] = source.text, lines, file, offset
     return source
 
@@ -399,8 +402,7 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
 def _definition(
     code: types.CodeType, file: list[str], offset: int
 ) -> tuple[ast.stmt, dict[int, str]]:
-    """Return the syntax tree of a function and its lines, numbered as where it was defined, and
-    from an offset.
+    """Return the syntax tree of a function and its lines, numbered as in its file plus an offset.
 
     Raises
     ------
@@ -424,7 +426,7 @@ def _definition(
         try:
             lines = [f"{line}\n" for line in block[0].removesuffix("\n").split("\n")]
             tree = _parsed(lines, first)
-        except SyntaxError:  # a text in it stands farther to the left, or the like
+        except SyntaxError:  # for example, a string in it begins farther left
             lines = inspect.getblock(text[first - 1 :])
             tree = _parsed(lines, first)
     if offset:
@@ -432,8 +434,8 @@ def _definition(
     return tree, dict(enumerate(map(str.rstrip, lines), first + offset))
 
 
-# A function by its indentation, 10 times as fast as ``inspect.getblock``: decorators, the ``def``,
-# and all lines that stand farther to the right, with what is empty or a comment between them.
+# Finds a function by its indentation, 10 times as fast as ``inspect.getblock``: decorators, the
+# ``def``, and all lines that are indented farther, with the empty lines and comments between them.
 _BLOCK = re.compile(
     r"([ \t]*)(?:@.*\n(?:.*\n)*?\1)?(?:async )?def .*\n?(?:(?:[^\S\n]*(?:#.*)?\n)*\1[ \t]+\S.*\n?)*"
 )
@@ -441,8 +443,8 @@ _BLOCK = re.compile(
 
 def _parsed(lines: list[str], first: int) -> Any:
     """Return the syntax tree of a function whose first line has this number."""
-    # of a function or a class; below its ``def`` a comment or a long text may stand farther to the
-    # left
+    # whether it is in a function or a class. Only the first line shows it: below the ``def``, a
+    # comment or a long string may begin farther to the left
     inner = lines[0][0].isspace()
     before = "\n" * (first - 1 - inner) + "if True:\n" * inner
     tree: Any = ast.parse(before + "".join(lines)).body[0]
@@ -460,9 +462,9 @@ def as_function(node: ast.Lambda) -> ast.FunctionDef:
 # What the names in a kernel mean: numba's cuda module, ours that stands in for it, math, NumPy,
 # and Python's own functions.
 #
-# A dotted name is followed only through these; everything else that a kernel names must be a
-# number, an array, a tuple, or a function of the learner's, so that no module is reached from a
-# kernel and nothing of it runs.
+# A dotted name is followed only through these modules. Everything else that a kernel names must be
+# a number, an array, a tuple, or a function of the learner's. A kernel therefore reaches no other
+# module, and runs no code of one.
 
 
 _BUILTINS = (
@@ -486,7 +488,7 @@ _NUMBA_TYPES = {
 }
 
 
-UNKNOWN: Any = object()  # marks what has no value before the kernel runs
+UNKNOWN: Any = object()  # marks an expression without a value before the kernel runs
 
 
 @dataclass(frozen=True)
@@ -498,8 +500,8 @@ class Intrinsic:
     name: str
 
 
-# Kinds of which no code of a learner's runs when they are looked at. One that is derived from a
-# number, a text or an array becomes that.
+# Types whose objects run no code of a learner's when they are looked at. An object of a class that
+# is derived from a number, a string or an array is converted to that base.
 _PLAIN = {
     bool,
     int,
@@ -542,7 +544,9 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 
 
 class IntegerMember(np.int64):
-    """A member of an ``IntEnum``: a number, and the same as members of its own class alone."""
+    """A member of an ``IntEnum``: a number that keeps its class, since ``is`` holds only between
+    members of one class.
+    """
 
     kind: type[enum.IntEnum]
 
@@ -555,16 +559,16 @@ class IntegerMember(np.int64):
 
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
-    """An array on the simulated device that a kernel names from outside: unlike an array of the
-    host, it is no constant.
+    """An array on the simulated device that a kernel names from outside. Unlike an array of the
+    host, it is not a constant.
     """
 
     array: np.ndarray
 
 
 def inert(found: Any) -> Any:
-    """Return an object from outside of a kernel so that nothing of it runs, whatever is asked of
-    it; for most its name alone is left.
+    """Return an object from outside of a kernel in a form whose use runs none of the object's code.
+    For most objects only the name of their class is left.
     """
     kind = type(found)
     if kind in _PLAIN or id(found) in _stubs(sys.modules.get("numba.cuda")):
@@ -602,7 +606,7 @@ def member_of(owner: Any, attribute: str) -> Any:
     Raises
     ------
     AttributeError
-        If the owner is none of the modules that a kernel may look into.
+        If the attribute is not supported in a kernel.
     """
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
@@ -658,8 +662,8 @@ def _member(owner: str, attribute: str) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _stubs(cuda: types.ModuleType | None) -> dict[int, str]:
-    """Return numba's own objects for `from numba.cuda import ...`, by identity; none where it is
-    not loaded.
+    """Return the names of numba's own objects for `from numba.cuda import ...`, by the objects'
+    ``id``; empty if numba.cuda is not loaded.
     """
     named = {} if cuda is None else vars(cuda)
     return {
