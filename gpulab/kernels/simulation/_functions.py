@@ -58,7 +58,7 @@ class Call:
         return self.translator.fail(message, self.node)
 
     def expect(self, holds: bool, what: str) -> None:
-        """Raise an error unless the arguments are what the function takes."""
+        """Raise an error unless the arguments are what the function takes, which ``holds`` says."""
         if not holds:
             raise self.fail(f"{self.name} takes {what}")
 
@@ -195,8 +195,8 @@ _same = _comparison(np.equal, _types.equal_type)
 
 
 def _identical(left: Any, right: Any) -> Any:
-    """Return whether two values are the same object (``is``); for numbers, whether they are equal,
-    as in numba.
+    """Return whether two values are the same object (``is``). Numbers are if they are equal, as in
+    numba, and members of an ``IntEnum`` if they also have the same class.
     """
     if not_numeric(left) or not_numeric(right):
         return np.bool_(left is right)

@@ -337,8 +337,8 @@ class Machine:
         return yes, no
 
     def _look(self, line: int) -> None:
-        """Count the statements that wait; raise an error if the kernel seems endless; call
-        ``stop``, if it is given; set the step at which to look again.
+        """Count the statements that wait; raise an error if the kernel seems endless; let ``stop``
+        end the simulation, if it is given; set the step at which to look again.
         """
         launch = self.launch
         if launch.steps > launch.max_steps:
@@ -584,7 +584,7 @@ class Machine:
                 what(of_blocks, blocks, self.launch.event)
 
     def serve(self) -> None:
-        """Let the trackers of global memory find hazards by what orders these blocks."""
+        """Let the trackers of global memory use what orders these blocks."""
         for tracker in self.launch.trackers:
             tracker.serve(self.orders, self.launch.turns is None)
 

@@ -79,8 +79,8 @@ class Text:
 
     @functools.cached_property
     def imports(self) -> dict[str, Any]:
-        """Return the objects that names stand for by imports in the function, of modules into which
-        a kernel may look.
+        """Return the objects to which imports in the function give names, from modules into which a
+        kernel may look.
         """
         found: dict[str, Any] = {}
         for node in self.nodes:
@@ -306,7 +306,7 @@ def _written_type(node: ast.expr) -> Any:
 
 
 def _type_of_numba(found: Any) -> Any:
-    """Return the type for a type of numba's, in the same form."""
+    """Return a type of numba's in the same form as ``_written_type``."""
     if hasattr(found, "ndim"):
         return _type_of_numba(found.dtype), found.ndim
     if hasattr(found, "types"):
