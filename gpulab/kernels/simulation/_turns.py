@@ -28,7 +28,8 @@ from gpulab.kernels.simulation._geometry import WARP, Mask, union
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Launch, Machine
 
-# Another block begins only while at most this many Python threads wait.
+# If threads take turns, another block begins only while at most this many strands wait, each in a
+# Python thread.
 _MOST_STRANDS = 1 << 10
 # Why all remaining threads wait forever.
 _NOBODY = (
@@ -127,7 +128,7 @@ class Turns:
         self.current: Any = None  # the strand that runs
         self._ready: deque[Strand] = deque()
         self._spinning: list[_Waiting] = []
-        self._last = 0  # the place there of the strand that went on last
+        self._last = 0  # the place in _spinning of the strand that went on last
         self._trying: deque[Strand] = deque()  # strands in loops that may try again in any case
         self._meetings: dict[Any, _Meeting] = {}
         self._left: dict[int, int] = {}  # strands of each block that have not ended
