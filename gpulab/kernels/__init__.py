@@ -1,12 +1,13 @@
 """One kernel in Python: under the microscope, through the compiler, and on a GPU.
 
-``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` shows what the compiler makes
-of CUDA C++; ``launch`` runs it; ``simulated`` sends the launches of a whole program to the
-microscope. Nothing is imported before it is used.
+``simulate`` runs a kernel as warps in lockstep and counts what they do; ``compile_python`` and
+``compile_cuda`` show what the compiler makes of it; ``launch`` runs it on a GPU; ``simulated``
+sends the launches of a whole program to the microscope. Nothing is imported before it is used.
 
-``simulation`` is the microscope, ``_compile`` the compilers, ``_launch`` the way to a GPU,
-``_arguments`` the checks that all of them share; ``_language`` has the names that a kernel is
-written with, ``_generated`` what ``torch.compile`` writes, and ``ladder`` the course's kernels.
+``simulation`` contains the microscope, ``_compile`` the compilers, ``_launch`` the launches on a
+GPU, and ``_arguments`` the checks that all of them share. ``_language`` has the names that kernels
+use, ``_generated`` shows the code that ``torch.compile`` writes, and ``ladder`` has the course's
+kernels.
 """
 
 from __future__ import annotations

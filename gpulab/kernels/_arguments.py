@@ -19,8 +19,7 @@ Extent = tuple[int, int, int]
 MOST_THREADS = 1024
 _MOST_BLOCK = (1024, 1024, 64)
 _MOST_GRID = (2**31 - 1, 65535, 65535)
-# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and
-# 10.0).
+# The most shared memory that a block can request on any GPU (compute capability 9.0 and 10.0).
 MOST_SHARED_BYTES = 227 * 1024
 _KINDS = "biufc"
 
@@ -31,7 +30,7 @@ def checked_extents(who: str, grid: Any, block: Any) -> tuple[Extent, Extent]:
     Raises
     ------
     InputError
-        If one of them is not what a GPU can launch.
+        If no GPU can launch one of them.
     """
     extents = (
         _extent(who, "grid", grid, _MOST_GRID),
@@ -64,7 +63,7 @@ def _extent(who: str, name: str, value: Any, most: Extent) -> Extent:
 
 
 def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence[Any]) -> None:
-    """Refuse fewer or more arguments than a kernel's parameters."""
+    """Refuse fewer or more arguments than a kernel has parameters."""
     if len(args) != len(parameters):
         raise InputError(
             f"{who}: {kernel} takes {plural(len(parameters), 'argument')} "
@@ -73,12 +72,12 @@ def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence
 
 
 def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
-    """Return a tensor in main memory as the array that it is.
+    """Return a NumPy array that shares the memory of a tensor in main memory.
 
     Raises
     ------
     InputError
-        If NumPy has no such array: bfloat16, float8, sparse, conjugated by a mark alone.
+        If NumPy has no such array: for bfloat16, float8, a sparse or a lazily conjugated tensor.
     """
     try:
         array: np.ndarray = tensor.detach().numpy()
@@ -94,8 +93,8 @@ def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
 def check_array(
     who: str, kernel: str, name: str, array: np.ndarray, written: bool, *, any_layout: bool = False
 ) -> None:
-    """Refuse an array that a kernel cannot take, or that it writes and must not change; with
-    ``any_layout`` records, dates, texts and arrays that are not contiguous are taken as well.
+    """Refuse an array that a kernel cannot take, or a read-only array that it writes to. With
+    ``any_layout``, records, dates, texts and arrays that are not contiguous are accepted as well.
     """
     dtype = array.dtype
     is_record = any_layout and dtype.names is not None and dtype.isnative
@@ -119,8 +118,8 @@ def check_array(
 
 
 def described_array(interface: Mapping[str, Any]) -> np.ndarray:
-    """Return an array over no memory at all, of the type and the layout that a
-    ``__cuda_array_interface__`` describes.
+    """Return an array without memory that has the dtype, shape and strides of a
+    ``__cuda_array_interface__``; its elements must not be read.
     """
     return np.lib.stride_tricks.as_strided(
         np.empty(0, interface["typestr"]), interface["shape"], interface.get("strides")
@@ -128,12 +127,12 @@ def described_array(interface: Mapping[str, Any]) -> np.ndarray:
 
 
 def same_memory(who: str, name: str, a: np.ndarray, other_name: str, b: np.ndarray) -> bool:
-    """Return whether two arrays are the same elements under the same type.
+    """Return whether two arrays have the same elements in memory, with the same dtype.
 
     Raises
     ------
     InputError
-        If they overlap otherwise.
+        If they overlap in any other way.
     """
     if not np.shares_memory(a, b):
         return False

@@ -1,9 +1,9 @@
-"""What ``torch.compile`` wrote: the source of the kernels that Inductor makes of a function.
+"""Show the kernels that ``torch.compile`` generates: the source that Inductor writes.
 
 PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, Triton for most GPUs and
-Metal for Apple's. Where it cannot be compiled, the generated source is still shown, with the
-reason. The hooks are PyTorch's own (``torch._inductor``) and not a public interface, so a version
-that lacks them is also reported as a reason, never as an error.
+Metal for Apple's. Where the source cannot be compiled, it is still shown, with the reason. The hook
+that reads the source is in PyTorch's internals (``torch._inductor``): a version whose
+``GraphLowering`` lacks it is also reported as a reason, not as an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 from gpulab.units import format_seconds, plural
 
-# Its kernels stand in the Python that Inductor writes, as raw text given to one of these.
+# Inductor writes a Python module, which passes the source of each kernel to ``async_compile``.
 _KERNELS = re.compile(r"^(\w+) = async_compile\.(\w+)\((.*?)'''(.*?)'''", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {
     "cpp": "C++",
@@ -30,15 +30,15 @@ _LANGUAGES = {
     "cuda": "CUDA C++",
     "metal": "Metal",
 }
-# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, imports, and the
-# launch hints of a Triton kernel, a decorator of many long lines) hides the loop.
+# Inductor's own bookkeeping hides the loop: a flag for divisions by zero, headers, imports, and the
+# launch hints of a Triton kernel, a decorator of many long lines.
 _BOOKKEEPING = re.compile(
     r"integer_div_error|^#include|^\s*$|C10_LIKELY|^import |^from |set_driver_to_gpu"
 )
 _LAUNCH_HINTS = re.compile(r"^@triton_heuristics\.\w+\(.*?^\)\n", re.MULTILINE | re.DOTALL)
-# One kernel needs no pool of compiling processes; precompiling PyTorch's headers costs more than it
-# saves; and without the trial compilation of vector instructions the source is written even where
-# nothing can compile it.
+# One kernel needs no pool of compiler processes. To precompile PyTorch's headers costs more than it
+# saves. With ``vec_isa_ok`` Inductor does not try to compile vector instructions first, so that it
+# writes the source even where there is no compiler.
 _QUICK = {"compile_threads": 1, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
 _NO_COMPILER = (
     "there is no C++ compiler on this machine, which torch.compile needs for a CPU; install "
@@ -54,18 +54,18 @@ class GeneratedCode(Result):
     ----------
     label : str
     operators : tuple of str
-        The operators that it found in the function.
+        The operators that ``torch.compile`` found in the function.
     kernels : tuple of str
-        The names of the generated kernels, which contain the operators that each combines. Library
-        calls are not included.
+        The names of the generated kernels; a name lists the operators that the kernel combines.
+        Library calls are not included.
     language : str
-        "C++", "Triton", ... or "" where nothing was written.
+        "C++", "Triton", ... or "" if no kernel was written.
     source : str
         The kernels, without Inductor's bookkeeping.
     seconds : float
-        The first call: compiling and running.
+        Duration of the first call, which compiles and runs.
     reason : str
-        Why it cannot run compiled; else "".
+        Why the function cannot run compiled; "" if it can.
     evidence : Evidence
     """
 
@@ -99,7 +99,7 @@ class GeneratedCode(Result):
         return f"{found}{end}\n\n{self.source}".rstrip()
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return what was found and what became of it."""
+        """Return rows for the operators, the duration and the kernels."""
         rows = [
             ("operators found", ", ".join(self.operators)),
             ("first call", format_seconds(self.seconds)),
@@ -119,11 +119,11 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     Parameters
     ----------
     fn : callable
-        A function of tensors, or what ``torch.compile`` made of one: that one is compiled for these
-        arguments afterwards.
+        A function of tensors, or one that ``torch.compile`` returned, which is then compiled for
+        these arguments.
     *args
-        What it takes; their shapes, dtypes and device decide what is written. The function is run
-        on them.
+        The function's arguments, on which it is run. Their shapes, dtypes and device decide which
+        code is generated.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     Raises
     ------
     InputError
-        If ``fn`` cannot be called, or fails on these arguments without being compiled too.
+        If ``fn`` cannot be called, or fails on these arguments even without compilation.
 
     Notes
     -----
@@ -170,16 +170,16 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     quick = settings.patch({name: value for name, value in _QUICK.items() if name in known})
     start, reason = time.perf_counter(), ""
     try:
-        for graph in torch._dynamo.explain(plain)(*args).graphs:  # which forgets what was compiled
+        for graph in torch._dynamo.explain(plain)(*args).graphs:  # discards earlier compilations
             operators += [
-                getattr(node.target, "__name__", str(node.target))  # one of a method is its name
+                getattr(node.target, "__name__", str(node.target))  # a method's target is its name
                 for node in graph.graph.nodes
                 if node.op in ("call_function", "call_method", "call_module")
             ]
         start = time.perf_counter()
         with keep, quick, tried:
             (fn if plain is not fn else torch.compile(fn))(*args)
-    except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
+    except Exception as error:  # any error of the compiler is shown as the reason
         text = message_of(error)
         reason = (
             _NO_COMPILER
@@ -200,8 +200,8 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
 
 
 def _without_compiler(check: Callable[..., bool]) -> Callable[..., bool]:
-    """Let Inductor's check of vector instructions, some of which it compiles whatever the setting
-    says, find them missing where there is no compiler; it would raise.
+    """Return Inductor's check of vector instructions, changed to report them as missing where there
+    is no C++ compiler. It compiles some of them whatever the setting is, and would raise.
     """
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -214,8 +214,8 @@ def _without_compiler(check: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _readable(source: str) -> str:
-    """Return a kernel without bookkeeping lines, and without the pairs of braces that then stand
-    alone on their lines directly inside a pair of the same kind.
+    """Return a kernel without bookkeeping lines. Where this leaves one pair of braces directly
+    inside another, each brace alone on its line, the inner pair is removed.
     """
     rest = _LAUNCH_HINTS.sub("", source)
     lines = [line.rstrip() for line in rest.splitlines() if not _BOOKKEEPING.search(line)]

@@ -1,8 +1,8 @@
-"""What a program on the host finds in ``numba.cuda``, in main memory: arrays, streams, devices.
+"""Replacements in main memory for the host functions of ``numba.cuda``: arrays, streams, devices.
 
-For scripts that run under ``simulated()`` without a GPU. Everything happens at once and in order,
-so that streams and events have nothing to wait for. Errors are those that Numba raises in the same
-place, since a script may catch them.
+For scripts that run under ``simulated()`` without a GPU. Each call finishes its work before it
+returns, so streams and events have nothing to wait for. Errors are those that Numba raises in the
+same place, since a script may catch them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# What scripts may ask of the device: an H100 SXM's. Source: NVIDIA H100 Tensor Core GPU
-# Architecture white paper, and CUDA Programming Guide 13.0, technical specifications of compute
-# capability 9.0.
+# Attributes of the device that scripts can read; the limits are those of an H100 SXM. Source:
+# NVIDIA H100 Tensor Core GPU Architecture white paper, and CUDA Programming Guide 13.0, technical
+# specifications of compute capability 9.0.
 COMPUTE_CAPABILITY = (9, 0)
 _ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -64,7 +64,7 @@ _MEMORY_BYTES = 16 * 2**30
 # Arrays
 
 
-# Attributes of an array on the device, as NumPy calls them.
+# Attribute of a device array -> NumPy's name for it.
 _OF_THE_ELEMENTS = {
     **{name: name for name in ("shape", "strides", "dtype", "ndim", "size", "nbytes")},
     "alloc_size": "nbytes",
@@ -72,7 +72,7 @@ _OF_THE_ELEMENTS = {
 
 
 class DeviceArray:
-    """An array on the simulated device: the program sees its content only through copies and
+    """An array on the simulated device: the program accesses its content only through copies and
     indices, as with Numba's ``DeviceNDArray``.
 
     Attributes
@@ -81,20 +81,20 @@ class DeviceArray:
         The elements.
     """
 
-    __cuda_ndarray__ = True  # by which Numba's functions recognize one
+    __cuda_ndarray__ = True  # Numba's functions recognize a device array by this attribute
 
     def __init__(self, array: np.ndarray, stream: Any = 0) -> None:
         self.array, self.stream = array, stream
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is true of the elements as well: shape, strides, dtype and sizes."""
+        """Return an attribute of the NumPy array: shape, strides, dtype or a size."""
         if name not in _OF_THE_ELEMENTS:
             raise AttributeError(f"a device array of gpulab.kernels has no attribute {name!r}")
         return getattr(self.array, _OF_THE_ELEMENTS[name])
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return NumPy's flags of the layout."""
+        """Return NumPy's flags for the memory layout."""
         return {name: self.array.flags[name] for name in ("C_CONTIGUOUS", "F_CONTIGUOUS")}
 
     @property
@@ -104,7 +104,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Describe the memory; ``gpulab`` says that it is no memory of a GPU."""
+        """Describe the memory; the key ``gpulab`` marks it as main memory and has the array."""
         return {**self.array.__array_interface__, "strides": self.strides, "gpulab": self.array}
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -124,11 +124,11 @@ class DeviceArray:
         self.array[index] = host_array(value)
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """Return an element, or a part as an array on the device."""
+        """Return one element, or several as an array on the device."""
         return self[item]
 
     def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
-        """Assign to a part."""
+        """Assign to one element or several."""
         self[key] = value
 
     def is_c_contiguous(self) -> bool:
@@ -184,7 +184,7 @@ class DeviceArray:
         return DeviceArray(other, self.stream)
 
     def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
-        """Return the same memory without the axes of one element."""
+        """Return the same memory without the axes of length one."""
         return DeviceArray(self.array.squeeze(axis=axis), stream or self.stream)
 
     def view(self, dtype: Any) -> DeviceArray:
@@ -201,8 +201,8 @@ class DeviceArray:
 
 
 def host_array(value: Any) -> Any:
-    """Return the array behind an array on the simulated device, or behind another object that
-    describes one; anything else as it is.
+    """Return the NumPy array in main memory that holds the elements of a simulated device array, or
+    of an object whose ``__cuda_array_interface__`` describes one; any other value unchanged.
 
     Raises
     ------
@@ -224,7 +224,9 @@ def host_array(value: Any) -> Any:
 
 
 def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:
-    """Refuse copies between arrays that differ in more than axes of one element."""
+    """Refuse to copy between arrays of different dtype, shape (but for axes of length one) or
+    strides.
+    """
     first, second = one.squeeze(), other.squeeze()
     if one.dtype != other.dtype:
         raise TypeError(f"incompatible dtype: {one.dtype} vs. {other.dtype}")
@@ -235,7 +237,9 @@ def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:
 
 
 def _check_contiguous(array: np.ndarray) -> None:
-    """Refuse what cannot be copied in one piece; repeated elements of a broadcast are one."""
+    """Refuse an array that cannot be copied in one piece; axes with stride 0, which a broadcast
+    repeats, do not count.
+    """
     if not array.size:
         return
     core = array[tuple(slice(None) if stride else 0 for stride in array.strides)]
@@ -247,7 +251,9 @@ def _check_contiguous(array: np.ndarray) -> None:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> DeviceArray:
-    """Copy an array, or what NumPy makes one of, to the simulated device."""
+    """Copy an array, or an object that NumPy can convert to one, to the simulated device; without
+    ``copy``, only allocate the memory. An array that is already on the device is returned as it is.
+    """
     if to is not None:
         if copy:
             to.copy_to_device(obj, stream)
@@ -262,21 +268,23 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> D
 def device_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
 ) -> DeviceArray:
-    """Return an array on the simulated device, without values."""
+    """Return an uninitialized array on the simulated device."""
     return DeviceArray(np.ndarray(shape, dtype, strides=strides, order=order), stream)
 
 
 def pinned_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
 ) -> np.ndarray:
-    """Return an array of the host, without values; pinned, managed and mapped memory is the same
+    """Return an uninitialized array of the host; pinned, managed and mapped memory are the same
     here.
     """
     return np.ndarray(shape, dtype, strides=strides, order=order)
 
 
 def _like(make: Callable[..., Any], array: Any, **options: Any) -> Any:
-    """Return a new array in the layout of another, without gaps."""
+    """Return an array from ``make`` with the shape, dtype and axis order of another, without
+    gaps.
+    """
     model = np.empty_like(host_array(array))
     return make(model.shape, model.dtype, model.strides, **options)
 
@@ -295,30 +303,30 @@ def is_cuda_array(obj: Any) -> bool:
 
 @contextlib.contextmanager
 def pinned(*arrays: Any) -> Iterator[None]:
-    """Pin arrays of the host for a while, which changes nothing here."""
+    """Pin arrays of the host inside the context; this has no effect here."""
     yield
 
 
 @contextlib.contextmanager
 def mapped(*arrays: Any, **options: Any) -> Iterator[Any]:
-    """Give arrays of the host to the device without a copy."""
+    """Yield device arrays that use the memory of arrays of the host, without a copy."""
     found = [DeviceArray(array) for array in arrays]
     yield found[0] if len(found) == 1 else found
 
 
 class Transfer:
-    """How an argument of a kernel travels: ``In``, ``Out`` and ``InOut`` wrap an array."""
+    """Base of ``In``, ``Out`` and ``InOut``, which wrap an array and state how it is copied."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class In(Transfer):
-    """An argument that is only copied to the device: what a kernel writes to it is lost."""
+    """An argument that is only copied to the device: the kernel's writes to it are lost."""
 
 
 class Out(Transfer):
-    """An argument that is only copied back: its elements have no values on the device."""
+    """An argument that Numba only copies back; here it keeps its values, as with ``InOut``."""
 
 
 class InOut(Transfer):
@@ -326,8 +334,8 @@ class InOut(Transfer):
 
 
 def kernel_argument(argument: Any) -> Any:
-    """Return an argument of a launch as ``simulate`` takes it."""
-    # Numba's own wrappers as well, from before the context
+    """Return an argument of a launch in the form that ``simulate`` accepts."""
+    # by the class's name, since Numba's own wrappers, made before ``simulated()``, count too
     kind = type(argument).__name__
     if kind == "In":
         return kernel_argument(argument.value).copy()
@@ -339,7 +347,7 @@ def kernel_argument(argument: Any) -> Any:
 
 
 class Stream:
-    """A stream, in which everything has already happened."""
+    """A stream whose work is always done: each call finishes its work before it returns."""
 
     handle = 0
 
@@ -347,19 +355,19 @@ class Stream:
         return 0
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Do nothing: all work is done."""
 
     @contextlib.contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:
-        """Wait for nothing at the end."""
+        """Yield the stream; at the end all work is done already."""
         yield self
 
     def add_callback(self, callback: Any, arg: Any = None) -> None:
-        """Call a function at once, since all work before it is done."""
+        """Call the function at once, since all work before it is done."""
         callback(self, 0, arg)
 
     def async_done(self) -> Any:
-        """Return a future that is done."""
+        """Return a future that has its result already."""
         import asyncio
 
         future = asyncio.get_running_loop().create_future()
@@ -368,7 +376,7 @@ class Stream:
 
 
 class Event:
-    """An event. The time between two is that of the simulation, not of a GPU."""
+    """An event. The time between two events is that of the simulation, not of a GPU."""
 
     def __init__(self, timing: bool = True) -> None:
         self.seconds = 0.0
@@ -382,10 +390,10 @@ class Event:
         return True
 
     def wait(self, stream: Any = 0) -> None:
-        """Wait for nothing."""
+        """Do nothing: all work is done."""
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Do nothing: all work is done."""
 
     def elapsed_time(self, evtend: Event) -> float:
         """Return the milliseconds that the simulation took from this event to another."""
@@ -400,8 +408,8 @@ class MemoryInfo(NamedTuple):
 
 
 class Device:
-    """The simulated device, its context, the list of devices with this one in it, and the memory
-    that waits to be freed, of which there is none.
+    """The simulated device. The same object also takes the place of its context, of the list of
+    devices, which has only this one, and of Numba's queue of memory to be freed.
     """
 
     id = 0
@@ -441,13 +449,13 @@ class Device:
     get_primary_context = __enter__
 
     def __exit__(self, *error: object) -> None:
-        """Keep the device: there is no other."""
+        """Keep the device current: there is no other."""
 
     def __repr__(self) -> str:
         return f"<CUDA device 0 '{self.name}'>"
 
     def get_memory_info(self) -> MemoryInfo:
-        """Return the bytes that are free, and all; always the same."""
+        """Return the free and the total bytes, which are constants here."""
         return MemoryInfo(_MEMORY_BYTES, _MEMORY_BYTES)
 
     def get_default_stream(self) -> Stream:
@@ -457,7 +465,7 @@ class Device:
     create_stream = get_default_stream
 
     def reset(self) -> None:
-        """Forget nothing: memory goes with the arrays."""
+        """Do nothing: memory is freed with the arrays."""
 
     synchronize = push = pop = clear = reset
 
@@ -468,14 +476,14 @@ DEVICE = Device()
 
 
 def select_device(device_id: int = 0) -> Device:
-    """Return the device of a number, which must be 0."""
+    """Return the device with this number, which must be 0."""
     if device_id != 0:
         raise ValueError(f"device {device_id} does not exist; the simulator has device 0 alone")
     return DEVICE
 
 
 def detect() -> bool:
-    """Print the devices."""
+    """Print the devices; return True, since there is one."""
     print(f"Found 1 CUDA devices\nid 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
     print(
         f"{'Compute Capability':>40}: {'.'.join(map(str, COMPUTE_CAPABILITY))}\n"
@@ -504,10 +512,10 @@ class Reduce:
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:
-    """Stand for calls that have no effect here."""
+    """Replace the functions that have no effect here."""
 
 
-# What takes the place of each name in numba.cuda.
+# Name in numba.cuda -> its replacement.
 HOST_API: dict[str, Any] = {
     "to_device": to_device,
     "device_array": device_array,
@@ -560,12 +568,12 @@ HOST_API: dict[str, Any] = {
 
 
 # -------------------------------------------------------------------------------------------------
-# Texts of kernels that a program makes by ``exec``, which no file has, kept while it is simulated.
+# Sources of kernels that a program defines through ``exec``. No file has them, so they are kept.
 
 
-# Libraries compile texts as well: a dataclass some.
+# Libraries compile texts too (a dataclass compiles several), so number and length are limited.
 _MOST_TEXTS, _LONGEST = 4096, 1 << 16
-# each with the name of a file that it was given
+# (text, file name that was passed to ``compile``)
 executed_texts: collections.deque[tuple[str, str]] = collections.deque(maxlen=_MOST_TEXTS)
 
 
@@ -578,7 +586,7 @@ def _keep(event: str, arguments: tuple[Any, ...]) -> None:
         executed_texts.append((text, arguments[1]))
 
 
-@functools.cache  # a hook cannot be taken back, so one is put where the first script begins
+@functools.cache  # a hook cannot be removed: one is added when the first script begins
 def keep_texts() -> None:
-    """Keep, from now on, the last texts that are compiled from strings."""
+    """Keep the most recent sources that are compiled from strings, from now on."""
     sys.addaudithook(_keep)

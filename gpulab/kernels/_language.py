@@ -26,8 +26,8 @@ TYPES = (
 
 
 class StandIn:
-    """Stands for ``numba.cuda`` in the text of a kernel: its attributes have names, and ``jit``
-    gives the function back.
+    """Replaces ``numba.cuda`` in the source of a kernel: its attributes only know their names, and
+    ``jit`` returns the function unchanged.
     """
 
     is_gpulab_cuda = True
@@ -44,8 +44,8 @@ class StandIn:
         return f"<cuda{self.path} of gpulab.kernels>"
 
     def jit(self, function: Any = None, **options: Any) -> Any:
-        """Return the function itself: it is read by ``simulate``, and compiled only where
-        numba-cuda is installed. Types that it is declared with are kept in its ``signatures``.
+        """Return the function itself: ``simulate`` reads its source, and only numba-cuda could
+        compile it. Declared types are kept in the function's attribute ``signatures``.
         """
         if callable(function):
             return function
@@ -58,7 +58,7 @@ class StandIn:
         return declare
 
     def is_available(self) -> bool:
-        """Return False: without numba-cuda no kernel in Python runs on a GPU."""
+        """Return False: without numba-cuda no Python kernel runs on a GPU."""
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,8 +69,8 @@ class StandIn:
 
 
 class NumberType:
-    """Stands for a number type of ``numba``: ``float32(x)`` converts, ``float32[:, :]`` and
-    ``void(float32[:], int32)`` write the text of a signature.
+    """Replaces a number type of ``numba``: ``float32(x)`` converts a number; ``float32[:, :]`` and
+    ``void(float32[:], int32)`` return a signature as text.
     """
 
     def __init__(self, name: str) -> None:
@@ -95,8 +95,8 @@ def _numba() -> tuple[Any, Callable[[str], Any]]:
         from numba import cuda
     except ImportError:
         return StandIn(), lambda name: getattr(np, name)
-    # That a small grid leaves most of a GPU idle is what the notebooks are about; each small
-    # example need not say it. Whoever sets Numba's variable wants the warnings.
+    # Numba warns that a small grid leaves most of a GPU idle. The notebooks teach this, so their
+    # small examples do without the warning, unless the user has set Numba's variable.
     if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
         numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     if not numba.config.ENABLE_CUDASIM:
@@ -105,13 +105,13 @@ def _numba() -> tuple[Any, Callable[[str], Any]]:
 
 
 def load_beside_new_numpy() -> None:
-    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy
-    2.5 no longer has (seen in 0.30). Else a kernel's first launch would fail, also one without
-    ``gpulab.kernels.launch``.
+    """Import the module of numba-cuda that uses ``numpy.row_stack`` (seen in 0.30), an alias of
+    ``vstack`` that NumPy 2.5 removed; the alias is restored during the import. Otherwise the first
+    launch of any kernel would fail, also one without ``gpulab.kernels.launch``.
     """
     if hasattr(np, "row_stack"):
         return
-    setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
+    setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is missing
     try:
         with contextlib.suppress(ImportError):  # a Numba without numba-cuda has no such module
             importlib.import_module("numba.cuda.fp16")

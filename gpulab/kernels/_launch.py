@@ -1,7 +1,7 @@
-"""``launch``: the Python kernel of the microscope, unchanged, on a GPU through numba-cuda.
+"""``launch`` runs the microscope's Python kernels, unchanged, on a GPU through numba-cuda.
 
-Host arrays are copied there and back, so that the same call works with ``simulate`` and with
-``launch``; a time that includes those copies is not the kernel's. ``launcher`` copies once and can
+Host arrays are copied to the GPU and back, so that the same call works with ``simulate`` and with
+``launch``; a time that includes these copies is not the kernel's. ``launcher`` copies once and can
 be measured. ``launch_cuda`` and ``cuda_launcher`` do the same for CUDA C++ through CuPy.
 """
 
@@ -50,7 +50,7 @@ from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
-# Shared memory that a block may have without the kernel's limit being raised
+# Shared memory that a block can have unless the kernel's limit is raised
 # (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0, on compute
 # capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
 UNASKED_SHARED_BYTES = 48 * 1024
@@ -58,25 +58,26 @@ UNASKED_SHARED_BYTES = 48 * 1024
 
 @dataclass(frozen=True)
 class Backend:
-    """One kernel on one CUDA device: numba-cuda carries Python there, CuPy CUDA C++.
+    """One kernel on one CUDA device, through a library: numba-cuda for Python, CuPy for CUDA C++.
 
     Attributes
     ----------
     who : str
-        The public function, for messages.
+        Name of the public function, for messages.
     name : str
-        The kernel's.
+        The kernel's name.
     index : int
-        Of the CUDA device.
+        Number of the CUDA device.
     current : callable
-        Gives the context in which that device is the library's current one.
+        Returns a context in which that device is the library's current one.
     ready : callable
-        Takes grid, block, bytes of shared memory and arguments; returns what launches the kernel,
-        compiled. A call of that does not wait.
+        Takes grid, block, bytes of shared memory and arguments. Compiles the kernel and returns a
+        function that launches it without waiting.
     synchronize : callable
         Waits until the current device has finished.
     refusal : callable
-        Returns what is reported of an error of the library; None if it is not the library's.
+        Takes an error and returns the one to raise in its place; None if the error is not of the
+        library.
     """
 
     who: str
@@ -89,8 +90,8 @@ class Backend:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work on the device, and report errors in one sentence: the driver's with what to do, and
-        the library's.
+        """Make the device current, and raise errors of the driver and of the library as gpulab's,
+        with what to do.
         """
         try:
             with devices.guard(f"{self.who}: {self.name} on cuda:{self.index}"), self.current():
@@ -105,14 +106,14 @@ class Backend:
 class Launcher:
     """A kernel with its arguments on the GPU, ready to be launched again and again.
 
-    Calling it launches and does not wait; it returns the arrays on the GPU. So
+    A call launches the kernel without waiting and returns the arrays on the GPU, so that
     ``gl.measure(launcher)`` knows what to wait for.
 
     Attributes
     ----------
     arrays : tuple
-        The arrays on the GPU, in the order of the arguments: tensors for host arrays, otherwise the
-        arrays that were passed.
+        The arrays on the GPU, in the order of the arguments: tensors in place of host arrays, and
+        the arrays that were on the GPU already.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class Launcher:
         self.arrays = tuple(a for a in placed if not isinstance(a, _NUMBERS))
 
     def _placed(self, array: np.ndarray) -> Any:
-        """Return an array's copy on the GPU, in its own shape; one that is given twice travels
-        once.
+        """Return a copy of an array on the GPU, in the same shape; an array that is passed twice is
+        copied once.
         """
         for known, there in self._pairs:
             if np.shares_memory(known, array):
@@ -151,13 +152,13 @@ class Launcher:
         Raises
         ------
         KernelError
-            If the kernel failed there.
+            If the kernel failed on the GPU.
         """
         with self._backend.working():
             self._backend.synchronize()
 
     def fetch(self) -> None:
-        """Wait, and copy the results into the host arrays that were given.
+        """Wait, and copy the results into the host arrays that were passed.
 
         Raises
         ------
@@ -174,7 +175,7 @@ class Launcher:
                     f"{self.__name__}: the kernel changed an array of shape {array.shape} that is "
                     "read-only on the host; expected it to write to others. Pass a copy of it."
                 )
-        for array, result in results:  # all have arrived: none changes where one copy fails
+        for array, result in results:  # only after all have arrived: if a copy fails, none changes
             if array.flags.writeable:
                 array[...] = result
 
@@ -185,8 +186,8 @@ class Launcher:
 def launcher(
     kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0
 ) -> Launcher:
-    """Return the kernel ready on the GPU, its arrays copied there once: what ``gl.measure`` should
-    time.
+    """Return a ``Launcher`` of the kernel, with the arrays copied to the GPU once, for
+    ``gl.measure`` to time.
 
     Parameters
     ----------
@@ -206,8 +207,8 @@ def launcher(
 
     Notes
     -----
-    The kernel works on the same arrays each time: one that changes its input (``x[i] *= 2``) goes
-    on changing it.
+    Each launch works on the same arrays: a kernel that changes its input (``x[i] *= 2``) changes it
+    again at each launch.
     """
     return _python_launcher("launcher", kernel, grid, block, args, dynamic_shared_bytes)
 
@@ -227,8 +228,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
         arrays, CUDA tensors and Numba's own device arrays are used in place. A Python int is int64
         and a float float64 in the kernel, as under ``simulate``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block: with the kernel's other shared arrays at most
-        48 KiB, since numba-cuda does not ask the GPU for more, as ``launch_cuda`` does.
+        Bytes of dynamic shared memory for each block; together with the kernel's other shared
+        arrays at most 48 KiB, since numba-cuda, unlike ``launch_cuda``, does not raise this limit.
 
     Raises
     ------
@@ -260,7 +261,7 @@ def _python_launcher(
     try:
         program = program_of(kernel)
         static, written = program.static_shared_bytes, program.written
-    except KernelError:  # a kernel may be launched that the microscope cannot read
+    except KernelError:  # the microscope cannot read it; it may still be launched
         static, written = 0, set()
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
         beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
@@ -284,14 +285,14 @@ def checked_arguments(
     args: Sequence[Any],
     written: Collection[str] = (),
 ) -> list[Any]:
-    """Return the arguments of the kernel ``name``: NumPy arrays, which travel, arrays on a device,
-    and numbers.
+    """Return the arguments of the kernel ``name`` as NumPy arrays (to be copied to the GPU), arrays
+    on a device, and numbers.
 
     Raises
     ------
     InputError
-        If one is neither an array nor a number, is an array that a kernel cannot take, or two
-        different arrays overlap.
+        If an argument is neither an array nor a number, or is an array that a kernel cannot take,
+        or if two different arrays overlap.
     """
     found: dict[str, Any] = {}
     for parameter, given in zip(parameters, args, strict=True):
@@ -328,13 +329,13 @@ def _argument(who: str, name: str, value: Any) -> Any:
 
 
 def the_device(who: str, arguments: list[Any]) -> int:
-    """Return the number of the CUDA device that a launch uses: that of the arrays that are on one,
-    else the first.
+    """Return the number of the CUDA device that a launch uses: the device of those arguments that
+    are on one, otherwise 0.
 
     Raises
     ------
     DeviceError
-        If there is none, or the arrays are on several.
+        If there is no CUDA device, or the arrays are on several.
     """
     cuda = [device for device in devices.available() if device.torch_type == "cuda"]
     if not cuda:
@@ -353,42 +354,44 @@ def the_device(who: str, arguments: list[Any]) -> int:
 
 
 def _index(array: Any) -> int:
-    # a tensor's has an index, CuPy's an id; Numba's own arrays have none
+    # a tensor's device has an index, a CuPy array's an id; Numba's own arrays have no device
     device = getattr(array, "device", None)
     number = getattr(device, "index", getattr(device, "id", None))
     return number if isinstance(number, int) else 0
 
 
 # -------------------------------------------------------------------------------------------------
-# Python kernels: numba-cuda compiles one once, and launches it on any library's arrays.
+# Python kernels: numba-cuda compiles each once, and launches it on any library's arrays.
 
 
-# Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook
-# may change: they go when it goes.
+# The attribute of a function that holds its compiled forms, so that they are freed with it. The
+# keys are the values of the names that the function uses, which a notebook may change.
 _FORMS = "_gpulab_compiled"
-# Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for
-# older drivers.
+# CUDA version of the compiler libraries that the extra ``kernels`` installs; tools/setup_env.py
+# leaves the extra out for older drivers.
 _CUDA = 13
 
 
 def numba_backend(who: str, kernel: Any, index: int) -> Backend:
-    """Return one kernel on one CUDA device.
+    """Return the backend of one Python kernel on one CUDA device.
 
     Parameters
     ----------
     who : str
-        The public function, for messages.
+        Name of the public function, for messages.
     kernel : function
         Plain, or wrapped by ``cuda.jit``.
     index : int
-        Of the CUDA device.
+        Number of the CUDA device.
 
     Raises
     ------
     MissingLibraryError
         If numba-cuda is not installed.
     DeviceError
-        If it sees no GPU, or is Numba's simulator.
+        If numba-cuda sees no GPU, or Numba's own simulator is on.
+    KernelError
+        As for ``jitted``.
     """
     function, cuda = _python.function_of(kernel, who), _numba_cuda(who)
     dispatcher = kernel if hasattr(kernel, "configure") else jitted(cuda, function, who)
@@ -400,9 +403,9 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
             cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a
             for a in arguments
         ]
-        # A form for just these types is compiled now and not at the first launch, and a launch need
-        # not look at the types again.
-        with _interrupts.deferred() as interrupt:  # which breaks tables that Numba makes once
+        # A form for just these types is compiled now, not at the first launch, and a launch need
+        # not check the types again.
+        with _interrupts.deferred() as interrupt:  # one breaks tables that Numba makes once
             form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
         if interrupt.asked:
             raise KeyboardInterrupt
@@ -410,8 +413,8 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
         return lambda: configured(*seen)
 
     def refusal(error: Exception) -> KernelError | None:
-        """Return what is reported of numba's errors: the compiler's at its line, the driver's with
-        what to do.
+        """Return the error to raise for one of Numba's: with the line for one of the compiler, with
+        what to do for one of the driver.
         """
         home, name = type(error).__module__, function.__name__
         if not home.startswith("numba"):
@@ -459,8 +462,8 @@ def _numba_cuda(who: str) -> Any:
 
 
 def _too_old() -> str:
-    """Return the refusal of a driver for which the pinned numba-cuda does nothing, however it is
-    installed; "" of any other.
+    """Return a sentence if the driver is too old for the pinned numba-cuda, even correctly
+    installed; "" if it is new enough or unknown.
     """
     driver = nvml.probe()
     if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:
@@ -474,28 +477,29 @@ def _too_old() -> str:
 
 
 def jitted(cuda: Any, function: types.FunctionType, who: str) -> Any:
-    """Return the compiled form of a kernel, made once for the present values of all names that it
-    and its device functions use.
+    """Return a kernel wrapped by ``cuda.jit``, made once for the present values of all names that
+    it and its device functions use.
 
     Raises
     ------
     KernelError
-        If a device function calls itself, directly or through others.
+        If a function calls itself, directly or through others, or uses a list, dict or set.
     """
     kept: list[Any] = []
     whole = _python.with_device_functions(who, function, cuda.jit, {})
     key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
-        # What is known by its number is kept beside the form, so that no other object can get that
-        # number.
+        # Objects that the key knows only by their ``id`` are kept beside the form, so that no other
+        # object can get the same ``id``.
         forms[key] = cuda.jit(whole), kept
     return forms[key][0]
 
 
 def _present(value: Any, kept: list[Any]) -> Any:
-    """Return what a value is to the compiler at this moment, to be compared: of a function, its
-    code, defaults and all that it names.
+    """Return a key that is equal for values that compile to the same code. For a function, it
+    covers the code, the defaults and the values of all names that it uses. Objects that the key
+    knows only by their ``id`` are appended to ``kept``.
     """
     if isinstance(value, (bool, int, float, complex, str, np.generic)):
         return type(value), repr(value)  # 2, 2.0 and True are equal, and so are both zeros
@@ -538,7 +542,7 @@ def launch_cuda(
     source : str
         CUDA C++.
     name : str
-        The kernel's, as the source has it; an instance of a template such as "tile<16>".
+        The kernel's name in the source, or an instance of a template, such as "tile<16>".
     grid, block : int or tuple of up to 3 int
         Blocks of the grid and threads of a block, x first.
     *args : array or NumPy number
@@ -546,8 +550,8 @@ def launch_cuda(
         contiguous in C order, are used in place. Numbers must be of the parameter's size, so
         ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block; above 48 KiB with its other ones the kernel's
-        limit is raised.
+        Bytes of dynamic shared memory for each block; where this and the kernel's static shared
+        memory exceed 48 KiB together, the kernel's limit is raised.
     options : sequence of str
         For the compiler, as for ``compile_cuda``.
 
@@ -581,8 +585,8 @@ def cuda_launcher(
     dynamic_shared_bytes: int = 0,
     options: Sequence[str] = (),
 ) -> Launcher:
-    """Return a kernel of CUDA C++ ready on the GPU, its arrays copied there once: what
-    ``gl.measure`` should time.
+    """Return a ``Launcher`` of a kernel of CUDA C++, with the arrays copied to the GPU once, for
+    ``gl.measure`` to time.
 
     Parameters
     ----------
@@ -625,14 +629,14 @@ def _cuda_launcher(
     for parameter, argument in zip(parameters, arguments, strict=True):
         _check_for_pointers(who, parameter, argument)
     symbol = _symbol(who, text, name, arguments, given)
-    # a kernel under extern "C" is found by its name, any other by an expression
+    # CuPy finds a kernel under extern "C" by its name, any other by a name expression
     by_name = symbol == name or (symbol is None and _EXTERN_C.search(text) is not None)
     backend = _cupy_backend(who, text, name, given, by_name, the_device(who, arguments))
     return Launcher(backend, checked, shared_bytes, arguments)
 
 
 def _check_for_pointers(who: str, name: str, value: Any) -> None:
-    """Refuse what C++ would read wrongly: numbers without a size, arrays with gaps."""
+    """Refuse arguments that C++ would read wrongly: numbers without a size, arrays with gaps."""
     if isinstance(value, (int, float, complex)) and not isinstance(value, (np.generic, bool)):
         kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
         raise InputError(
@@ -649,8 +653,8 @@ def _check_for_pointers(who: str, name: str, value: Any) -> None:
 
 
 def packed_bytes(arguments: Sequence[Any]) -> int:
-    """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size,
-    float2 and double2 as well.
+    """Return the bytes of the arguments as CUDA C++ lays them out: each starts at a multiple of its
+    size, also complex numbers (float2 and double2).
     """
     end = 0
     for argument in arguments:
@@ -663,13 +667,15 @@ def packed_bytes(arguments: Sequence[Any]) -> int:
 def _symbol(
     who: str, source: str, name: str, arguments: Sequence[Any], options: tuple[str, ...]
 ) -> str | None:
-    """Return the kernel's name in the machine code; None where there is no compiler here to ask.
+    """Return the kernel's name in the machine code; None if NVRTC is not installed.
 
     Raises
     ------
     InputError
         If the arguments are not of the size that the compiled kernel reads: CUDA itself would read
         past them.
+    CompileError
+        If the compiler refuses the source.
     KernelError
         If the source has no such kernel.
     """
@@ -695,7 +701,7 @@ def _symbol(
 def _cupy_backend(
     who: str, source: str, name: str, options: tuple[str, ...], by_name: bool, index: int
 ) -> Backend:
-    """Return one kernel of a source on one CUDA device.
+    """Return the backend of one kernel of a source on one CUDA device.
 
     Raises
     ------
@@ -715,7 +721,7 @@ def _cupy_backend(
         """Return an argument as CuPy's own array, without a copy; a number as it is."""
         if isinstance(value, (np.generic, bool)):
             return value
-        # Numba's own arrays, and others with the CUDA array interface
+        # Numba's own arrays, and other arrays with the CUDA array interface
         if _backends.backend_of(value) is None:
             return cupy.asarray(value)
         return _backends.share(value, "cupy")
@@ -731,7 +737,7 @@ def _cupy_backend(
             name_expressions=None if by_name else [name],
         )
         kernel = module.get_function(name)
-        # a kernel may take no more unless its limit is raised
+        # above this, the kernel's limit has to be raised
         if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:
             kernel.max_dynamic_shared_size_bytes = shared_bytes
 

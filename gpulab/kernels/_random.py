@@ -1,5 +1,7 @@
 """Random numbers in kernels, under the names of ``numba.cuda.random``, where Numba is missing.
 
+``simulated()`` makes the states of generators here even with Numba, since this is faster.
+
 The generator is xoroshiro128+ with states from SplitMix64, 2**64 steps apart, as Numba has it: the
 same seed gives the same numbers. Source: D. Blackman and S. Vigna, xoroshiro128plus.c and
 splitmix64.c, prng.di.unimi.it (public domain), with the constants of 2016.
@@ -20,14 +22,14 @@ _BITS = 128
 _TWO_PI = 2 * math.pi
 
 # -------------------------------------------------------------------------------------------------
-# On the host: the states of many generators. A step is linear over bits, so that it is known by
-# where it sends each single bit, and 2 ** k steps by squaring k times.
+# On the host: the states of many generators. A step is a linear map over bits, so the images of the
+# 128 single bits describe it. To square the map k times gives 2 ** k steps.
 
 _Pairs = tuple[np.ndarray, np.ndarray]  # the two words of each state
 
 
 def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
-    """Return the states after one number."""
+    """Return the states after each generator has drawn one number."""
     s1 = s1 ^ s0
 
     def turned(word: np.ndarray, bits: int) -> np.ndarray:
@@ -38,7 +40,7 @@ def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
 
 
 def _sent(images: _Pairs, s0: np.ndarray, s1: np.ndarray) -> _Pairs:
-    """Return where a linear map, known by the images of the single bits, sends states."""
+    """Apply a linear map, described by the images of the single bits, to states."""
     total0, total1 = np.zeros_like(s0), np.zeros_like(s1)
     for bit in range(_BITS):
         is_set = ((s0 if bit < 64 else s1) >> np.uint64(bit % 64)) & np.uint64(1)
@@ -47,7 +49,7 @@ def _sent(images: _Pairs, s0: np.ndarray, s1: np.ndarray) -> _Pairs:
 
 
 def _first_state(seed: int) -> int:
-    """Return the word that SplitMix64 makes of a seed."""
+    """Return the word that SplitMix64 derives from a seed."""
     word = (seed + 0x9E3779B97F4A7C15) % 2**64
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
@@ -116,14 +118,14 @@ def xoroshiro128p_uniform_float32(states: Any, index: Any) -> Any:
 
 
 def xoroshiro128p_normal_float32(states: Any, index: Any) -> Any:
-    """Return a float32 of mean 0 and deviation 1, and advance the generator twice."""
+    """Return a float32 of mean 0 and standard deviation 1; advance the generator twice."""
     u1 = xoroshiro128p_uniform_float32(states, index)
     u2 = xoroshiro128p_uniform_float32(states, index)
     return math.sqrt(-float32(2.0) * math.log(u1)) * math.cos(float32(_TWO_PI) * u2)
 
 
 def xoroshiro128p_normal_float64(states: Any, index: Any) -> Any:
-    """Return a float64 of mean 0 and deviation 1, and advance the generator twice."""
+    """Return a float64 of mean 0 and standard deviation 1; advance the generator twice."""
     u1 = xoroshiro128p_uniform_float32(states, index)
     u2 = xoroshiro128p_uniform_float32(states, index)
     return math.sqrt(-float64(2.0) * math.log(u1)) * math.cos(_TWO_PI * u2)

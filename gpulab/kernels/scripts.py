@@ -1,10 +1,10 @@
-"""Programs that use ``numba.cuda``, as they are, on the microscope: no GPU, no change of a line.
+"""Run programs that use ``numba.cuda`` under the microscope, unchanged and without a GPU.
 
-``simulated()`` puts a simulated device in the place of Numba's functions for the host (``_host``)
-and sends each launch to ``simulate``; ``gpulab simulate script.py`` runs a whole program so. What
-is reported at the end comes from those simulations; there is no second way to run a kernel.
+``simulated()`` replaces Numba's host functions by those of ``_host`` and sends each launch to
+``simulate``; ``gpulab simulate script.py`` does so for a whole program. The report at the end
+comes from these simulations; there is no second way to run a kernel.
 
-Where numba-cuda is not installed, ``from numba import cuda`` finds modules that stand in for it.
+Where numba-cuda is not installed, ``from numba import cuda`` imports modules that replace it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpulab.results import Result, text_table
 from gpulab.units import plural
 
 _THREADS_OF_FORALL = 128
-_MOST_KEPT = 1000  # simulations of a session: one may have millions of launches
+_MOST_KEPT = 1000  # simulations that a session keeps: a program may have millions of launches
 _NO_CONFIGURATION = """
 Kernel launch configuration was not specified. Use the syntax:
 
@@ -84,13 +84,13 @@ class SimulatedKernel(NamedTuple):
         )
 
     def and_launch(self, simulation: Simulation) -> SimulatedKernel:
-        """Return this with one more launch."""
+        """Return this record with one more launch added."""
         findings = {(f.kind, f.line, f.other_line, f.array): f for f in self.findings}
         for finding in simulation.findings:
             key = finding.kind, finding.line, finding.other_line, finding.array
             known = findings.get(key)
             findings[key] = known.again(finding.count) if known else finding
-        # counts by line are not shown here
+        # this note concerns counts by line, which are not shown here
         notes = [note for note in simulation.notes if not note.startswith(OF_OTHER_FILES)]
         return self._replace(
             launches=self.launches + 1,
@@ -106,7 +106,7 @@ class SimulatedKernel(NamedTuple):
 
 
 def _sectors(counts: Counts) -> str:
-    """Return the sectors of a request, and in brackets the fewest that its bytes need."""
+    """Return the sectors per request, and in brackets the fewest that its bytes need."""
     if not counts.global_requests:
         return ""
     return f"{counts.sectors_per_request:.1f} ({counts.ideal_sectors_per_request:.1f})"
@@ -196,7 +196,7 @@ class Session:
         self._kernels: dict[types.CodeType, SimulatedKernel] = {}
 
     def add(self, function: types.FunctionType, simulation: Simulation) -> None:
-        """Take the result of a launch into the report."""
+        """Add the result of a launch to the report."""
         code = function.__code__
         if code not in self._kernels:
             path = Path(code.co_filename)
@@ -208,7 +208,7 @@ class Session:
         self.simulations.append(simulation)
 
     def report(self) -> ScriptReport:
-        """Return what the kernels did until now."""
+        """Return the report on all launches until now."""
         return ScriptReport(
             tuple(self._kernels.values()),
             tuple(dict.fromkeys(self.refusals)),
@@ -224,15 +224,15 @@ _sessions: list[Session] = []
 
 
 class Kernel:
-    """What ``@cuda.jit`` makes of a function: a kernel, or a function that kernels call.
+    """The object that ``@cuda.jit`` returns: a kernel, or a device function.
 
     Attributes
     ----------
     py_func : function
     signatures : list or None
-        The types that it was declared with, as they were passed.
+        The declared types, as they were passed to ``jit``.
     targetoptions : dict
-        What else was passed to ``jit``.
+        The other arguments of ``jit``.
     """
 
     def __init__(self, function: Any, signatures: list[Any] | None, options: dict[str, Any]):
@@ -264,7 +264,7 @@ class Kernel:
     def forall(
         self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0
     ) -> Callable[..., None]:
-        """Return the kernel with a grid that has a thread for each task."""
+        """Return the kernel with a grid that has at least one thread for each task."""
         if ntasks < 0:
             raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
         if ntasks == 0:
@@ -274,22 +274,22 @@ class Kernel:
 
     @property
     def overloads(self) -> Mapping[Any, Compiled]:
-        """Return what stands for a compiled kernel, whatever the types."""
+        """Return a mapping that has a ``Compiled`` for any types."""
         return defaultdict(Compiled)
 
     def specialize(self, *args: Any) -> Kernel:
-        """Return the kernel: nothing is compiled for types."""
+        """Return the kernel itself: nothing is compiled for particular types."""
         return self
 
     def bind(self) -> None:
-        """Load nothing."""
+        """Do nothing: there is no machine code to load."""
 
 
 class Compiled:
-    """Stands for a kernel that is compiled for some types."""
+    """Replaces Numba's object for a kernel that is compiled for particular types."""
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
-        """Return how many blocks are at work at once, and so may meet at a barrier of the grid."""
+        """Return how many blocks are resident at once, and so can synchronize across the grid."""
         return resident_blocks(dynsmemsize, math.prod(_extent("blockdim", blockdim)))
 
 
@@ -326,9 +326,9 @@ class Configured:
         except GpulabError as error:
             for session in _sessions:
                 session.refusals.append(str(error))
-            # the program's own frames say where; ours say nothing to its reader
+            # only the program's own frames help its reader, so those of gpulab are cut off
             raise _as_numba_raises(error).with_traceback(None) from error.__cause__
-        except Exception as error:  # the kernel's own, with debug=True
+        except Exception as error:  # raised by the kernel itself, with debug=True
             done = getattr(error, "simulation", None)
             for session in _sessions:
                 if isinstance(done, Simulation):
@@ -341,8 +341,8 @@ class Configured:
 
 
 def _as_numba_raises(error: GpulabError) -> GpulabError:
-    """Return the refusal of a kernel as an error that is Numba's TypingError as well, since a
-    script may catch that; any other error as it is.
+    """Return a ``KernelError`` as an error that is also Numba's ``TypingError``, which a script may
+    catch; any other error unchanged.
     """
     errors = sys.modules.get("numba.cuda.core.errors")
     if errors is None or type(error) is not KernelError:
@@ -355,7 +355,7 @@ def _as_numba_raises(error: GpulabError) -> GpulabError:
 
 
 def _extent(name: str, value: Any) -> tuple[int, ...]:
-    """Return a grid or block as numbers, with the errors that Numba raises."""
+    """Return a grid or block as three numbers; raise the errors that Numba raises."""
     parts = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(parts) > 3:
         raise ValueError(f"{name} must be a sequence of 1, 2 or 3 integers, got {list(parts)!r}")
@@ -365,7 +365,7 @@ def _extent(name: str, value: Any) -> tuple[int, ...]:
 
 
 def jit(func_or_sig: Any = None, **options: Any) -> Any:
-    """Stand for ``numba.cuda.jit``: with or without types, for kernels and device functions."""
+    """Replace ``numba.cuda.jit``: with or without types, for kernels and device functions."""
     if options.get("boundscheck"):
         raise NotImplementedError("bounds checking is not supported for CUDA")
     if options.get("link"):
@@ -377,8 +377,8 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
 
 
 def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands for ``numba.vectorize``: with ``target="cuda"`` the function runs on the
-    host, element by element and without counts; all else goes to the other ``vectorize``.
+    """Return a replacement for ``numba.vectorize``: with ``target="cuda"`` the function runs on the
+    host, element by element and without counts; for other targets, ``other`` is called.
     """
 
     @functools.wraps(other)
@@ -395,8 +395,8 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function that takes and gives the types of the first loop that loses nothing. Its
-    result is on the device if an argument is.
+    """Return an elementwise function of arrays. It uses the first of ``loops`` (signatures) to
+    whose types NumPy can cast the arguments safely. Its result is on the device if an argument is.
     """
 
     def of_arrays(*given: Any, out: Any = None, stream: Any = 0) -> Any:
@@ -420,22 +420,23 @@ def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..
 
 @contextlib.contextmanager
 def simulated() -> Iterator[Session]:
-    """Run programs that use ``numba.cuda`` as they are: no GPU is needed, nor numba-cuda.
+    """Run programs that use ``numba.cuda`` unchanged; neither a GPU nor numba-cuda is needed.
 
     Inside, ``@cuda.jit`` makes kernels whose launches go to ``simulate``, and arrays, streams,
-    events and devices are simulated in main memory. Kernels that ``cuda.jit`` made before are
+    events and devices are simulated in main memory. Kernels that ``cuda.jit`` made earlier are
     simulated as well.
 
     Yields
     ------
     Session
-        ``.report()`` has the kernels, launches, counts, findings and refusals until then,
-        ``.simulations`` the results of the last 1,000 launches.
+        ``.report()`` returns the kernels, launches, counts, findings and refusals so far;
+        ``.simulations`` has the results of the last 1,000 launches.
 
     Notes
     -----
-    A launch that cannot be simulated raises ``KernelError`` there, and is in the report. Times of
-    events are those of the simulation. ``cuda.reduce`` runs on the host, without counts.
+    A launch that cannot be simulated raises an error such as ``KernelError`` in the program, and
+    the report states why. Times of events are those of the simulation. ``cuda.reduce`` runs on the
+    host, without counts.
 
     Examples
     --------
@@ -455,7 +456,9 @@ def simulated() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _replaced() -> Iterator[None]:
-    """Put the simulated device into Numba's modules, or modules of ours where there are none."""
+    """Put the simulated device into Numba's modules; where Numba is missing, add modules that
+    replace it.
+    """
     with contextlib.ExitStack() as stack:
         try:
             import numba
@@ -469,7 +472,7 @@ def _replaced() -> Iterator[None]:
             stack.callback(names.pop, name, None)
         stack.callback(names.update, {name: names[name] for name in host if name in names})
         names.update(host)
-        if hasattr(numba, "vectorize"):  # not in numba-cuda alone
+        if hasattr(numba, "vectorize"):  # missing where only numba-cuda is installed
             from numba.cuda import random
 
             _put(stack, numba, "vectorize", vectorize_with(numba.vectorize))
@@ -484,24 +487,26 @@ def _replaced() -> Iterator[None]:
         from numba.cuda.dispatcher import CUDADispatcher
         from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-        for kind in (CUDADispatcher, FakeCUDAKernel):  # what Numba itself makes kernels of
+        for kind in (CUDADispatcher, FakeCUDAKernel):  # the classes of Numba's own kernels
             for method in (Kernel.__getitem__, Kernel.configure, Kernel.forall):
                 _put(stack, kind, method.__name__, _as_simulated(method))
         yield
 
 
 def _put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute, and set it back at the end."""
+    """Set an attribute, and restore it at the end."""
     stack.enter_context(mock.patch.object(owner, name, value, create=True))
 
 
 def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of Numba's kernels that does what that of ours does."""
+    """Return a method for Numba's kernel classes that makes a ``Kernel`` of Numba's kernel, once,
+    and calls ``method`` of it.
+    """
 
     def call(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
         kernel = _kernels.get(dispatcher)
         if kernel is None:
-            # the types that it is declared with, not those that it was compiled for until now
+            # declared types count, those that it has been compiled for so far do not
             is_declared = not getattr(dispatcher, "_can_compile", True)
             kernel = _kernels[dispatcher] = Kernel(
                 dispatcher,
@@ -513,7 +518,7 @@ def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # of Numba's own
+_kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # by Numba's own
 
 
 _TYPES = (
@@ -527,7 +532,7 @@ _OTHER_NAMES = {
 
 
 def _put_modules(stack: contextlib.ExitStack) -> None:
-    """Put modules that stand in for Numba's where there are none, and take them away at the end."""
+    """Add modules that replace Numba's where these are missing, and remove them at the end."""
     parts = (
         *("", ".types", ".core", ".core.types", ".core.errors", ".cuda", ".cuda.types"),
         *(".cuda.libdevice", ".cuda.cudadrv", ".cuda.cudadrv.devicearray"),
@@ -554,11 +559,11 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     vars(modules["numba.cuda"]).update(
         _host.HOST_API,
         jit=jit,
-        # threadIdx, shared and all else that has a meaning in kernels alone; the same object each
-        # time
+        # threadIdx, shared and other names that have a meaning only in kernels; a name gives the
+        # same object each time
         __getattr__=functools.cache(StandIn().__getattr__),
     )
-    if sys.modules.get("numba") is not None:  # Numba itself, without its part for CUDA
+    if sys.modules.get("numba") is not None:  # Numba is installed, but not its part for CUDA
         modules = {name: module for name, module in modules.items() if ".cuda" in name}
         _put(stack, sys.modules["numba"], "cuda", modules["numba.cuda"])
     for name, module in modules.items():
@@ -574,7 +579,7 @@ _ERRORS = ("NumbaError", "TypingError", "LoweringError", "UnsupportedError")
 
 
 def _on_the_host(function: Any = None, **options: Any) -> Any:
-    """Stand for ``numba.jit``: the function runs as Python."""
+    """Replace ``numba.jit``: the function runs as plain Python."""
     return function if callable(function) else lambda plain: plain
 
 
@@ -626,11 +631,11 @@ def _run_program(script: Path, arguments: list[str]) -> int:
         print(error.code, file=sys.stderr)
         return 1
     except Exception as error:
-        # from the program's first frame on: above it is only what runs it
+        # start at the program's first frame: the frames above it only run the program
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename != str(script):
             frame = frame.tb_next
-        # of a refusal the cause is in gpulab, and its sentence says all of it
+        # the cause of gpulab's own errors lies in gpulab, and their message already states it
         chain = not isinstance(error, GpulabError)
         traceback.print_exception(type(error), error, frame, chain=chain)
         return 1

@@ -1,7 +1,7 @@
-"""Compile CUDA C++ without a GPU and without a driver: the figures of each kernel, the code in each
-of its forms, and errors shown at their line.
+"""Compile CUDA C++ without a GPU and without a driver: the resources of each kernel, the code as
+PTX, machine code and SASS, and errors shown at their line.
 
-NVIDIA's ``cuda.pathfinder`` finds its compiler NVRTC, its headers and its tools in pip's wheels,
+NVIDIA's ``cuda.pathfinder`` finds the compiler NVRTC, the headers and the tools in pip's wheels,
 conda's folders or an installed toolkit.
 """
 
@@ -41,7 +41,7 @@ except ImportError:  # there is none for macOS
     pathfinder = None
 
 # -------------------------------------------------------------------------------------------------
-# What a compiler made of a source: its kernels' figures, and the code itself in each of its forms.
+# The result of a compilation: the resources of the kernels, and the code in each of its forms.
 
 
 class KernelFacts(NamedTuple):
@@ -50,7 +50,7 @@ class KernelFacts(NamedTuple):
     Attributes
     ----------
     name, symbol : str
-        As the source has it; as the machine code has it.
+        The kernel's name in the source, and its name in the machine code.
     line : int or None
         Its line in the source, from 1; None where a macro made it, and for overloads of one name.
     registers : int
@@ -62,18 +62,18 @@ class KernelFacts(NamedTuple):
         Local memory of each thread for arrays, calls and spills together; it is in the GPU's main
         memory, behind the caches.
     spill_store_bytes, spill_load_bytes : int
-        Bytes that the compiler's own stores and loads move because the registers did not suffice,
-        counted once for each such instruction in the code (a loop runs it again); with those of the
-        functions that it calls.
+        Bytes that the compiler's own stores and loads move because the registers did not suffice.
+        Each such instruction in the code counts once, even if a loop repeats it. Functions that the
+        kernel calls are included.
     constant_bytes : int
         ``__constant__`` variables of the whole source, which all its kernels share.
     parameter_bytes : int
         The kernel's own arguments, which are also in constant memory.
     barriers : int
-        How many of the 16 barriers of a block it uses.
+        How many of the 16 barriers of a block the kernel uses.
     max_threads : int or None
-        The most threads of a block that the source declares (``__launch_bounds__``); None if it
-        declares none.
+        The largest number of threads of a block that the source declares (``__launch_bounds__``);
+        None if it declares none.
     code_bytes : int
         Machine code; one instruction is 16 bytes from compute capability 7.0.
     """
@@ -100,23 +100,23 @@ class KernelFacts(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class CompiledModule(Result):
-    """One compiled source: the figures of its kernels, and the code as PTX, as machine code and as
+    """One compiled source: the resources of its kernels, and the code as PTX, machine code and
     SASS.
 
     Attributes
     ----------
     arch : str
-        What it was compiled for, such as "sm_90".
+        The architecture that it was compiled for, such as "sm_90".
     language : str
         "CUDA C++" or "Python".
     source : str
         The text that was compiled.
     options, names : tuple of str
-        Given to the compiler; the template instances that were asked for.
+        Options of the compiler; template instances that were requested.
     kernels : mapping
         Name -> KernelFacts.
     ptx : str
-        The portable assembly that the machine code was made from.
+        The portable assembly code from which the machine code was made.
     cubin_base64 : str
         The machine code, as text; ``cubin`` gives its bytes.
     log : str
@@ -150,8 +150,8 @@ class CompiledModule(Result):
 
     @property
     def sass(self) -> str:
-        """The machine code as text, through NVIDIA's ``nvdisasm``; where that is not installed, one
-        comment that says so.
+        """The machine code as text, through NVIDIA's ``nvdisasm``; a comment that states the reason
+        if it is not installed.
         """
         try:
             return disassembled(self.cubin)
@@ -170,8 +170,8 @@ class CompiledModule(Result):
         -------
         dict
             Line, from 1 -> its instructions in the order of the code. An optimizing compiler moves
-            and merges work, so a line may own few or none; instructions that belong to no source
-            line (those of a header) are left out.
+            and merges work, so a line may have few or none. Instructions of a header are listed
+            under the source line that nvdisasm names last before them.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class CompiledModule(Result):
             (name,) = self.kernels
         name = word("sass_lines", "name", name, self.kernels)
         cubin = self.cubin
-        # the lines are asked for only here: they would fill the PTX with marks
+        # line information is requested only here: it would fill the PTX with marks
         if self.language == "CUDA C++":
             options = (*self.options, "-lineinfo")
             cubin = compile_cuda(self.source, self.arch, options, names=self.names).cubin
@@ -194,7 +194,7 @@ class CompiledModule(Result):
         file: str | None = None
         for row in code.partition("//---------------------")[0].splitlines():
             if (mark := _PLACE.search(row)) is not None:
-                file = file or mark[1]  # a kernel's first instructions are its own
+                file = file or mark[1]  # a kernel's first instructions are in its own file
                 line = int(mark[2]) if mark[1] == file and "inlined" not in row else line
             elif line is not None and (step := _INSTRUCTION.search(row)) is not None:
                 found.setdefault(line, []).append(step[1])
@@ -208,8 +208,8 @@ class CompiledModule(Result):
         return f"<CompiledModule for {self.arch}; {'; '.join(parts or self.warnings)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each kernel, with what decides how many blocks fit on an SM, and one for
-        each warning.
+        """Return a row for each kernel, with the resources that limit how many blocks fit on an SM,
+        and a row for each warning.
         """
         headers = ("kernel", "registers (a thread)", "spilled", "shared (a block)", "code")
         rows = [
@@ -251,7 +251,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
     MissingLibraryError
         If nvdisasm is not installed.
     CompileError
-        If it cannot read the code.
+        If nvdisasm cannot read the code.
     """
     tool = pathfinder.find_nvidia_binary_utility("nvdisasm") if pathfinder else None
     if tool is None:
@@ -278,17 +278,16 @@ def disassembled(cubin: bytes, *options: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------
-# Read what a CUBIN says about its kernels: an ELF file whose ``.nv.info`` sections hold the facts
-# that the driver launches by.
+# Read the facts about kernels in a CUBIN, an ELF file: its ``.nv.info`` sections hold what the
+# driver needs for a launch.
 #
-# Only the few attributes that the course shows are read. Their numbers are those that ``cuobjdump
-# -elf`` prints with these names: EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10,
-# EIATTR_CBANK_PARAM_SIZE 0x19.
+# Only the few attributes that the course shows are read. ``cuobjdump -elf`` prints their numbers
+# with these names: EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10, EIATTR_CBANK_PARAM_SIZE 0x19.
 
 
 _MAX_THREADS, _REQUIRED_THREADS, _PARAMETER_BYTES = 0x05, 0x10, 0x19
-# The form of an attribute that is a size and that many bytes; the others hold nothing, a byte or
-# two bytes.
+# The form of an attribute that consists of a size and that many bytes. Attributes of other forms
+# hold nothing, one byte or two bytes.
 _SIZED = 4
 
 
@@ -312,11 +311,11 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 # -------------------------------------------------------------------------------------------------
-# The names of kernels: from the mangled ones in machine code to what the source says, and where it
-# says it.
+# The names of kernels: from a mangled name in the machine code to the name in the source, and its
+# line.
 #
-# C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library undoes
-# that where there is one; elsewhere the plain name is read off, which is enough to distinguish
+# C++ decorates a name with its types (``_Z4tileILi16EEvPf``). The platform's C++ library removes
+# them, where there is one. Elsewhere only the plain name is read, which is enough to distinguish
 # kernels unless they are instances of one template. Source: Itanium C++ ABI, section 5.1 "External
 # Names".
 
@@ -327,8 +326,8 @@ _COMMENT_OR_TEXT = re.compile(
 
 
 def demangled(symbol: str) -> str:
-    """Return what the C++ library makes of a name; the plain name where PyTorch was built without
-    one; the name itself if it is not C++.
+    """Return a symbol as a C++ name with its types; the plain name where PyTorch was built without
+    a C++ library that demangles; the symbol itself if it is not a mangled C++ name.
 
     Examples
     --------
@@ -344,7 +343,7 @@ def demangled(symbol: str) -> str:
 
 
 def plain_name(symbol: str) -> str:
-    """Return a mangled name without its types, template arguments as ``<...>``.
+    """Return the plain name in a mangled symbol, with template arguments as ``<...>``.
 
     Examples
     --------
@@ -380,9 +379,10 @@ def without_types(name: str) -> str:
 
 
 def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return symbol -> the name that the result files it under.
+    """Return a mapping from each symbol to the kernel's name in the result.
 
-    As it was asked for; else without its types where that is unique; else with them.
+    This is the name in ``asked``, otherwise the name without types if it is unique, otherwise the
+    name with types. Where that is not unique either, it is the symbol itself.
     """
     given = {symbol: name for name, symbol in asked}
     full = {symbol: given.get(symbol) or demangled(symbol) for symbol in symbols}
@@ -392,8 +392,8 @@ def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -
 
 
 def kernel_line(source: str, name: str) -> int | None:
-    """Return the line of a kernel's name in its definition; None where a macro made it."""
-    # comments and literals turned into blanks, every character at its place
+    """Return the line of a kernel's name in its definition; None if the source lacks the name."""
+    # comments and literals become blanks, so that all else keeps its position
     code = _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
     plain = re.escape(
         re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
@@ -430,8 +430,8 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
     """Return the figures of each kernel in a log of ``ptxas -v``, by its name in the machine code
     and by the fields of ``KernelFacts``.
 
-    The part of the log from one kernel to the next has its own figures, then those of the functions
-    that it calls without inlining.
+    In the log, a kernel's own figures are followed by those of the functions that it calls without
+    inlining.
     """
     parts = _ENTRY.split(log)
     usage = {}
@@ -455,7 +455,7 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
 
 
 def warnings(log: str) -> tuple[str, ...]:
-    """Return what the compilers warned of, one line each."""
+    """Return the compilers' warnings, one line each."""
     front = [
         f"line {each['line']}: {each['text']}" if each["line"] else each["text"]
         for each in _DIAGNOSTIC.finditer(log)
@@ -465,8 +465,8 @@ def warnings(log: str) -> tuple[str, ...]:
 
 
 # -------------------------------------------------------------------------------------------------
-# Turn what the compilers say into an error that shows the line of the source, a caret, and their
-# words.
+# Turn the compilers' messages into an error that shows the line of the source, a caret, and the
+# message.
 
 
 _WIDEST = 120  # characters of a source line that a message shows
@@ -481,7 +481,7 @@ _NAME_MAP = "__nv_name_map"
 
 
 def fault(source: str, arch: str, names: Sequence[str], output: Output) -> Exception:
-    """Return the error for a run of the compiler that failed."""
+    """Return the error to raise for a failed run of the compiler."""
     log = output.log
     if output.code == _INVALID_OPTION:
         refusal = " ".join(log.replace("nvrtc: error:", "").split())
@@ -515,15 +515,15 @@ def fault(source: str, arch: str, names: Sequence[str], output: Output) -> Excep
 
 
 def _of_front_end(source: str, errors: Sequence[re.Match[str]], log: str) -> CompileError:
-    """Return the first error that stands in the source itself, else the first."""
+    """Return the error to raise: the first one in the source itself, otherwise the first."""
     first = next((error for error in errors if error["file"] == FILE), errors[0])
     text, file, row = first["text"], first["file"], first["shown"] or ""
     line = column = None
     at = None if first["caret"] is None else len(first["caret"])
     if file == FILE:
         line = int(first["line"])
-        row = "".join(source.split("\n")[line - 1 : line])  # "" of a line that only #line knows
-        if at is not None:  # the compiler counts bytes from 0; here are characters
+        row = "".join(source.split("\n")[line - 1 : line])  # "" if #line changed the number
+        if at is not None:  # the compiler counts bytes from 0, a message characters
             at = len(row.encode()[:at].decode(errors="ignore"))
             column = at + 1 if row else None
     elif file is None:
@@ -540,7 +540,7 @@ def _of_front_end(source: str, errors: Sequence[re.Match[str]], log: str) -> Com
 
 
 def _with_caret(row: str, line: int | None, at: int | None) -> str:
-    """Return a line of source, cut to what is near the caret, with its number and the caret."""
+    """Return a line of source, cut to the part near the caret, with its number and the caret."""
     start = 0 if at is None or at < _WIDEST - 20 else at - _WIDEST // 2
     caret = "" if at is None else f"\n      | {' ' * (at - start)}^"
     cut = row[start : start + _WIDEST].replace("\t", " ")
@@ -549,9 +549,9 @@ def _with_caret(row: str, line: int | None, at: int | None) -> str:
 
 # -------------------------------------------------------------------------------------------------
 # The compiler. Each source is compiled in a process of its own (``_nvrtc.py``) and not in the
-# learner's, because a source can end a compiler (NVRTC dies of 10,000 open brackets on a thread),
-# because an interrupt must end the work and not wait for it, and because the learner's process may
-# hold another version of the same library.
+# learner's: a source can crash the compiler (NVRTC crashes on a thread at 10,000 open brackets), an
+# interrupt must end the work and not wait for it, and the learner's process may have loaded another
+# version of the same library.
 
 
 # nvrtcResult
@@ -560,8 +560,8 @@ _PROCESS = Path(__file__).with_name("_nvrtc.py")
 
 
 class Output(NamedTuple):
-    """What one run of the compiler gave; ``symbols`` maps each asked name to the name in the
-    machine code.
+    """The output of one run of the compiler; ``symbols`` pairs each requested name with the name in
+    the machine code.
     """
 
     code: int
@@ -572,14 +572,14 @@ class Output(NamedTuple):
 
 
 def _ask(*request: Any) -> Any:
-    """Return the answer of a new process to a request; an interrupt ends it.
+    """Return the answer of a new process to a request; an interrupt ends the process.
 
     Raises
     ------
     MissingLibraryError
         If NVRTC is not installed here, or cannot be loaded.
     CompileError
-        If the process died.
+        If the process failed.
     """
     library = "CUDA C++ is compiled by NVIDIA's nvrtc library, which"
     if sys.platform == "darwin":
@@ -587,7 +587,7 @@ def _ask(*request: Any) -> Any:
             f"{library} has no macOS build; expected Linux or Windows, with or without a GPU. Run "
             "this cell there."
         )
-    # In a session of its own: an interrupt typed at a terminal reaches only the learner's process.
+    # In a session of its own, so that Ctrl-C at a terminal interrupts only the learner's process.
     done = subprocess.run(
         [sys.executable, "-P", str(_PROCESS)],
         input=pickle.dumps(([place for place in sys.path if isinstance(place, str)], request)),
@@ -620,15 +620,15 @@ def compiler() -> tuple[str, tuple[int, ...]]:
     Raises
     ------
     MissingLibraryError
-        If it is not installed.
+        If NVRTC is not installed.
     """
     found: tuple[str, tuple[int, ...]] = _ask()
     return found
 
 
 def include_folders() -> list[str]:
-    """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and
-    ``nv`` of CCCL) that are installed.
+    """Return the installed folders that have CUDA's own headers (``cuda_fp16.h``, ``mma.h``;
+    ``cuda/std`` and ``nv`` of CCCL).
     """
     names = ("cudart", "nvcc", "cccl") if pathfinder else ()
     found = [place for name in names if (place := pathfinder.locate_nvidia_header_directory(name))]
@@ -642,15 +642,15 @@ def include_folders() -> list[str]:
 # line.
 
 
-# Options that decide what this function itself decides, or that leave no machine code to read.
+# Options that compile_cuda sets itself, or that leave no machine code to read.
 _OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
 
 
 def compile_cuda(
     source: str, arch: str = "sm_90", options: Sequence[str] = (), *, names: Sequence[str] = ()
 ) -> CompiledModule:
-    """Compile CUDA C++ for any GPU, also one that is not in this machine, and return the resources
-    that each kernel needs.
+    """Compile CUDA C++ for any GPU, even one that this machine does not have, and return the
+    resources that each kernel needs.
 
     Parameters
     ----------
@@ -659,7 +659,7 @@ def compile_cuda(
         they are installed.
     arch : str
         The GPU's architecture, such as "sm_90", or its compute capability, such as "9.0"; from 7.5
-        to what the compiler knows.
+        to the newest that the compiler supports.
     options : sequence of str
         For NVRTC, such as ``"-use_fast_math"``, ``"-maxrregcount=32"``, ``"-DTILE=16"``.
     names : sequence of str
@@ -682,8 +682,8 @@ def compile_cuda(
 
     Notes
     -----
-    Source: NVRTC and ``ptxas -v``; registers, shared memory and spills are those of the assembler's
-    log, arguments and bounds those in the machine code's ``.nv.info``. docs.nvidia.com/cuda/nvrtc,
+    Source: NVRTC and ``ptxas -v``; registers, shared memory and spills come from the assembler's
+    log, arguments and bounds from the machine code's ``.nv.info``. docs.nvidia.com/cuda/nvrtc,
     docs.nvidia.com/cuda/cuda-binary-utilities.
 
     Examples
@@ -712,12 +712,12 @@ def compile_cuda(
 
 
 def checked_arch(arch: object) -> str:
-    """Return an architecture as NVRTC writes it.
+    """Return an architecture in NVRTC's notation, such as "sm_90".
 
     Raises
     ------
     InputError
-        If NVRTC does not compile for it.
+        If NVRTC does not compile for this architecture.
     """
     version, known = compiler()
     words = str(arch).strip().lower()
@@ -736,14 +736,14 @@ def checked_arch(arch: object) -> str:
 
 
 def checked_source(source: str) -> str:
-    """Return the source if a compiler can be given it.
+    """Return the source, with LF at the end of each line, if a compiler can read it.
 
     Raises
     ------
     InputError
-        If it is not a string.
+        If the source is not a string.
     CompileError
-        If it is empty or holds a NUL or half a character.
+        If it is empty, or contains a NUL or half a character (a lone surrogate).
     """
     instance("compile_cuda", "source", source, str, "text. Pass the CUDA C++ as a string.")
     if not source.strip():
@@ -756,17 +756,17 @@ def checked_source(source: str) -> str:
             "compile_cuda: the source holds a NUL character or half a character (a lone "
             "surrogate); expected text. Delete it."
         )
-    # so that lines count as the compiler counts them
+    # so that line numbers are those of the compiler
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def checked_texts(which: str, values: object) -> tuple[str, ...]:
-    """Return the texts of a list: the compiler's ``options``, or ``names`` of instances.
+    """Return the texts of a list: ``options`` of the compiler, or ``names`` of template instances.
 
     Raises
     ------
     InputError
-        If it is not a list, or one of its entries is not text that the compiler can read.
+        If ``values`` is not a list, or an entry is not text that the compiler can read.
     """
     if (
         isinstance(values, str)
@@ -798,7 +798,7 @@ def _compile(
             'name the instances of a template: names=["kernel<16>"].',
             log=output.log,
         )
-    # the full version, which the compiler writes into the PTX: "13.0.88"
+    # the compiler writes its full version into the PTX: "13.0.88"
     release = re.search(r"release [\d.]+, V([\d.]+)", output.ptx)
     made_by = f"NVRTC {release[1] if release else compiler()[0]}"
     return CompiledModule(
@@ -820,12 +820,13 @@ def _compile(
 def facts_of(
     cubin: bytes, log: str, source: str, asked: Sequence[tuple[str, str]] = ()
 ) -> Mapping[str, KernelFacts]:
-    """Put the file's and the log's facts of each kernel together, in the order of the source.
+    """Return the facts of each kernel, from the machine code and the assembler's log together, in
+    the order of the source.
 
     Raises
     ------
     CompileError
-        If the log says nothing of the kernels in the file.
+        If there are kernels in the machine code and none in the log.
     """
     parts, used = _sections(cubin), usage_by_kernel(log)
     if not used and any(name.startswith(".text.") for name in parts):

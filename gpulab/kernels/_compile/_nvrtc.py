@@ -1,5 +1,5 @@
-"""The process that compiles one source with NVIDIA's NVRTC; started by ``_cuda.py``, run as a
-file, and free of gpulab.
+"""The process that compiles one source with NVIDIA's NVRTC. ``_cuda.py`` starts it as a script, and
+it does not import gpulab.
 
 It reads one pickled request from its standard input and answers on its standard output. Source:
 NVRTC's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvrtc): nvrtcCompileProgram,
@@ -31,12 +31,12 @@ def about(nvrtc: Any) -> tuple[str, tuple[int, ...]]:
 def compiled(
     nvrtc: Any, source: str, options: Sequence[str], names: Sequence[str]
 ) -> tuple[int, str, str, bytes, tuple[tuple[str, str], ...]]:
-    """Compile a source; return the code of the outcome, the log, the PTX, the machine code, and
-    each asked name with that in the machine code.
+    """Compile a source; return NVRTC's result code, the log, the PTX, the machine code, and each of
+    ``names`` with its name in the machine code.
     """
     program = ctypes.c_void_p()
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-    # where this fails, so does the compilation, and says why
+    # not checked: if this fails, the compilation fails too, and reports why
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), FILE.encode(), 0, None, None)
     for name in names:
         nvrtc.nvrtcAddNameExpression(program, name.encode())
@@ -55,7 +55,7 @@ def compiled(
 
 
 def _output(nvrtc: Any, what: str, program: ctypes.c_void_p) -> bytes:
-    """Return what one of the ``Get`` functions gives; empty if there is nothing."""
+    """Return the output of one of the ``nvrtcGet`` functions; empty if there is none."""
     size = ctypes.c_size_t()
     getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(size.value)
@@ -68,11 +68,11 @@ def _text(nvrtc: Any, what: str, program: ctypes.c_void_p) -> str:
 
 
 def main() -> None:
-    """Answer one request: nothing to know the compiler, or a source with options and names."""
+    """Answer one request: a source with options and names, or nothing, which asks ``about``."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the compiler prints must not mix with the answer
     sys.path[:], request = pickle.load(sys.stdin.buffer)
-    # what NVRTC takes from its cache on disk comes without the assembler's log
+    # results that NVRTC takes from its cache on disk lack the assembler's log
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib

@@ -1,9 +1,9 @@
 """Compile a numba.cuda-style Python kernel without a GPU, for the same facts as CUDA C++.
 
-numba-cuda turns it into LTO-IR, and nvJitLink optimizes that and makes machine code of it, as at a
-launch.
+numba-cuda compiles the kernel to LTO-IR, and nvJitLink optimizes this and produces machine code, as
+at a launch.
 
-What a kernel needs from outside is found here for launches as well.
+This module also finds the outside names that a kernel uses, for launches too.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _FOREIGN = ("numba", "numba_cuda", "numpy")
 
 
 def function_of(kernel: object, who: str) -> types.FunctionType:
-    """Return the plain function of a kernel, wrapped by ``cuda.jit`` or not.
+    """Return the plain function of a kernel, whether wrapped by ``cuda.jit`` or not.
 
     Raises
     ------
     InputError
-        If it is not a Python function.
+        If the kernel is not a Python function.
     """
     plain = plain_function(kernel)
     if not isinstance(plain, types.FunctionType):
@@ -73,10 +73,10 @@ def numba_cuda(who: str) -> Any:
     MissingLibraryError
         If numba-cuda is not installed.
     DeviceError
-        If it is Numba's simulator.
+        If Numba's own simulator is on (``NUMBA_ENABLE_CUDASIM``).
     """
     try:
-        import numba_cuda  # noqa: F401 - a Numba without it has an older compiler of its own
+        import numba_cuda  # noqa: F401 - Numba without it has an older compiler of its own
         from numba import config, cuda
 
         from gpulab.kernels._language import load_beside_new_numpy
@@ -95,8 +95,8 @@ def numba_cuda(who: str) -> Any:
 
 
 def named(function: types.FunctionType) -> dict[str, Any]:
-    """Return the objects from outside that a function names: globals that there are, and variables
-    of the functions around it.
+    """Return the outside objects that a function uses, by name: globals, and variables of the
+    functions around it. Names without a value are left out.
     """
     found = {
         name: function.__globals__[name]
@@ -110,7 +110,7 @@ def named(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    """Return the variables of the functions around a function that it names."""
+    """Return a function's closure cells, by the names of the variables."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
@@ -132,7 +132,7 @@ def _line_of_name(code: types.CodeType, name: str) -> int | None:
 
 
 def is_device_function(value: object) -> bool:
-    """Return whether a value that a kernel names is a plain function of the learner's."""
+    """Return whether a value that a kernel uses is a plain function, not of Numba or NumPy."""
     return (
         isinstance(value, types.FunctionType)
         and str(value.__module__).partition(".")[0] not in _FOREIGN
@@ -148,16 +148,18 @@ def with_device_functions(
     *,
     anew: bool = False,
 ) -> types.FunctionType:
-    """Return the function with the plain functions that it calls turned into device functions, as
-    ``simulate`` takes them; with ``anew`` also those that are device functions already.
+    """Return a copy of the function in which the plain functions that it calls are device
+    functions, since ``simulate`` accepts plain functions too. With ``anew``, existing device
+    functions are made again.
 
-    numba sees the globals of that moment; a function that calls none comes back as it is.
+    numba sees the present values of globals. ``made`` collects the device functions. A function
+    that calls no such function is returned as it is.
 
     Raises
     ------
     KernelError
-        If a device function calls itself, directly or through others, or one of the functions uses
-        a list, dict or set.
+        If a function calls itself, directly or through others, or one of the functions uses a list,
+        dict or set.
     """
     callers = (*callers, function)
 
@@ -205,7 +207,7 @@ def with_device_functions(
 
 
 def _options_of(kernel: object) -> dict[str, Any]:
-    """Return what a ``cuda.jit`` around the function asked of the compiler."""
+    """Return the compiler options that were passed to ``cuda.jit``; none of a plain function."""
     asked = getattr(kernel, "targetoptions", None) or {}
     known = ("fastmath", "max_registers", "launch_bounds", "inline")
     return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
@@ -220,18 +222,18 @@ _one_at_a_time = threading.Lock()
 
 
 def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModule:
-    """Compile a Python kernel for any GPU, also one that is not in this machine, and return the
+    """Compile a Python kernel for any GPU, even one that this machine does not have, and return the
     resources that it needs.
 
     Parameters
     ----------
     kernel : function
-        numba.cuda style, plain or wrapped by ``cuda.jit`` (whose ``fastmath``, ``max_registers``
-        and ``launch_bounds`` count).
+        In the style of numba.cuda, plain or wrapped by ``cuda.jit``, whose options ``fastmath``,
+        ``max_registers`` and ``launch_bounds`` are used.
     *args
-        Examples of what it is launched with: arrays of any library, numbers, tuples. Only types,
+        Example arguments of a launch: arrays of any library, numbers, tuples. Only types,
         dimensions and layouts matter, and the values are never read. A Python int is 64 bits, a
-        float is float64, as Numba has it.
+        float is float64, as in Numba.
     arch : str
         As for ``compile_cuda``.
 
@@ -249,14 +251,14 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     MissingLibraryError
         If numba-cuda or one of the compiler libraries is not installed.
     DeviceError
-        If Numba is its own simulator (``NUMBA_ENABLE_CUDASIM``).
+        If Numba's own simulator is on (``NUMBA_ENABLE_CUDASIM``).
 
     Notes
     -----
     The first call loads numba-cuda's compiler, which takes seconds. Source: numba-cuda's
     ``cuda.compile`` for LTO-IR, and nvJitLink with ``-lto`` and ``ptxas -v``, as a launch links it:
-    on an H200 the registers of 44 kernels were those that Nsight Compute read (which says 16 for
-    fewer).
+    on an H200 the registers of 44 kernels were those that Nsight Compute reported (which reports 16
+    where a kernel needs fewer).
     """
     function = function_of(kernel, _WHO)
     name, code = function.__name__, function.__code__
@@ -268,7 +270,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
 
     signature = numba.void(*map(_type_of, args))
     capability = divmod(int(re.sub(r"\D", "", chosen)), 10)
-    # typing a device function asks for the current GPU only to know what to compile for
+    # Numba asks for the current GPU only to know the compute capability to compile for
     target = mock.Mock(return_value=types.SimpleNamespace(compute_capability=capability))
     flags = [f"-arch={chosen}", "-lto", "-lineinfo"]
     if "max_registers" in options:
@@ -277,7 +279,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     try:
         with (
             _one_at_a_time,
-            _interrupts.deferred() as interrupt,  # which breaks tables that Numba makes once
+            _interrupts.deferred() as interrupt,  # one breaks tables that Numba makes once
             warnings.catch_warnings(action="ignore"),
             mock.patch.object(dispatcher, "get_current_device", target),
         ):
@@ -295,7 +297,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
             raise KeyboardInterrupt
         ptx, _ = _linked(ltoir, [*flags, "-ptx"], "ptx")
         cubin, log = _linked(ltoir, [*flags, "-verbose", "-Xptxas=-v"], "cubin")
-    except Exception as error:  # whatever Numba finds wrong is an answer
+    except Exception as error:  # any error that Numba raises is reported
         raise _fault((function, *made), error) from error
     (facts,) = facts_of(cubin, log, "").values()  # Numba compiles one kernel at a time
     compiler = f"numba-cuda {package.__version__}, Numba {numba.__version__}"
@@ -318,7 +320,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
 
 
 def _source_of(function: types.FunctionType) -> str:
-    """Return a function's text; empty where it was not typed into a file or cell."""
+    """Return a function's source; empty if it was not written in a file or cell."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -326,20 +328,20 @@ def _source_of(function: types.FunctionType) -> str:
 
 
 def _type_of(argument: Any) -> Any:
-    """Return an argument's type as Numba has it: what matters for compiling is the kind of number,
-    the dimensions and the layout, not the values.
+    """Return Numba's type of an argument: the compiler needs the kind of number, the dimensions and
+    the layout, not the values.
 
     Raises
     ------
     InputError
-        If a kernel cannot take it.
+        If a kernel cannot take such an argument.
     """
     import numba
 
     if isinstance(argument, tuple):
         return numba.types.Tuple(tuple(map(_type_of, argument)))
     is_tensor = hasattr(argument, "detach")
-    # PyTorch does not report where the elements of a tensor are that autograd watches
+    # PyTorch does not describe the memory of a tensor that requires gradients
     plain = argument.detach() if is_tensor else argument
     interface = getattr(plain, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
@@ -359,7 +361,7 @@ def _type_of(argument: Any) -> Any:
             "to float32."
         )
     element = numba.from_dtype(array.dtype)
-    if not array.ndim and (is_tensor or interface is None):  # a number, as for simulate and launch
+    if not array.ndim and (is_tensor or interface is None):  # a number, as in simulate
         return element
     flags = array.flags
     layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
@@ -367,15 +369,15 @@ def _type_of(argument: Any) -> Any:
 
 
 def _linked(ltoir: bytes, flags: list[str], what: str) -> tuple[bytes, str]:
-    """Return the PTX or the machine code of a piece of LTO-IR, optimized as numba-cuda's own
-    launches are, and the linker's log.
+    """Link LTO-IR with the optimizations of numba-cuda's own launches; return the PTX or the
+    machine code, and the linker's log.
 
     Source: nvJitLink's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvjitlink).
 
     Raises
     ------
     CompileError
-        If the linker or the assembler refuses it.
+        If the linker or the assembler refuses the code.
     """
     from cuda.bindings import nvjitlink
 
@@ -404,8 +406,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _fault(functions: tuple[types.FunctionType, ...], error: Exception) -> Exception:
-    """Return Numba's error with the line of the kernel or its device functions, without the layers
-    that it wraps around.
+    """Return the error to raise for one of Numba's: its essential sentence, and the line in the
+    kernel or a device function; a ``MissingLibraryError`` where numba-cuda cannot run.
     """
     message, code = _ANSI.sub("", str(error)), functions[0].__code__
     if isinstance(error, CompileError):
@@ -435,7 +437,7 @@ def _fault(functions: tuple[types.FunctionType, ...], error: Exception) -> Excep
     return CompileError(f"{text}Fix the kernel and run it again.", line, None, message)
 
 
-# Rows of Numba's messages that wrap what is wrong.
+# Beginnings of lines in Numba's messages that do not state the error itself.
 _WRAPPING = (
     "Failed in",
     "During:",
@@ -451,7 +453,7 @@ _WRAPPING = (
 
 
 def _core(message: str) -> str:
-    """The sentence of Numba's message that says what is wrong."""
+    """Return the sentence of Numba's message that states the error itself."""
     rows = [row.strip() for row in message.splitlines()]
     kept = [row for row in rows if row and not row.startswith(_WRAPPING)]
     call = next((row.removeprefix(">>> ") for row in kept if row.startswith(">>> ")), None)

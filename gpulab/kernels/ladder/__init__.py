@@ -2,7 +2,8 @@
 
 The same functions run under the microscope, in the notebook, in the recorder and in benchmarks;
 ``launch`` runs them on a GPU unchanged. CUDA C++ goes on where Python's kernels end: see
-``CUDA_RUNGS``. The kernels of both languages are content: the files of ``course/04/ladder``.
+``CUDA_RUNGS``. The kernels of both languages belong to the course: they are the files in
+``course/04/ladder``.
 """
 
 from pathlib import Path

@@ -27,9 +27,10 @@ class Rung:
     Attributes
     ----------
     name, family, summary : str
-        "reduction-shuffle" of "reduction"; what it does differently from the rung before.
+        The rung, such as "reduction-shuffle"; its ladder, such as "reduction"; what the kernel does
+        differently from that of the rung before.
     kernel : function or str
-        Plain Python in the style of numba.cuda; the name of the kernel in ``source``.
+        A Python function in the style of numba.cuda, or the name of the kernel in ``source``.
     extents : callable
         ``extents(n)`` returns grid and block for the size.
     make : callable
@@ -37,22 +38,24 @@ class Rung:
     result : int
         Which argument the kernel fills.
     expected : callable
-        Takes the arguments as they were; returns what the kernel should leave in the argument
-        ``result``, as NumPy computes it in float64.
+        Takes the arguments as they were before the launch; returns the values that the kernel
+        should write into the argument ``result``, computed by NumPy, real numbers in float64.
     sizes : tuple of int
         The first is for the microscope, the later ones fill a GPU.
     multiple : int
-        Every size must be a multiple of it: the kernel has no guard for partial blocks.
+        Every size must be a multiple of this number; above 1, the kernel has no guard for partial
+        blocks.
     flops, nbytes : callable
         ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
     tolerance : float
-        Of the result against the reference, relative to its largest value; float32 sums of n terms.
+        Largest allowed difference between result and ``expected``, relative to the largest value
+        of ``expected``; it leaves room for float32 sums of n terms.
     source : str
-        CUDA C++, which the microscope does not read; "" of a kernel in Python.
+        CUDA C++, which the microscope does not read; "" for a kernel in Python.
     options : tuple of tuple of str
-        Compiler options of CUDA C++ worth trying against each other; the first is the default.
+        Compiler options of CUDA C++ that are worth comparing; the first is the default.
     shared_bytes : int
-        Dynamic shared memory that the launch has to ask for.
+        Bytes of dynamic shared memory that the launch has to request.
     """
 
     name: str
@@ -87,7 +90,7 @@ class Rung:
         return self.make(checked_size(self, n), np.random.default_rng(seed))
 
     def simulate(self, n: int | None = None, seed: int = 0) -> Simulation:
-        """Run the kernel under the microscope, at its smallest size where none is given."""
+        """Run the kernel under the microscope, by default at its smallest size."""
         size = self.sizes[0] if n is None else n
         return simulate(self.kernel, *self.launch(size), *self.arguments(size, seed))
 
@@ -121,8 +124,8 @@ def _family(
     result: int = 1,
     tolerance: float = 1e-5,
 ) -> list[Rung]:
-    """Return the rungs of a ladder; each differs in its form, summary, kernel, grid and block, and
-    in what its sizes must be a multiple of.
+    """Return the rungs of a ladder. Each of ``rungs`` is (form, summary, kernel, extents), and a
+    fifth entry where sizes must be multiples of a number.
     """
     return [
         Rung(
@@ -145,17 +148,17 @@ def _family(
 
 
 def _blocks(each: int, block: int = _BLOCK) -> Callable[[int], Extents]:
-    """Return the extents for elements of which each thread takes so many."""
+    """Return the ``extents`` of a kernel whose threads each take ``each`` elements."""
     return lambda n: (-(-n // (each * block)), block)
 
 
 def _tiles(side: int, block: Any) -> Callable[[int], Extents]:
-    """Return the extents for a matrix of which each block takes a square tile."""
+    """Return the ``extents`` of a kernel whose blocks each take a square tile of a matrix."""
     return lambda n: ((-(-n // side), -(-n // side)), block)
 
 
 def _matrices(count: int) -> Callable[[int, np.random.Generator], tuple[Any, ...]]:
-    """Return what makes random matrices and an empty one for the result."""
+    """Return a ``make`` of ``count`` random n x n matrices and one of zeros for the result."""
     return lambda n, rng: (
         *(rng.random((n, n), dtype=np.float32) for _ in range(count)),
         np.zeros((n, n), np.float32),
@@ -168,8 +171,8 @@ def _gate(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _sums(x: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Block b has the elements whose number, divided by 256, leaves b among the blocks of the
-    grid.
+    """Return the sum of each block. In a grid of B blocks, block b sums the elements i with
+    i // 256 % B == b.
     """
     padded = np.pad(x.astype(np.float64), (0, -x.size % (sums.size * _BLOCK)))
     return np.asarray(padded.reshape(-1, sums.size, _BLOCK).sum((0, 2)))
@@ -189,7 +192,7 @@ def _product_flops(n: int) -> float:
 
 
 def _sum_rungs(each: int, *rungs: tuple[str, str, Any]) -> list[Rung]:
-    """Return sums of blocks in which each thread takes so many elements."""
+    """Return rungs that sum the elements of each block, ``each`` elements a thread."""
     extents = _blocks(each)
     return _family(
         "reduction",
@@ -343,12 +346,12 @@ RUNGS: tuple[Rung, ...] = (
 
 
 def _with_size(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Return two random matrices, an empty one and the size."""
+    """Return two random matrices, one of zeros for the result, and the size."""
     return (*_matrices(2)(n, rng), np.int32(n))
 
 
 def _with_size_bfloat16(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Return the same with factors in bfloat16, whose 16 bits are passed as int16."""
+    """Return the arguments of ``_with_size``, with the bits of bfloat16 factors as int16."""
     *factors, result, size = _with_size(n, rng)
     # the upper half of each float32, rounded to nearest
     halves = [(x.view(np.uint32) + 0x8000) >> 16 for x in factors]
@@ -361,7 +364,7 @@ def _product_bfloat16(a: np.ndarray, b: np.ndarray, *_: Any) -> np.ndarray:
 
 
 def _cuda(name: str, summary: str, width: int = 128, **others: Any) -> Rung:
-    """Return a product of which each block makes 128 x ``width`` numbers."""
+    """Return a rung in CUDA C++ whose blocks each compute 128 x ``width`` results."""
     file = name.replace("-", "_")
     usual: dict[str, Any] = {
         "kernel": f"matmul_{file}",
@@ -434,7 +437,7 @@ def rung(name: str) -> Rung:
     Raises
     ------
     InputError
-        If there is none.
+        If there is no such rung.
     """
     by_name = {each.name: each for each in (*RUNGS, *CUDA_RUNGS)}
     return by_name[word("ladder", "rung", name, by_name)]
