@@ -43,7 +43,7 @@ _CLASSES: dict[str, type[Backend]] = {
     "jax": JaxBackend,
     "tensorflow": TensorFlowBackend,
 }
-# Those that come with an extra of gpulab: where they are absent, that is no fault of the set-up.
+# Libraries that only an extra of gpulab installs: their absence is not a fault of the set-up.
 _EXTRA = ("jax", "tensorflow")
 _made: dict[str, Backend] = {}
 
@@ -59,10 +59,10 @@ def backend(name: str) -> Backend:
     Raises
     ------
     InputError
-        If gpulab does not know the library, or it is not installed.
+        If gpulab does not know the library, or numpy, torch or cupy cannot be imported.
     MissingLibraryError
-        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the
-        message states how to install it.
+        If jax or tensorflow, which an extra installs, cannot be imported; the message states how to
+        install it.
     """
     if not isinstance(name, str) or name not in _CLASSES:
         raise InputError(
@@ -79,7 +79,7 @@ def backend(name: str) -> Backend:
             raise kind(
                 f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
             ) from error
-        # a library whose parts do not fit together raises what its own import meets
+        # the import of a library whose parts do not fit together can raise any error
         raise kind(
             f"library {name!r} is installed, but cannot be imported ({type(error).__name__}: "
             f"{message_of(error, 100)}); expected a working installation. "
@@ -88,8 +88,8 @@ def backend(name: str) -> Backend:
 
 
 def leave_memory() -> None:
-    """Have JAX and TensorFlow take a GPU's memory as they need it, where they do not yet hold it;
-    imports neither.
+    """Make JAX and TensorFlow allocate a GPU's memory as they need it, not all at once, unless they
+    hold it already. This imports neither library.
     """
     for name in _EXTRA:
         _CLASSES[name].prepare()
@@ -154,8 +154,8 @@ def waits_for(result: Any) -> Callable[[Any], Any] | None:
 
 
 def _share_foreign(x: Any, target: Backend) -> Any:
-    """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory
-    goes through numpy's checks.
+    """Share an array of a library that gpulab has no adapter for, if it supports DLPack; for host
+    memory, numpy's adapter checks for obstacles.
     """
     if (
         not hasattr(x, "__dlpack__")

@@ -1,17 +1,19 @@
-"""What every adapter offers, and the adapters: numpy in host memory, PyTorch and CuPy, whose arrays
-change in place, JAX and TensorFlow, whose arrays never do (only a tf.Variable does): a view of one
-is read-only, and memory that JAX or TensorFlow has a view of must not be modified.
+"""The interface of every adapter, and the adapters for numpy, PyTorch, CuPy, JAX and TensorFlow.
+
+Arrays of numpy, PyTorch and CuPy change in place. Those of JAX and TensorFlow never change (only a
+tf.Variable does), so a view of one must not be written to, and memory that JAX or TensorFlow has a
+view of must not be modified.
 
 Observed with JAX 0.10, on a CPU: through DLPack it shares memory only where the memory begins on a
 64-byte boundary, and otherwise copies silently; it converts float64 to float32 silently unless
-``jax_enable_x64`` is set; ``device_put`` takes over an aligned NumPy array's own memory, so that a
-later change of the array shows in a JAX array, which should never change. Calls return before the
-work is done, on a CPU too: code that reads the memory or the clock has to wait for the array
-itself.
+``jax_enable_x64`` is set; ``device_put`` uses the memory of an aligned NumPy array without a copy,
+so that a later change of the NumPy array shows in the JAX array, which should never change. Calls
+return before the work is done, on a CPU too: code that reads the memory or the clock has to wait
+for the array itself.
 
 Observed with TensorFlow 2.21: through DLPack it takes memory at any address, and **aborts the
-process** at the first operation on memory that does not begin on a 64-byte boundary, and where a
-tensor of text is exported. gpulab refuses both before it calls TensorFlow.
+process** at the first operation on memory that does not begin on a 64-byte boundary. The export of
+a tensor of text aborts it too. gpulab refuses both before it calls TensorFlow.
 """
 
 from __future__ import annotations
@@ -38,20 +40,21 @@ _TORCH_NOT_IN_NUMPY = (
     *("float8_e8m0fnu", "float4_e2m1fn_x2", "complex32"),
 )
 
-# What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64
-# bytes".
+# Bytes to which memory must be aligned for XLA to use it without a copy; JAX's own message names
+# them: "not aligned to 64 bytes".
 _ALIGNMENT = 64
-# What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
+# dtypes that JAX converts to 32 bits unless jax_enable_x64 is set (complex128 becomes complex64).
 _NARROWED = {"float64", "int64", "uint64", "complex128"}
 # JAX's platform -> PyTorch's name of the same devices.
 _PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "cuda"}
-# TensorFlow's dtypes: those that numpy has, and all of numbers.
+# TensorFlow's dtypes of numbers: first those that numpy has too, then all.
 _NUMBERS = {
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 }
 _KNOWN = _NUMBERS | {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
-# of byte_offset in DLTensor: data 8, device 8, ndim 4, dtype 4, shape 8, strides 8 (dlpack.h)
+# Where the field byte_offset begins in DLTensor, after data (8 bytes), device 8, ndim 4, dtype 4,
+# shape 8 and strides 8 (dlpack.h).
 _BYTE_OFFSET = 40
 
 
@@ -67,18 +70,18 @@ class Backend(abc.ABC):
     how_to_get = "Run `gpulab doctor`."
     # What ``to_host`` and ``device_of`` expect, and the call that gives numbers that numpy has.
     expected, as_float32 = "", ""
-    # Whether arrays of this library never change: then none may lie over memory that somebody else
-    # writes to unasked. Its ``from_dlpack`` may give a copy and not say so, so the address of every
-    # view is looked at.
+    # Whether arrays of this library never change. Such an array must not share memory that other
+    # code may write to. ``from_dlpack`` of such a library may return a copy without notice, so
+    # ``share`` compares the address of every view with that of the array.
     immutable = False
-    # What the process's environment says when the library is imported, unless somebody has said
-    # otherwise.
+    # Environment variables that are set before the library is imported, unless they are set
+    # already.
     settings: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def prepare(cls) -> None:
-        """Put the settings into the environment; a library reads them at its import, or when it
-        first asks for a GPU.
+        """Put ``settings`` into the environment; the library reads them at its import, or when it
+        first uses a GPU.
         """
         for name, value in cls.settings.items():
             os.environ.setdefault(name, value)
@@ -89,22 +92,22 @@ class Backend(abc.ABC):
         self.types = tuple(getattr(self.module, name) for name in self.classes)
 
     def has_data(self, x: Any) -> bool:
-        """Return whether ``x`` holds numbers now, and is neither a symbolic value of a graph or a
-        traced function nor a tensor on "meta".
+        """Return whether ``x`` holds numbers now. A symbolic value of a graph, a traced value of a
+        function and a tensor on "meta" do not.
         """
         return self.no_data(x) is None if self.immutable else str(x.device) != "meta"
 
     def no_data(self, x: Any) -> Problem | None:
-        """Return why ``x`` is no plain block of numbers; None where it is one."""
+        """Return why ``x`` is not a plain block of numbers; None if it is."""
         return None
 
     def require_data(self, function: str, x: Any, in_numpy: bool = False) -> None:
-        """Refuse an array without numbers, or with numbers that numpy does not have.
+        """Refuse an array without numbers or, with ``in_numpy``, of a dtype that numpy lacks.
 
         Raises
         ------
         InputError
-            If ``x`` is one.
+            If ``x`` is such an array.
         """
         problem = self.no_data(x)
         if problem is None and in_numpy and not self.in_numpy(x):
@@ -137,16 +140,16 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def to_host(self, x: Any) -> np.ndarray:
-        """Return a numpy array; the device has finished when it returns."""
+        """Return ``x`` as a numpy array, after the device has finished."""
 
     @abc.abstractmethod
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
-        """Return an array of this library on ``device`` with the content of ``a``; no copy where
-        ``a`` can be used as it is.
+        """Return an array of this library on ``device`` with the content of ``a``, without a copy
+        if the library can use the memory of ``a``.
         """
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
-        """Return this library's own array ``x`` on another device of this library."""
+        """Return ``x``, an array of this library, on another device."""
         return self.from_host(self.to_host(x), device, pinned)
 
     @abc.abstractmethod
@@ -178,8 +181,8 @@ class Backend(abc.ABC):
         return None
 
     def unshared(self, x: Any, library: str) -> Problem | None:
-        """Return what this library alone has against a view of ``x``, which has data; None where
-        nothing is.
+        """Return an obstacle to a view of ``x`` that is particular to this library, such as
+        autograd in PyTorch; None if there is none. ``x`` has data.
         """
         return None
 
@@ -260,8 +263,8 @@ class NumpyBackend(Backend):
     def from_dlpack(self, x: Any) -> Any:
         view = np.from_dlpack(x)
         torch = sys.modules.get("torch")
-        # An exporter without DLPack 1.0 cannot say "writable", and numpy then marks the view
-        # read-only. JAX's and TensorFlow's stay so.
+        # An exporter without DLPack 1.0 cannot mark memory as writable, and numpy then makes the
+        # view read-only. Views of JAX's and TensorFlow's arrays stay read-only.
         return (
             x.numpy()
             if not view.flags.writeable and torch is not None and isinstance(x, torch.Tensor)
@@ -270,8 +273,8 @@ class NumpyBackend(Backend):
 
 
 def _dtype_problem(x: np.ndarray) -> Problem | None:
-    """Return why no other library has an array like this, and what to call; None for plain numbers
-    in native order.
+    """Return why other libraries cannot have an array like this, and what to call; None for plain
+    numbers in native byte order.
     """
     if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
         return "its mask would be lost", "x.filled(value)"
@@ -284,12 +287,12 @@ def _dtype_problem(x: np.ndarray) -> Problem | None:
 
 
 def require_plain_numbers(a: np.ndarray) -> None:
-    """Refuse an array whose numbers no other library has.
+    """Refuse an array of a kind that other libraries do not have.
 
     Raises
     ------
     InputError
-        If it is one.
+        If ``a`` is such an array.
     """
     problem = _dtype_problem(a)
     if problem is not None:
@@ -331,7 +334,7 @@ class TorchBackend(Backend):
         return x.dtype not in self._not_in_numpy
 
     def no_data(self, x: Any) -> Problem | None:
-        """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
+        """Return why ``x`` is not a plain block of numbers, and what to call; None if it is."""
         if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
             return f"{kind_of(x)} is not plain memory", "a plain tensor made from it"
         if x.device.type == "meta":
@@ -365,7 +368,7 @@ class TorchBackend(Backend):
         try:
             return x.to(device)
         except TypeError as error:
-            # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
+            # raised for Metal, which has no float64, NumPy's default dtype
             less = "complex64" if x.is_complex() else "float32"
             raise InputError(
                 f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that "
@@ -443,8 +446,8 @@ class CupyBackend(Backend):
 
 
 class _UnchangingBackend(Backend):
-    """What both libraries have in common: arrays that never change, in memory that begins on a
-    64-byte boundary, on a CPU or on the GPUs that the library was built for.
+    """The part that JAX and TensorFlow have in common: their arrays never change, begin on a
+    64-byte boundary, and are on a CPU or on the GPUs that the library was built for.
     """
 
     how_to_get = install_extra("rosetta")
@@ -461,7 +464,7 @@ class _UnchangingBackend(Backend):
         Raises
         ------
         DeviceError
-            If it was asked for.
+            If ``pinned`` is True.
         """
         if pinned:
             raise DeviceError(
@@ -493,13 +496,13 @@ class JaxBackend(_UnchangingBackend):
 
     name, title, classes = "jax", "JAX", ("Array",)
     expected, as_float32 = "an array with data", 'x.astype("float32")'
-    # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the
-    # same kernel. Source: JAX, "GPU memory allocation".
+    # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch runs in
+    # the same process. Source: JAX, "GPU memory allocation".
     settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
     def device_of(self, x: Any) -> str:
         self.require_data("device_of", x)
-        # of an array that is spread over several, the first
+        # the first device, for an array that is spread over several
         first = min(x.devices(), key=lambda device: device.id)
         return self._name(first)
 
@@ -513,11 +516,11 @@ class JaxBackend(_UnchangingBackend):
         return int(x.unsafe_buffer_pointer())
 
     def in_numpy(self, x: Any) -> bool:
-        # bfloat16, float8 and int4 are numpy's only through an extension
+        # numpy has bfloat16, float8 and int4 only through an extension
         return getattr(x.dtype, "kind", "V") in "biufc"
 
     def no_data(self, x: Any) -> Problem | None:
-        """Return why ``x`` is no array with data, and what to pass; None where it is one."""
+        """Return why ``x`` is not an array with data, and what to pass; None if it is."""
         if isinstance(x, self.module.core.Tracer):
             return (
                 "it is a traced value inside jit, grad or vmap, without data",
@@ -544,8 +547,8 @@ class JaxBackend(_UnchangingBackend):
         self.refuse_pinned(pinned)
         there = self._device(device)
         with self.module.default_device(there):
-            # A copy in any case: device_put would lie over an aligned array's own memory, and see
-            # what is written to it later.
+            # Always a copy: device_put would use the memory of an aligned array, and later changes
+            # of the array would show in JAX's.
             made = self.module.numpy.array(a, copy=True)
         return self.module.device_put(made, there).block_until_ready()
 
@@ -557,7 +560,7 @@ class JaxBackend(_UnchangingBackend):
         return self.module.numpy.array(x, copy=True)
 
     def _device(self, device: str) -> Any:
-        """Return JAX's own device of that name."""
+        """Return JAX's object for the device of that name."""
         kind, _, index = device.partition(":")
         found = self._devices("cpu" if kind == "cpu" else "gpu") if kind in ("cpu", "cuda") else []
         if int(index or 0) >= len(found):
@@ -574,7 +577,7 @@ class JaxBackend(_UnchangingBackend):
         try:
             return list(self.module.local_devices(backend=platform))
         except RuntimeError:
-            # JAX's word for a platform that it was not built for, or finds no device of
+            # JAX was not built for this platform, or finds no device of it
             return []
 
     def best_device(self) -> str:
@@ -584,7 +587,7 @@ class JaxBackend(_UnchangingBackend):
         """Return why JAX would change a dtype; None where it keeps it."""
         if dtype not in _NARROWED:
             return None
-        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the setting of this moment
+        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the present setting
         if kept == dtype:
             return None
         return (
@@ -607,7 +610,7 @@ class JaxBackend(_UnchangingBackend):
         return lost if lost or is_empty else super().refuses(x, owner)
 
     def from_dlpack(self, x: Any) -> Any:
-        # of nothing, a copy is none
+        # an empty array may be copied: there is nothing to share
         return self.module.numpy.from_dlpack(x, copy=None if 0 in x.shape else False)
 
     def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
@@ -618,8 +621,9 @@ class JaxBackend(_UnchangingBackend):
 
 @contextlib.contextmanager
 def _without_error_output() -> Iterator[None]:
-    """Leave out what C++ writes to the error output meanwhile: at its import, TensorFlow 2.21 tells
-    at any level of TF_CPP_MIN_LOG_LEVEL that oneDNN is on, on processors with AVX512-VNNI.
+    """Discard what is written to the error output inside the context, by C++ too. On processors
+    with AVX512-VNNI, TensorFlow 2.21 prints at its import that oneDNN is on, at any level of
+    TF_CPP_MIN_LOG_LEVEL.
     """
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -638,19 +642,20 @@ class TensorFlowBackend(_UnchangingBackend):
     expected, as_float32 = "a tensor with numbers in it", "tf.cast(x, 'float32')"
     settings = MappingProxyType(
         {
-            # Only errors are printed: else TensorFlow tells at its import which instructions its
+            # Print only errors. Otherwise TensorFlow prints at its import which instructions its
             # build uses and that it found no GPU.
             "TF_CPP_MIN_LOG_LEVEL": "2",
             # TensorFlow would take nearly all of a GPU's memory at its first operation, and PyTorch
-            # is in the same kernel. Source: TensorFlow, "Use a GPU", limiting GPU memory growth.
+            # runs in the same process. Source: TensorFlow, "Use a GPU", limiting GPU memory growth.
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         }
     )
 
     def __init__(self) -> None:
         with _without_error_output():
-            # Both contain LLVM, and TensorFlow shows its own to what is loaded later: Triton, which
-            # comes with PyTorch's CUDA builds, would then end Python (TensorFlow issue 124205).
+            # Triton first: it comes with PyTorch's CUDA builds and contains LLVM, as TensorFlow
+            # does. TensorFlow exposes its own LLVM to libraries that are loaded later, and Triton
+            # would then crash Python (TensorFlow issue 124205).
             with contextlib.suppress(ImportError):
                 if self.name not in sys.modules:
                     importlib.import_module("triton")
@@ -658,9 +663,7 @@ class TensorFlowBackend(_UnchangingBackend):
         self._eager: Any = self.module.__internal__.EagerTensor
 
     def no_data(self, x: Any) -> Problem | None:
-        """Return why ``x`` is no tensor with numbers in it, and what to pass; None where it is
-        one.
-        """
+        """Return why ``x`` is not a tensor with numbers in it, and what to pass; None if it is."""
         if not isinstance(x, (self.module.Variable, self._eager)):
             return (
                 "it is a symbolic tensor of a graph, without values",
@@ -701,7 +704,7 @@ class TensorFlowBackend(_UnchangingBackend):
         self.require_data("to_host", x, in_numpy=True)
         if isinstance(x, self.module.Variable) or self.device_of(x) != "cpu":
             return x.numpy()  # type: ignore[no-any-return]
-        return np.from_dlpack(x)  # read-only, as the tensor is; x.numpy() would copy
+        return np.from_dlpack(x)  # a read-only view; x.numpy() would copy
 
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
         require_plain_numbers(a)
@@ -717,13 +720,13 @@ class TensorFlowBackend(_UnchangingBackend):
     def _placed(self, make: Callable[[], Any], device: str, pinned: bool) -> Any:
         self.refuse_pinned(pinned)
         there = self._device(device)
-        # outside of any graph that is being built
+        # eagerly, even while a graph is being built
         with self.module.init_scope(), self.module.device(there):
             return make()
 
     def _device(self, device: str) -> str:
-        """Return TensorFlow's own name of a device that is there: it would place elsewhere without
-        a word (soft placement).
+        """Return TensorFlow's own name of a device, and refuse one that does not exist: TensorFlow
+        would silently use another device in its place (soft placement).
         """
         kind, _, index = device.partition(":")
         wanted = f"/device:{'CPU' if kind == 'cpu' else 'GPU'}:{index or 0}"
@@ -759,6 +762,6 @@ class TensorFlowBackend(_UnchangingBackend):
         if not self.has_gpu() or not any(
             isinstance(leaf, self.types) for leaf in self.module.nest.flatten(result)
         ):
-            return None  # on a CPU its calls return when the work is done
+            return None  # on a CPU, TensorFlow's calls return when the work is done
         sync = self.module.test.experimental.sync_devices
         return lambda _: sync()

@@ -30,7 +30,7 @@ def _functional() -> Any:
 
 
 def _matmul_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compute 64 rows by 64 columns again: 128 n^2 FLOPs at most, whatever n is."""
+    """Compute 64 rows by 64 columns again, which takes at most 8,192 n FLOPs."""
     a, b = inputs
     index = _registry.pick(w, 64, w.n)
     columns = _registry.rows(b.T, index).T
@@ -70,11 +70,11 @@ def _solve(a: Any, b: Any) -> Any:
 
 
 def _solve_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Refine the result in float64 until it has converged: the distance that it moved is its error.
+    """Refine the result in float64 until it converges: the change from the result is its error.
 
     ``draw.well_conditioned`` is 4 sqrt(n) I + G with singular values of G up to about 2 sqrt(n), so
-    each Richardson step halves the error: 14 steps leave less than 0.01 % of it, at 2 n^2 FLOPs
-    each instead of n^3 in all.
+    each Richardson step halves the error: 14 steps leave less than 0.01 % of it. Each step takes
+    2 n^2 FLOPs; solving again would take 2/3 n^3.
     """
     a, b = (_registry.reference_copy(x) for x in inputs)
     x = _registry.reference_copy(result)
@@ -245,7 +245,7 @@ register(
         flops=lambda w: w.n - 1,
         nbytes=lambda w: (w.n + 1) * w.itemsize,
         # Positive values: the sum of values around zero may lie near zero, where a relative
-        # difference says nothing.
+        # difference is meaningless.
         make_inputs=lambda w, g: (_torch().rand(w.n, generator=g),),
         # No float16: the sum of 131,072 such values is beyond its largest number.
         dtypes=("float32", "float64", "bfloat16"),
@@ -301,15 +301,15 @@ register(
 # Work whose memory accesses are not one sequential pass: FFT, sort, gather.
 
 
-# Frequencies of a transform that are computed again at once.
+# The most frequencies in one of the sets that ``_fft_difference`` computes again.
 _FREQUENCIES = 1024
 
 
 def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compute up to 2,048 frequencies again, in sets: those at equal distance from a first one.
+    """Compute up to 2,048 frequencies again, in sets of m equally spaced ones.
 
-    With m dividing n, frequencies s + k n/m are the m-point transform of x modulated by s and
-    folded to length m.
+    If m divides n, the frequencies s + k n/m (k from 0 to m - 1) are the m-point transform of x
+    modulated by s and folded to length m.
     """
     import torch
 
@@ -317,8 +317,8 @@ def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     m = math.gcd(w.n, _FREQUENCIES)
     worst = 0.0
     for s in _registry.pick(w, max(2, min(8, _FREQUENCIES // m)), w.n // m).tolist():
-        # The phase is reduced in whole numbers: j s overflows nothing below n = 2^31 and loses no
-        # digits.
+        # The phase is reduced in integers, so that it loses no digits: the product j s does not
+        # overflow below n = 2^31.
         phase = (torch.arange(w.n) * s).remainder_(w.n).double() * (-2 * math.pi / w.n)
         folded = (x * torch.polar(torch.ones_like(phase), phase)).reshape(-1, m).sum(0)
         frequencies = torch.arange(s, w.n, w.n // m)
@@ -337,7 +337,7 @@ def _sort_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
 
 
 def _gather_bytes(w: Workload) -> float:
-    """Indices (int64), the distinct rows that n random draws touch on average, and the result."""
+    """Count int64 indices, the distinct rows that n draws touch on average, and the result."""
     vocabulary, width = w.params["vocabulary"], w.params["width"]
     distinct = (
         -vocabulary * math.expm1(w.n * math.log1p(-1 / vocabulary)) if vocabulary > 1 else 1.0
@@ -351,7 +351,7 @@ def _gather_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
 
 
 def _gather_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Look some rows up again."""
+    """Look up some rows again."""
     indices, table = inputs
     index = _registry.pick(w, 64, w.n)
     return _registry.relative_difference(
@@ -392,7 +392,7 @@ register(
         counts="no FLOPs (it compares and moves); one array read, one written",
         difference=_sort_difference,
         shape=lambda w, inputs: inputs[0].shape,
-        # torch.sort returns the places as int64 too, and works in as much again.
+        # torch.sort also returns int64 indices; its workspace is as large as input and results.
         memory=lambda w: w.n * (4 * w.itemsize + 16),
     )
 )
@@ -426,7 +426,7 @@ _FILTER_SIDE = 3  # rows and columns of the filters; the padding keeps the image
 
 
 def _groups(w: Workload) -> int:
-    """Return in how many groups the channels are cut; depthwise has a group for each channel."""
+    """Return the number of groups of channels; depthwise has one group for each channel."""
     channels = w.params["channels"]
     groups = channels if w.name == "depthwise_conv2d" else w.params.get("groups", 1)
     if channels % groups:
@@ -499,11 +499,11 @@ for _name, _summary, _own_params in _CONVOLUTIONS:
 _CLASSES, _IMAGE_CHANNELS, _STAGES = 10, 3, 2
 _VOCABULARY, _CONTEXT, _HEADS = 1000, 128, 4
 
-# A ReLU or a maximum that rounding tips over changes a gradient by parts in a thousand; a wrong
-# gradient is further off.
+# If rounding flips a ReLU or a maximum, a gradient changes by parts in a thousand; a wrong gradient
+# is further off.
 _GRADIENT_LIMIT = 0.05
 
-# Above this many FLOPs the float64 reference of a step leaves the backward pass out, a third of the
+# Above this many FLOPs the float64 reference of a step has only the forward pass, a third of the
 # work.
 _BACKWARD_FLOPS = 3e11
 
@@ -538,14 +538,14 @@ class TrainingStep:
 
 
 def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compare the loss with that of a float64 copy of the model, and the gradients of the last step
-    where they are 5 % off.
+    """Compare the loss, and the gradients of the last step, with those of a float64 copy of the
+    model. A gradient counts only if it is more than 5 % off.
 
-    In bfloat16 the loss alone: through ten layers with batch norm, gradients of single images
-    differ by 20 %, and a limit as wide as that would find no fault.
+    In bfloat16 only the loss is compared: through ten layers with batch norm, gradients of single
+    images differ by 20 %, and a limit as wide as that would find no fault.
     """
     step, x, y = inputs
-    # where that can be faster than on the CPU; other devices may have no float64
+    # on CUDA, which can be faster than the CPU; other devices may have no float64
     device = next((p.device for p in step.model.parameters() if p.is_cuda), "cpu")
     model = copy.deepcopy(step.model).to(device).double()
     images = x.is_floating_point()
@@ -569,8 +569,8 @@ def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float
 def _step(
     build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], generator: Any
 ) -> TrainingStep:
-    """Return a step whose model's weights come from the generator, leaving torch's global one as it
-    was.
+    """Return a step whose model's weights come from ``generator``; torch's global generator does
+    not change.
     """
     import torch
 
@@ -602,7 +602,9 @@ def _cnn_layers(w: Workload) -> list[tuple[int, int, int]]:
 
 
 def _cnn_flops(w: Workload) -> float:
-    """Forward, and twice that backward; but the gradient of the images is not computed."""
+    """Count the forward pass and, for the backward pass, twice as much less the images' gradient,
+    which is not computed.
+    """
     convolutions = [18 * side**2 * source * wide for side, source, wide in _cnn_layers(w)]
     head = 2 * _cnn_layers(w)[-1][2] * _CLASSES
     return w.n * (3 * (sum(convolutions) + head) - convolutions[0])
@@ -622,8 +624,8 @@ def _cnn_batch_bytes(w: Workload) -> float:
 
 
 def _cnn_memory(w: Workload) -> float:
-    """Weights, gradients and two moments; each convolution's and norm's output kept, and 1.5 times
-    that at work backward.
+    """Count weights, gradients and Adam's two moments, the batch, the kept outputs of convolutions
+    and norms, and 1.5 times these outputs for the backward pass.
     """
     activations = sum(2 * side**2 * wide for side, _, wide in _cnn_layers(w))
     return (
@@ -649,8 +651,8 @@ def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
 
 
 def _transformer_flops(w: Workload) -> float:
-    """Forward, and twice that backward: 12 width^2 weights a layer and the head for each token, and
-    the attention products.
+    """Count the forward pass, and twice as much for the backward pass: for each token the products
+    with 12 width^2 weights a layer and with the head, and the products of attention.
     """
     width, layers = w.params["width"], w.params["layers"]
     products = 2 * _CONTEXT * (12 * width**2 * layers + _VOCABULARY * width)
@@ -663,8 +665,8 @@ def _transformer_parameters(w: Workload) -> int:
 
 
 def _transformer_memory(w: Workload) -> float:
-    """Weights, gradients and two moments; about 20 widths a token and layer kept, and four rows of
-    scores a token.
+    """Count weights, gradients and Adam's two moments; and for each token, times 1.25, about 20
+    widths a layer and four rows of scores over the vocabulary.
     """
     kept = 20 * w.params["width"] * w.params["layers"] + 4 * _VOCABULARY
     return 4 * _transformer_parameters(w) * w.itemsize + 1.25 * w.n * _CONTEXT * kept * w.itemsize

@@ -20,8 +20,8 @@ from gpulab.units import format_bytes, format_flops, format_seconds
 # the tolerance by dtype.
 #
 # All differences are max|result - reference| / max|reference| over the sample; where the reference
-# is all zero, the largest absolute difference. Results that are not finite, or have another shape,
-# count as infinitely far.
+# is all zero, the largest absolute difference. If a result has another shape or values that are not
+# finite, its difference is infinite.
 
 
 # Unit roundoff: half the distance from 1 to the next number, 2**-p for p significant bits (IEEE
@@ -34,15 +34,16 @@ ROUNDOFF: Mapping[str, float] = {
     "bfloat16": 2.0**-8,
 }
 
-# Roundings of the result itself that are allowed: one to store it and a few in elementary functions
-# and partial results.
+# How many roundings of the result itself are allowed: one to store it and a few in elementary
+# functions and partial results.
 _STORED_ROUNDINGS = 4
 # Errors of a sum of k terms grow like sqrt(k) roundoffs when they are random (Higham, Accuracy and
 # Stability of Numerical Algorithms, 2002, section 2.6); 8 of those leave room for the largest of
 # many elements.
 _SUM_ROUNDINGS = 8
 
-# Sampled rows are as many as this much float64 work allows, between 1 and _ROWS.
+# The float64 reference of the sampled rows takes at most this many FLOPs (but at least one row is
+# sampled), and by default there are at most _ROWS rows, or 64 times as many rows of one number.
 _REFERENCE_FLOPS = 1e9
 _ROWS = 64
 
@@ -67,8 +68,8 @@ def reference_copy(x: Any) -> Any:
 
 
 def pick(w: Workload, count: int, below: int) -> Any:
-    """Return at most ``count`` ascending indices below ``below``, seeded by the size; from two on
-    with the first and the last.
+    """Return at most ``count`` ascending random indices below ``below``, seeded by the workload's
+    size. Two or more include the first and the last index.
     """
     import torch
 
@@ -86,16 +87,16 @@ def rows(x: Any, index: Any) -> Any:
 def by_rows(
     row_inputs: Sequence[int] | None = None, at_most: int | None = None
 ) -> Callable[[Workload, Any, tuple[Any, ...]], float]:
-    """Return a difference that computes some rows again in float64.
+    """Return a ``difference`` function that computes some rows again in float64.
 
     Parameters
     ----------
     row_inputs : sequence of int, optional
-        Which inputs are cut to the sampled rows; by default all whose first dimension is the
-        result's.
+        Which inputs are cut to the sampled rows; by default all whose first dimension is as long as
+        the result's.
     at_most : int, optional
-        How many rows; by default 64 (4,096 where a row is one number), fewer where their reference
-        is long work.
+        The largest number of rows; by default 64 (4,096 where a row is one number). Fewer rows are
+        sampled where their reference would take too long.
     """
 
     def difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
@@ -141,8 +142,7 @@ def difference_of_all(w: Workload, result: Any, inputs: tuple[Any, ...]) -> floa
 EMULATED_FLOPS = 1e8
 _EMULATED_FLOPS_PER_SECOND = 1e9
 
-# What is estimated to fit must leave this share for fragmentation and the libraries' own
-# workspaces.
+# Factor on estimated memory, for fragmentation and the libraries' own workspaces.
 MARGIN = 1.1
 
 
@@ -153,7 +153,7 @@ def free_bytes(device: Device) -> int:
         return free
     import torch
 
-    # What PyTorch's allocator holds without using it goes to new tensors first.
+    # New tensors first take the memory that PyTorch's allocator holds but does not use.
     module = getattr(torch, device.torch_type)
     return free + int(module.memory_reserved(device.index) - module.memory_allocated(device.index))
 
@@ -162,8 +162,8 @@ ITEMSIZE: Mapping[str, int] = MappingProxyType(
     {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 )
 
-# The largest size parameter: beyond it no machine holds the inputs, and Python's integers would not
-# turn into floats.
+# The largest size parameter: no machine holds larger inputs, and counts of much larger ones would
+# not fit into a float.
 LARGEST_SIZE = 2**40
 
 
@@ -171,7 +171,7 @@ LARGEST_SIZE = 2**40
 class Workload:
     """One operation at one size and dtype: what ``measure`` and ``compare`` run.
 
-    Made by calling a ``WorkloadSpec``, which checks what it is given.
+    To make one, call a ``WorkloadSpec``, which checks the arguments.
 
     Attributes
     ----------
@@ -191,8 +191,8 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """The label that tables show, such as "matmul n=1024 float32"; parameters only where they
-        are not the defaults.
+        """The label that tables show, such as "matmul n=1024 float32"; it includes only those
+        parameters that differ from their defaults.
         """
         changed = "".join(
             f" {key}={value}"
@@ -222,15 +222,15 @@ class Workload:
 
     @property
     def working_set_bytes(self) -> float:
-        """Bytes of distinct memory that one call touches at least: the cache level that holds it
-        bounds the rate.
+        """Lower bound of the distinct memory that one call touches, in bytes: the cache level that
+        holds it limits the rate.
         """
         return self.nbytes
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of device memory that inputs, result and intermediate storage take together,
-        estimated.
+        """Estimated bytes of device memory that inputs, result and intermediate storage take
+        together.
         """
         return float(self.spec.memory(self)) if self.spec.memory is not None else self.nbytes
 
@@ -243,8 +243,8 @@ class Workload:
         return "tf32" if self._may_use_tf32(device) else self.dtype
 
     def _may_use_tf32(self, device: Any) -> bool:
-        """Return whether PyTorch may do this work in TF32; with no device, on any of this
-        machine.
+        """Return whether PyTorch may do this work in TF32 on a device or, with None, on any device
+        of this machine.
         """
         if self.dtype != "float32" or self.spec.matrix is None or "torch" not in sys.modules:
             return False
@@ -255,8 +255,8 @@ class Workload:
 
     @property
     def tolerance(self) -> float:
-        """The max|a - reference| / max|reference| that the dtype allows: some roundings of its
-        format and of its sums.
+        """The largest max|a - reference| / max|reference| that counts as correct: the dtype allows
+        for some roundings of the result and of its sums.
         """
         # Half formats are summed in float32 (PyTorch's CPU kernels, Tensor Cores).
         summed_in = "float64" if self.dtype == "float64" else "float32"
@@ -274,9 +274,10 @@ class Workload:
         DeviceError
             If the machine has no such device.
         InputError
-            If the device lacks the dtype, or emulates it so slowly that a call takes minutes.
+            If the device lacks the dtype, or is a CPU that emulates the operation in float16 and
+            one call takes more than ``EMULATED_FLOPS``.
         OutOfMemoryError
-            If inputs, result and intermediate storage do not fit into the memory that is free.
+            If inputs, result and intermediate storage do not fit into the free memory.
         """
         where = devices.find(device)
         others = ", ".join(dtype for dtype in self.spec.dtypes if dtype != self.dtype)
@@ -315,7 +316,7 @@ class Workload:
         Raises
         ------
         InputError, OutOfMemoryError, DeviceError
-            As ``check``.
+            As for ``check``.
         """
         import torch
 
@@ -324,7 +325,7 @@ class Workload:
         where, real, made = str(devices.find(device)), getattr(torch, self.dtype), []
         with devices.guard(f"{self.label}: making the inputs on {where}"):
             for value in self.spec.make_inputs(self, torch.Generator().manual_seed(seed)):
-                # a step object converts its model
+                # a step object (not a tensor) converts its model
                 floating = not isinstance(value, torch.Tensor) or value.is_floating_point()
                 made.append(value.to(where, real) if floating else value.to(where))
         return tuple(made)
@@ -337,7 +338,8 @@ class Workload:
         """Return max|result - reference| / max|reference| against a float64 reference of sampled
         rows or elements.
 
-        Infinite where the result is no tensor or has another shape or values that are not finite.
+        Infinite if the result is not a tensor, has another shape, or has values that are not
+        finite.
         """
         shape = self.spec.shape(self, inputs) if self.spec.shape is not None else None
         is_tensor = "torch" in sys.modules and isinstance(result, sys.modules["torch"].Tensor)
@@ -353,7 +355,7 @@ class WorkloadSpec:
     Attributes
     ----------
     name, summary : str
-        As lists show them.
+        The texts that lists show.
     size_meaning : str
         What ``n`` counts.
     sizes : tuple of int
@@ -361,11 +363,11 @@ class WorkloadSpec:
     function : callable
         The work: takes the inputs, returns one tensor.
     flops, nbytes : callable
-        Take the workload, return the count of one call (``counts`` is the same in words).
+        Take the workload; return the count for one call. ``counts`` has the same in words.
     make_inputs : callable
         Takes the workload and a CPU ``torch.Generator``; returns CPU tensors (see ``draw``).
     dtypes : tuple of str
-        The dtypes that make sense for it on some device.
+        The dtypes that make sense for the work on some device.
     params : mapping
         Further parameters (positive whole numbers) and their defaults.
     counts : str
@@ -373,16 +375,16 @@ class WorkloadSpec:
     difference : callable
         Takes the workload, a result and the inputs; returns the relative difference.
     shape : callable or None
-        Takes the workload and the inputs; returns the result's shape, where ``difference`` relies
-        on it.
+        Takes the workload and the inputs; returns the result's shape. Required if ``difference``
+        relies on that shape.
     sum_length : callable
-        Takes the workload; returns how many terms the longest sum in it has, for the tolerance.
+        Takes the workload; returns the number of terms of its longest sum, for the tolerance.
     matrix : str or None
         "matmul" or "convolution" where Tensor Cores may do the arithmetic.
     emulated_in_float16 : bool
         Whether PyTorch's CPU kernel for float16 is a slow emulation.
     memory : callable or None
-        Takes the workload; returns the device memory in bytes where it is more than ``nbytes``.
+        Takes the workload; returns the device memory in bytes. None if that is ``nbytes``.
     """
 
     name: str
@@ -412,7 +414,7 @@ class WorkloadSpec:
             The size; the middle one of ``sizes`` by default.
         dtype : str or torch.dtype
         **params : int
-            See ``params`` of the entry.
+            Values for the entry's ``params``; the others keep their defaults.
 
         Raises
         ------
@@ -433,7 +435,7 @@ class WorkloadSpec:
         return workload
 
     def _dtype(self, dtype: Any) -> str:
-        """Return the name of a dtype that is given as text or as torch's or numpy's own object."""
+        """Return the name of a dtype, passed as text or as an object of torch or numpy."""
         named = (
             dtype
             if isinstance(dtype, str)
@@ -447,8 +449,8 @@ _REGISTRY: dict[str, WorkloadSpec] = {}
 
 
 def register(spec: WorkloadSpec) -> WorkloadSpec:
-    """Add an entry to the catalog (in place of one of the same name, so that a cell can run
-    twice) and return it.
+    """Add an entry to the catalog and return it. It replaces an entry of the same name, so that a
+    cell can run twice.
     """
     _REGISTRY[spec.name] = spec
     return spec

@@ -29,8 +29,8 @@ def well_conditioned(generator: Any, n: int) -> Any:
     (n, n).
 
     Normal entries plus ``4 sqrt(n)`` on the diagonal: the normal part has singular values up to
-    about ``2 sqrt(n)``, so those of the sum lie between ``2 sqrt(n)`` and ``6 sqrt(n)``; drawn ones
-    reach from about 2.7 to 5.5 times ``sqrt(n)``.
+    about ``2 sqrt(n)``, so those of the sum lie between ``2 sqrt(n)`` and ``6 sqrt(n)``; in actual
+    draws they lie between about 2.7 and 5.5 times ``sqrt(n)``.
 
     Examples
     --------
