@@ -30,7 +30,7 @@ def checked_extents(who: str, grid: Any, block: Any) -> tuple[Extent, Extent]:
     Raises
     ------
     InputError
-        If no GPU can launch one of them.
+        If no GPU can launch such a grid or block.
     """
     extents = (
         _extent(who, "grid", grid, _MOST_GRID),

@@ -36,7 +36,7 @@ _BOOKKEEPING = re.compile(
     r"integer_div_error|^#include|^\s*$|C10_LIKELY|^import |^from |set_driver_to_gpu"
 )
 _LAUNCH_HINTS = re.compile(r"^@triton_heuristics\.\w+\(.*?^\)\n", re.MULTILINE | re.DOTALL)
-# One kernel needs no pool of compiler processes. To precompile PyTorch's headers costs more than it
+# One kernel needs no pool of compiler processes. Precompiling PyTorch's headers costs more than it
 # saves. With ``vec_isa_ok`` Inductor does not try to compile vector instructions first, so that it
 # writes the source even where there is no compiler.
 _QUICK = {"compile_threads": 1, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}

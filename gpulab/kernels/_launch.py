@@ -405,7 +405,7 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
         ]
         # A form for just these types is compiled now, not at the first launch, and a launch need
         # not check the types again.
-        with _interrupts.deferred() as interrupt:  # one breaks tables that Numba makes once
+        with _interrupts.deferred() as interrupt:  # an interrupt would break Numba's tables
             form = dispatcher if dispatcher.specialized else dispatcher.specialize(*seen)
         if interrupt.asked:
             raise KeyboardInterrupt
@@ -462,8 +462,8 @@ def _numba_cuda(who: str) -> Any:
 
 
 def _too_old() -> str:
-    """Return a sentence if the driver is too old for the pinned numba-cuda, even correctly
-    installed; "" if it is new enough or unknown.
+    """Return why the driver is too old for the pinned numba-cuda, however that is installed; "" if
+    the driver is new enough or unknown.
     """
     driver = nvml.probe()
     if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:

@@ -23,7 +23,7 @@ _TWO_PI = 2 * math.pi
 
 # -------------------------------------------------------------------------------------------------
 # On the host: the states of many generators. A step is a linear map over bits, so the images of the
-# 128 single bits describe it. To square the map k times gives 2 ** k steps.
+# 128 single bits describe it. Squaring the map k times gives 2 ** k steps.
 
 _Pairs = tuple[np.ndarray, np.ndarray]  # the two words of each state
 

@@ -518,7 +518,7 @@ def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # by Numba's own
+_kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # by Numba's kernel
 
 
 _TYPES = (

@@ -3,7 +3,7 @@
 - ``_cuda`` is ``compile_cuda``: CUDA C++ through NVIDIA's NVRTC, with errors shown at their line.
   It also has the result class, and reads the facts in the machine code.
 - ``_python`` is ``compile_python``: a numba.cuda-style kernel through numba-cuda. It also finds the
-  outside names that a kernel uses, for compiling and for launching.
+  globals and closure variables that a kernel uses, for compiling and for launching.
 - ``_nvrtc`` is the process in which NVIDIA's compiler runs.
 
 Nothing here runs a kernel.

@@ -523,7 +523,7 @@ def _of_front_end(source: str, errors: Sequence[re.Match[str]], log: str) -> Com
     if file == FILE:
         line = int(first["line"])
         row = "".join(source.split("\n")[line - 1 : line])  # "" if #line changed the number
-        if at is not None:  # the compiler counts bytes from 0, a message characters
+        if at is not None:  # convert the compiler's count of bytes to characters
             at = len(row.encode()[:at].decode(errors="ignore"))
             column = at + 1 if row else None
     elif file is None:

@@ -3,7 +3,7 @@
 numba-cuda compiles the kernel to LTO-IR, and nvJitLink optimizes this and produces machine code, as
 at a launch.
 
-This module also finds the outside names that a kernel uses, for launches too.
+This module also finds the globals and closure variables that a kernel uses, for launches too.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def numba_cuda(who: str) -> Any:
 
 
 def named(function: types.FunctionType) -> dict[str, Any]:
-    """Return the outside objects that a function uses, by name: globals, and variables of the
-    functions around it. Names without a value are left out.
+    """Return the values of the globals and closure variables that a function uses, by name. Names
+    without a value are left out.
     """
     found = {
         name: function.__globals__[name]
@@ -257,7 +257,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     -----
     The first call loads numba-cuda's compiler, which takes seconds. Source: numba-cuda's
     ``cuda.compile`` for LTO-IR, and nvJitLink with ``-lto`` and ``ptxas -v``, as a launch links it:
-    on an H200 the registers of 44 kernels were those that Nsight Compute reported (which reports 16
+    on an H200 the registers of 44 kernels were those that Nsight Compute reported (it reports 16
     where a kernel needs fewer).
     """
     function = function_of(kernel, _WHO)
@@ -279,7 +279,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     try:
         with (
             _one_at_a_time,
-            _interrupts.deferred() as interrupt,  # one breaks tables that Numba makes once
+            _interrupts.deferred() as interrupt,  # an interrupt breaks tables that Numba makes once
             warnings.catch_warnings(action="ignore"),
             mock.patch.object(dispatcher, "get_current_device", target),
         ):
