@@ -1,11 +1,11 @@
 """A sandbox for untrusted code, made of the Linux kernel's namespaces.
 
-Code in a box sees Python, the libraries and gpulab, which it cannot change, an empty ``/box`` (also
-``/tmp``) and ``/dev/shm`` in memory, and its own processes. It reaches no network, no file of the
-instructor and no process outside, has no capability, and ends with the box. It shares the kernel
-and the processor: a fault of the kernel, or what can be measured through caches, is not kept in. A
-box needs Linux 5.12, an x86-64 or ARM64 processor, and the right to make namespaces, which
-unprivileged users have unless the system or a container forbids it.
+Code in a box sees Python, the libraries and gpulab, but cannot change them. It also sees an empty
+``/box`` (also ``/tmp``) and ``/dev/shm`` in memory, and its own processes. It reaches no network,
+no file of the instructor and no process outside, has no capability, and ends with the box. The
+kernel and the processor are shared, so a box does not protect against faults of the kernel or
+against measurements through caches. A box needs Linux 5.12, an x86-64 or ARM64 processor, and the
+right to make namespaces, which unprivileged users have unless the system or a container forbids it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/capability.h>, <linux/sockios.h>
-# mounts, names, IPC, processes, network
+# namespaces of mounts, host names, IPC, processes and the network
 _NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _NEW_USER = 0x10000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _MOVE, _RECURSIVE, _PRIVATE = 2, 4, 8, 4096, 8192, 16384, 1 << 18
@@ -33,7 +33,7 @@ _CAPABILITIES_VERSION = 0x20080522
 _SET_INTERFACE_FLAGS, _UP = 0x8914, 1
 _NOBODY = 65534
 _MEMORY_FILES = "size=64m,nr_inodes=4096,mode=1777"
-_PROCESSES = 256  # in sum, with threads; checks with ranks take about a hundred
+_PROCESSES = 256  # all processes and threads; checks with ranks take about a hundred
 _SYSTEM = (
     "/usr",
     "/bin",
@@ -48,9 +48,10 @@ _SYSTEM = (
     "/dev/random",
     "/dev/urandom",
 )
-# The kernel's name of a processor, and the numbers of mmap, socket, clone, and of what makes memory
-# that belongs to no process (shmget, memfd_create, memfd_secret) or other namespaces (unshare,
-# clone3, whose flags a filter cannot see), or makes calls (io_uring_setup).
+# For each processor: the kernel's number for it, and the numbers of the calls mmap, socket, clone,
+# and of those that are always refused. The latter make memory that belongs to no process (shmget,
+# memfd_create, memfd_secret) or other namespaces (unshare, and clone3, whose flags a filter cannot
+# see), or make calls that no filter sees (io_uring_setup).
 _CALLS = {
     "x86_64": (0xC000003E, 9, 41, 56, (29, 319, 447, 272, 435, 425)),
     "aarch64": (0xC00000B7, 222, 198, 220, (194, 279, 447, 97, 435, 425)),
@@ -78,14 +79,12 @@ def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str =
 
 
 def adopt_orphans() -> None:
-    """Let processes below this one that lose their parent become children of this one, so that none
-    is lost.
-    """
+    """Let this process adopt processes below it that lose their parent, so that none is lost."""
     _call("prctl", _SUBREAPER, 1, 0, 0, 0)
 
 
 def works(folder: str) -> bool:
-    """Return whether this system allows a box; tried in a process of its own."""
+    """Return whether this system allows a box, by entering one in a child process."""
     child = os.fork()
     if child == 0:
         with contextlib.suppress(Exception):
@@ -96,8 +95,8 @@ def works(folder: str) -> bool:
 
 
 def enter(root: str) -> None:
-    """Return in a new process inside a new box, in ``/box``; this one, which must have one thread,
-    ends as the new one does.
+    """Return in a new process inside a new box, with the working directory ``/box``. The calling
+    process must have only one thread. It waits for the new process and exits with its exit code.
 
     Parameters
     ----------
@@ -107,7 +106,7 @@ def enter(root: str) -> None:
     Raises
     ------
     OSError
-        If the system does not allow it; then nobody is in a box.
+        If the system does not allow it. The process is then not in a box.
     """
     import fcntl
     import resource
@@ -151,7 +150,7 @@ def enter(root: str) -> None:
 
 
 def _follow() -> None:
-    """Go on in a child; this process waits, and ends as it does."""
+    """Continue in a child process; the parent waits for it and exits with its exit code."""
     child = os.fork()
     while child:
         ended, status = os.wait()
@@ -160,21 +159,21 @@ def _follow() -> None:
 
 
 def _filter_calls() -> None:
-    """Refuse, from here on, the calls that would get around the box's limits: as if the kernel did
-    not have them.
+    """Refuse, from here on, the system calls that would get around the box's limits: they fail as
+    if the kernel did not have them.
     """
     if platform.machine() not in _CALLS:
         raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
     processor, mmap, socket_, clone, never = _CALLS[platform.machine()]
-    # the two in the middle: how many steps to skip if so, and if not
+    # in a step, the two numbers in the middle: how many steps to skip if its test is true, and if
+    # not
     number, refuse = (_LOAD, 0, 0, 0), (_RETURN, 0, 0, _REFUSE)
     steps = [  # the first argument lies at 16; each takes 8 bytes
         *((_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, processor), (_RETURN, 0, 0, _END)),
-        # the numbers above it name the same calls again
+        # larger numbers are second names of the same calls (x32)
         *(number, (_IF_ABOVE, 0, 1, 0x3FFFFFFF), refuse),
         *(step for each in never for step in ((_IF_EQUAL, 0, 1, each), refuse)),
-        # Memory that is shared and has no file stays when it is no longer in any process's address
-        # space.
+        # Shared memory without a file can remain after it has left every process's address space.
         *(
             (_IF_EQUAL, 0, 4, mmap),
             (_LOAD, 0, 0, 40),
@@ -184,8 +183,8 @@ def _filter_calls() -> None:
             number,
         ),
         *((_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, 16), (_IF_BITS, 0, 1, _NEW_USER), refuse, number),
-        # Local, IPv4, IPv6 and netlink: others, such as those to a virtual machine's host, know no
-        # network namespaces.
+        # Allow local, IPv4, IPv6 and netlink sockets. Other kinds, such as those to a virtual
+        # machine's host, are not separated by network namespaces.
         *(
             (_IF_EQUAL, 0, 5, socket_),
             (_LOAD, 0, 0, 16),
@@ -203,8 +202,8 @@ def _filter_calls() -> None:
 
 
 def _fill(root: str) -> None:
-    """Show the system's libraries, Python and gpulab below a folder, read-only, and make the places
-    of what is the box's own.
+    """Mount the system's libraries, Python and gpulab read-only below a folder, and create the
+    folders for the mounts of the box itself.
     """
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     python = [
@@ -226,7 +225,7 @@ def _fill(root: str) -> None:
         Path(root, name).mkdir(parents=True)
     if not Path(root, "tmp").exists():
         Path(root, "tmp").symlink_to("box")
-    # a device can be written to all the same, and nobody can make one
+    # A device can still be written to on a read-only mount, but code in a box cannot create one.
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NOSUID)
     _call(
         "syscall",

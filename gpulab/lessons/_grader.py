@@ -1,15 +1,16 @@
-"""The processes that check kept answers again, none of which runs a student's code except in a box.
+"""The processes that check kept answers again. A student's code runs only in a box, unless the
+instructor trusts it.
 
 ``grading``, in the instructor's process, starts the *grading process*, which loads the libraries
 once and forks a *judge* for each answer. The judge has limited memory and time, and runs the check.
 A plain value is decoded there, and a kernel is simulated from its text. Any other function lives in
-an *answer process*, in a box: the check calls it through messages of plain values, so it decides
-nothing but what it returns. A check that needs the live object (``Exercise.live``) runs in the
-answer process too, and that code can forge the outcome of its own check; such an outcome is marked.
-A message is a line of JSON with the random number of its job, and is parsed strictly.
+an *answer process*, in a box. The check calls it through messages of plain values, so the function
+controls only the values that it sends back. A check that needs the live object (``Exercise.live``)
+runs in the answer process too. The student's code could then forge the outcome, so such an outcome
+is marked. A message is a line of JSON with the random number of its job, and is parsed strictly.
 
-Only Linux has boxes and forks. Elsewhere the grading process is the judge and the answer process of
-one answer, and ends.
+Boxes and forks are used only on Linux. Elsewhere the grading process is itself the judge and the
+answer process. It ends after one answer, and a new one is started for the next.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ FORKS = sys.platform == "linux"
 OPEN, CODE, CHECK = "open", "code", "check"
 LOST = "the process that grades ended, or did not answer; grade again"
 NO_BOX = "the answer is code, and there is no box to run it in on this machine"
-# beyond the limit of an answer: importing the libraries of its check, on a crowded machine
+# added to the time limit of an answer, for importing the libraries of its check on a busy machine
 _START_SECONDS = 120.0
-_GRACE_SECONDS = 4.0  # after a check's own limit, for its end and for what is slow around it
+_GRACE_SECONDS = 4.0  # added to a check's own limit, for its end and its overhead
 _POLL_SECONDS = 0.1
 _LIMITS = {"FSIZE": 64 * 2**20, "CORE": 0, "NOFILE": 512}
 _MOST_RECEIVED = 32 * 2**20  # bytes of one message
 _LONGEST_MESSAGE = 1_000
 _EXAMPLE_BYTES_PER_SECOND = 20e9
-# What the processes get of this one's environment; their home and their temporary folder are their
-# own.
+# Environment variables that the processes inherit. The variables in ``_OWN`` name folders of their
+# own instead.
 _PASSED_ON = (
     "PATH",
     "LANG",
@@ -66,8 +67,8 @@ Outcome = dict[str, str]
 
 
 def _parsed(text: str | bytes, job: Mapping[str, Any], *forms: set[str]) -> dict[str, Any]:
-    """Return the content of a message; ``ValueError`` if it is not one JSON object of this job with
-    just the keys of one of the forms.
+    """Return the content of a message. Raise ``ValueError`` unless it is one JSON object of this
+    job, with exactly the keys of one of the forms.
     """
     try:
         found = json.loads(text)
@@ -87,14 +88,14 @@ def _send(file: IO[str], job: Mapping[str, Any], **parts: Any) -> None:
 
 
 def is_code(exercise: Exercise, kept: Mapping[str, Any]) -> bool:
-    """Return whether a kept answer is source, or what is started."""
+    """Return whether a kept answer is code: the source of a function, or a script."""
     return exercise.answer_is_file or kept.get("kind") in ("code", "file")
 
 
 @contextlib.contextmanager
 def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
-    """Give what returns the outcome of a job. The grading process is started when it is needed, and
-    again if it has ended.
+    """Yield a function that returns the outcome of a job. The function starts the grading process
+    when it is first called, and again if the process has ended.
     """
     process: subprocess.Popen[str] | None = None
     lines: queue.Queue[str] = queue.Queue()
@@ -116,12 +117,12 @@ def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
                 **dict.fromkeys(_OWN, folder.name),
                 "GPULAB_PROGRESS": str(Path(folder.name, "progress.json")),
                 "USER": "student",
-                # Not this process's whole path: what lies in a folder of reports must not be
-                # imported.
+                # Only the folder of gpulab, not this process's whole path: a file in a folder of
+                # reports must not be imported.
                 "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                # A right answer is right on any processor; and each thread's arena would count as
-                # memory that the answer takes.
+                # No GPU: a right answer is right on any processor. Few threads and arenas: the
+                # memory of each thread's arena would count as the answer's.
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "2",
                 "MALLOC_ARENA_MAX": "2",
@@ -161,7 +162,7 @@ def grading() -> Iterator[Callable[[Mapping[str, Any]], Outcome]]:
 def _listen(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
     for text in process.stdout or ():
         lines.put(text)
-    lines.put("")  # it has ended: nobody waits for the rest of the time
+    lines.put("")  # the process has ended: ``ask`` need not wait for its timeout
 
 
 # -- the grading process
@@ -173,14 +174,14 @@ def main() -> None:
     jobs = os.fdopen(os.dup(0), encoding="utf-8")
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # what an answer prints or reads goes nowhere
+    for descriptor in (0, 1, 2):  # what an answer prints or reads goes to the null device
         os.dup2(null, descriptor)
     box = False
     if FORKS:
         _box.adopt_orphans()
         box = _box.works(tempfile.mkdtemp())
-    # Which of the claims is impossible does not depend on the memory that they are made from;
-    # measuring one takes seconds an answer.
+    # The same claim is impossible at any memory bandwidth, and a measured bandwidth would cost
+    # seconds for each answer.
     content.KEPT["claims"] = _EXAMPLE_BYTES_PER_SECOND
     for text in jobs:
         job = {**json.loads(text), "box": box}
@@ -198,7 +199,7 @@ def main() -> None:
 
 
 def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
-    """Do a job in a forked judge with a folder of its own, and end all that was started for it."""
+    """Do a job in a forked judge with a folder of its own, then end all its processes."""
     folder = tempfile.mkdtemp(prefix="gpulab-answer-")
 
     def work(file: IO[str]) -> None:
@@ -217,7 +218,7 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
         return {"state": "wrong", "message": str(refusal), "by": CHECK}
     finally:
         deadline = time.monotonic() + _GRACE_SECONDS
-        # also those that lost their parent
+        # also processes whose parent has ended
         while end_below(os.getpid()) and time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -226,8 +227,8 @@ def _in_judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
 
 
 def _move(folder: str) -> None:
-    """Work in a folder; what the libraries have written into the environment about the folder
-    before moves, too.
+    """Change to a folder and make it the home. Libraries may have stored the path of the previous
+    home in other environment variables, so it is replaced in all of them.
     """
     before = os.environ["HOME"]
     os.environ.update({name: value.replace(before, folder) for name, value in os.environ.items()})
@@ -236,7 +237,9 @@ def _move(folder: str) -> None:
 
 
 def _limit(memory_bytes: int, seconds: float) -> None:
-    """Limit this process, in addition to what the libraries take already."""
+    """Limit the resources of this process. The memory limit is added to what the libraries use
+    already.
+    """
     import resource
 
     for name, value in {
@@ -251,8 +254,8 @@ def _limit(memory_bytes: int, seconds: float) -> None:
 
 
 class _Child:
-    """A forked process that does some work with a file, at whose other end lines are sent and
-    read.
+    """A forked process that runs ``work`` with a file. Its parent sends and receives lines at the
+    other end of that file.
     """
 
     def __init__(self, work: Callable[[IO[str]], None]) -> None:
@@ -271,19 +274,22 @@ class _Child:
         its.close()
 
     def ask(self, content: Any) -> None:
-        """Send a line of JSON; a process that does not read it has no answer in time."""
+        """Send a line of JSON. A failure is ignored: if the process does not read the line,
+        ``line`` reports that there is no answer.
+        """
         self._socket.settimeout(_START_SECONDS)
         with contextlib.suppress(OSError):
             self._socket.sendall((json.dumps(content) + "\n").encode())
 
     def line(self, seconds: float, memory_bytes: int = 0) -> bytes:
-        """Return the next line; ``Refused`` if there is none in time, or if all below it take more
-        memory (0: as much as they like).
+        """Return the next line. Raise ``Refused`` if the process ends, if no line arrives in time,
+        or if the processes below it use more than ``memory_bytes`` in all (0: no limit).
         """
         deadline = time.monotonic() + seconds + _GRACE_SECONDS
         self._socket.settimeout(_POLL_SECONDS)
         while b"\n" not in self._received:
-            # which takes milliseconds, and a check may call a thousand times
+            # Not at every call: reading the memory takes milliseconds, and a check may call a
+            # thousand times.
             if memory_bytes and time.monotonic() > self._next_look:
                 self._next_look = time.monotonic() + _POLL_SECONDS
                 if (
@@ -310,12 +316,12 @@ class _Child:
         code: int | None = None
         with contextlib.suppress(psutil.Error):
             code = psutil.Process(self.pid).wait(_GRACE_SECONDS)
-        code = code - 256 if code and code > 128 else code  # that of a box is all above zero
+        code = code - 256 if code and code > 128 else code  # a box's is modulo 256
         return f"by signal {-code}" if code and code < 0 else f"with the code {code}"
 
 
 def _memory_bytes(pid: int | str) -> tuple[int, int]:
-    """Return the address space of a process, and the memory that it shares with none; 0 if it has
+    """Return the bytes of a process's address space and of its unshared memory; zeros if it has
     ended.
     """
     try:
@@ -330,7 +336,9 @@ def _memory_bytes(pid: int | str) -> tuple[int, int]:
 
 
 def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
-    """Put what the student's machine gave into its place, and run the check."""
+    """Restore the result of the student's machine that the check compares with, then check the
+    answer.
+    """
     code = is_code(exercise, job["kept"])
     by = CODE if code and (exercise.live or not FORKS) else CHECK
     try:
@@ -370,7 +378,7 @@ class function:  # noqa: N801 - as messages name what a learner wrote
     """A student's function as its check sees it: a call is a message to the process in which the
     function lives.
 
-    ``py_func`` is the function's text for the simulator and is never called.
+    ``py_func`` is rebuilt from the source so that the simulator can read it; it is never called.
     """
 
     def __init__(self, job: Mapping[str, Any], exercise: Exercise) -> None:
@@ -394,7 +402,7 @@ class function:  # noqa: N801 - as messages name what a learner wrote
 
 
 def _answered(child: _Child, job: Mapping[str, Any], form: set[str]) -> dict[str, Any]:
-    """Return the next message of an answer's process; raise what it says in place of one."""
+    """Return the next message of an answer's process; if it reports an error, raise that error."""
     line = child.line(job["seconds"])
     try:
         found = _parsed(line, job, form, {"error", "message"})
@@ -455,7 +463,9 @@ def _in_answer(job: Mapping[str, Any], exercise: Exercise) -> _Child:
 
 
 def _restored(job: Mapping[str, Any], exercise: Exercise, read: Callable[[Any, str], Any]) -> Any:
-    """Return a kept answer in the way of ``read``; all that goes wrong is the answer's."""
+    """Return a kept answer, restored by ``read``. Any error but ``NotKeptError`` comes from the
+    answer's own source, so it becomes ``Refused``.
+    """
     try:
         return read(job["kept"], exercise.id)
     except _answers.NotKeptError:

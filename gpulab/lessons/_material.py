@@ -1,10 +1,10 @@
-"""What the notebooks show and their exercises ask about, notebook by notebook: claims and a contest
-of two devices (00), two processors and a curve of memory (01), roofs (03), pipelines to read (06),
+"""Data that the notebooks show and that their exercises ask about: claims and a contest of two
+devices (00), two processors and a curve of memory latency (01), roofs (03), pipelines to read (06),
 the network that is made lighter (07), and timelines of several ranks (08).
 
-Values are measured on the learner's own machine. What it cannot measure is looked up in recordings,
-never typed into a text. What an exercise asks about is kept until the kernel ends, so that the
-checks use the numbers that the learner saw.
+Values are measured on the learner's own machine. Values that it cannot measure are looked up in
+recordings, never typed into a text. A value that an exercise asks about is kept until the kernel
+ends, so that the check uses the number that the learner saw.
 """
 
 from __future__ import annotations
@@ -55,18 +55,20 @@ _POINT_SECONDS = 0.25
 _GIB = 2**30
 # Half a minute of CPU for one product would be too long.
 _CONTEST_SIZES = (64, 128, 256, 512, 1024)
-# Notes that say that something else used or slowed the CPU: it only ever makes a time longer.
+# Codes of notes which say that something else used or slowed the CPU. That can only make a time
+# longer.
 _DISTURBANCES = ("contended", "stalled", "throttled")
-# A disturbed time is taken again this often at most: half a second a size, and a short disturbance
-# is over by then.
+# At most this many measurements of one size, if they are disturbed. The two repetitions take half a
+# second, and a short disturbance is over by then.
 _TRIES = 3
-# What others do to an accelerator's times. A clock held down is no disturbance there: a GPU at its
-# power limit gives what it gives.
+# Codes of notes which say that other programs disturbed an accelerator's time. A throttled clock
+# does not count: for a GPU at its power limit, that is its normal speed.
 _NEIGHBOURS = ("contended", "stalled")
-# Notes that are no disturbance: set-up, batching and the deadline are as they should be here.
+# Codes of notes that are expected here (set-up, batching, the deadline), so the contest does not
+# show them.
 _EXPECTED_NOTES = ("slow-first-call", "too-short", "deadline", "warm-cache", "turn-taking")
-# Of each claim: the work, the bytes that it moves, and the claimed share of the memory's bandwidth.
-# The impossible one has neither the shortest nor the longest time.
+# Each claim: its work, the bytes that the work moves, and the share of the memory bandwidth that
+# the claimed time implies. The impossible claim has neither the shortest nor the longest time.
 CLAIMS = {
     "A": ("add up an array of 2 GiB", 2 * _GIB, 0.9),
     "B": ("copy an array of 4 GiB", 8 * _GIB, 0.5),
@@ -75,8 +77,8 @@ CLAIMS = {
 }
 # of notebook 01
 _REGISTER_BYTES = 4
-# Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm
-# ARM, Advanced SIMD).
+# For each instruction set, the widest first: the bytes of a vector register, and the number of
+# registers (Intel SDM vol. 1; Arm ARM, Advanced SIMD).
 _VECTORS = {
     "avx512f": (64, 32),
     "avx2": (32, 16),
@@ -86,8 +88,8 @@ _VECTORS = {
     "sse2": (16, 16),
 }
 # of notebook 03
-# Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for
-# a while.
+# For a busy CPU: sizes of matrix products, which take from a fraction of a millisecond to 200
+# milliseconds, and how long each size is repeated.
 _PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
 _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "add": ("add", 1 << 24, {}),
@@ -97,19 +99,20 @@ _FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "matmul": ("matmul", 1024, {}),
 }
 # of notebooks 06 and 08
-# Timelines to read in exercises: three pipelines (06), and three times four ranks (08), in which
-# one rank does not do what the others do. They are made up, so that they are the same on every
-# machine. The program of a rank is a list of work and collectives. A collective begins when all
-# ranks have called it; if they do not all call the same one, all ranks wait until the timeout.
-# Of 06: loading, copy and step in seconds; workers; cores. What binds is never the first number
-# that the eye meets.
+# Timelines to read in exercises: three pipelines (06), and three timelines of four ranks (08), in
+# each of which one rank differs from the others. They are made up, so that they are the same on
+# every machine. The program of a rank is a list of work and collectives. A collective begins when
+# all ranks have called it; if they do not all call the same one, all ranks wait until the timeout.
+# For 06: loading, copy and step in seconds; workers; cores. The first number alone never shows the
+# bottleneck.
 _TIMELINES = {
     "A": (0.080, 0.002, 0.015, 6, 2),  # many workers, but two cores: 40 ms a batch
     "B": (0.030, 0.045, 0.020, 4, 8),  # a slow link
     "C": (0.040, 0.001, 0.030, 4, 8),  # the accelerator itself
 }
 RANKS = 4
-# of the picture: long enough to be seen, short enough that the steps before it can be read
+# the timeout as drawn: long enough to be visible, short enough that the steps before it are
+# readable
 TIMEOUT_SECONDS = 0.060
 _STEPS = 3
 _BYTES = 4_000_000
@@ -126,7 +129,7 @@ _Item = tuple[str, str, float]
 
 
 def badge_line(evidence: Evidence, about: str = "") -> str:
-    """Return the sentence of evidence with what it is about behind its badge."""
+    """Return the sentence of evidence, with the subject ``about`` inserted after the badge."""
     if not about:
         return evidence.sentence
     rest = evidence.sentence.removeprefix(str(evidence.badge)).strip(" ·")
@@ -151,9 +154,10 @@ class Listing(Result):
     headers : tuple of str
     rows : tuple of tuple of str
     empty : tuple of str
-        The row shown where there is none.
+        The row shown if there are no rows.
     sources : tuple of (str, Evidence)
-        Where the figures come from: what it is that the evidence is about ("" for all), and it.
+        The sources of the figures: pairs of the figures' name ("" for all of them) and their
+        evidence.
     notes : tuple of Note
     """
 
@@ -184,7 +188,9 @@ T = TypeVar("T")
 
 
 def _kept(name: str, make: Callable[[], T], again: bool = False) -> T:
-    """Return what has that name in ``KEPT``; it is made where it is not there, or again."""
+    """Return the value of that name in ``KEPT``. ``make`` creates it if it is missing, or if
+    ``again`` is True.
+    """
     if again or name not in KEPT:
         KEPT[name] = make()
     return KEPT[name]  # type: ignore[no-any-return]
@@ -198,7 +204,7 @@ def _disturbed(notes: Iterable[Note]) -> bool:
 
 
 def memory_bandwidth() -> float:
-    """Return the bandwidth of this machine's main memory, of which the claims are made."""
+    """Return the bandwidth of this machine's main memory, from which the claims are computed."""
     return _kept("claims", lambda: devices.ceilings("cpu").bandwidth())
 
 
@@ -212,8 +218,8 @@ def four_claims() -> Listing:
     """Return four claimed timings on this machine, of which exactly one is impossible.
 
     They are made up for the exercise from the measured ceiling of your main memory
-    (``devices.ceilings``): three are below it, one is three times above. All move gigabytes, so no
-    cache can explain a rate.
+    (``devices.ceilings``): three need less than this bandwidth, and one needs three times as much.
+    All move gigabytes, so no cache can explain a rate.
     """
     rows = tuple(
         (letter, work, format_seconds(claimed_seconds(letter)))
@@ -242,12 +248,14 @@ class ContestRow(NamedTuple):
     n : int
     cpu_seconds : float
     returned_seconds, accelerator_seconds, with_copies_seconds : float
-        On the accelerator: until the call returned; until it was done, with the data already there;
-        with the inputs sent and the result fetched.
+        Times on the accelerator: until the call returned; until the work was done, with the data
+        already on the device; and until it was done, including the copies of the inputs and of the
+        result.
     notes : str
         The codes of the CPU measurement's notes, such as "contended".
     accelerator_notes : str
-        Those of the accelerator's times, measured or recorded, such as "throttled".
+        The codes of the notes on the accelerator's times, measured or recorded, such as
+        "throttled".
     """
 
     n: int
@@ -303,8 +311,8 @@ class Contest(Result):
 
     @property
     def wins_from(self) -> int | None:
-        """The smallest size from which the accelerator, copies included, stays ahead up to the
-        largest; None if there is none.
+        """The smallest size from which on the accelerator is faster at every size, including the
+        copies; None if there is no such size.
         """
         found = None
         for row in reversed(self.rows):
@@ -372,8 +380,8 @@ def _codes(m: Measurement) -> str:
 
 
 def _quietest(work: workloads.Workload, device: Any, codes: Sequence[str]) -> Measurement:
-    """Return the first measurement of a workload on a device without one of these notes; where each
-    try has one, the shortest.
+    """Measure a workload on a device until a measurement has none of the notes ``codes``, at most
+    ``_TRIES`` times. Return that measurement, or the shortest if each has such a note.
     """
     inputs, tried = work.inputs(device), list[Measurement]()
     for _ in range(_TRIES):
@@ -392,12 +400,14 @@ def _quietest(work: workloads.Workload, device: Any, codes: Sequence[str]) -> Me
 
 
 def _opponent(works: list[workloads.Workload]) -> list[Measurement]:
-    """Return the works' times on this machine's accelerator, else on a recorded one."""
+    """Return the workloads' times on this machine's accelerator, or on a recorded one if there is
+    none.
+    """
     device = devices.default()
     if not device.is_cpu:
         return [_quietest(work, device, _NEIGHBOURS) for work in works]
     times = [recorded(work.name, work.n, work.dtype) for work in works]
-    # of the recordings that come with gpulab, the first that has all sizes
+    # the first recorded accelerator that has all sizes, with the time of the copies
     name = next(
         name
         for name in recordings.of_accelerators()
@@ -459,12 +469,13 @@ def side_by_side() -> Listing:
     )
 
 
-# The rates are kept, and ``side_by_side`` itself has nothing to refresh.
+# ``devices.ceilings`` keeps its rates and ``side_by_side`` has no option ``refresh``, so the notes
+# name this call.
 _CEILINGS = 'gl.devices.ceilings("{}", refresh=True), then run this cell again,'
 
 
 def _pointing(notes: Iterable[Note], call: str) -> tuple[Note, ...]:
-    """Let the notes name the call that the learner has to measure afresh."""
+    """Return the notes with ``call`` in place of ``refresh=True``: the call that measures again."""
     return tuple(
         dataclasses.replace(note, sentence=note.sentence.replace("refresh=True", call))
         for note in notes
@@ -474,6 +485,7 @@ def _pointing(notes: Iterable[Note], call: str) -> tuple[Note, ...]:
 def _figures(
     capability: str, multiprocessors: int, l2_bytes: int | None, bandwidth: float, flops: float
 ) -> tuple[str, ...]:
+    # a GPU's column of ``side_by_side``, in the order of the rows
     known = capability in models.compute_capabilities()
     sm = models.sm_limits(capability) if known else None
     # the float32 units of a multiprocessor each do a multiplication and an addition in a clock
@@ -495,7 +507,9 @@ def _figures(
 
 
 def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
-    """The first recorded GPU that has ceilings and tells its multiprocessors."""
+    """Return the name, figures, evidence and notes of the first recorded GPU that has ceilings and
+    reports its number of multiprocessors.
+    """
     for recording in recordings.of_accelerators().values():
         gpu = reported_accelerator(recording)
         several, capability = gpu.get("multiprocessors"), str(gpu.get("compute_capability") or "")
@@ -515,8 +529,10 @@ def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
 
 
 def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
+    # the name, figures, evidence and notes of this machine's GPU
     gpu, shown = devices.machine().accelerators[where.index or 0], devices.ceilings(where)
-    # float32 itself, as of the CPU: what Tensor Cores add is notebook 03's.
+    # float32 without Tensor Cores, to compare with the CPU; Tensor Cores are the subject of
+    # notebook 03
     rates = shown.bandwidth(), shown.flops_per_second.get("float32", 0.0)
     return (
         where.name,
@@ -545,7 +561,7 @@ def memory_curve(again: bool = False) -> Latency:
 
 
 def five_works() -> dict[str, workloads.Workload]:
-    """Return the five pieces of work of exercise 03.3, float32, by the names that it uses."""
+    """Return the five float32 workloads of exercise 03.3, by the names that the exercise uses."""
     return {key: workloads.get(name)(n=n, **params) for key, (name, n, params) in _FIVE.items()}
 
 
@@ -576,21 +592,23 @@ def roof(again: bool = False) -> Roofline:
 
 
 def _quiet_roof(refresh: bool) -> Roofline:
+    # the roofs of the default device; a disturbed measurement is repeated once
     best = models.roofline(devices.default(), refresh=refresh)
     if _disturbed(best.notes):
         best = _highest(best, models.roofline(devices.default(), refresh=True))
     if not _disturbed(best.notes):
         return best
-    notes = _pointing(best.notes, "gl.lessons.roof(again=True)")  # these roofs are kept here
+    notes = _pointing(best.notes, "gl.lessons.roof(again=True)")  # ``roof`` keeps the roofs
     return _with_larger_product(dataclasses.replace(best, notes=notes))
 
 
 def _with_larger_product(found: Roofline) -> Roofline:
-    """Raise the float32 roof to what more and larger products reach.
+    """Return the roofs, with float32 raised to the rate of more and larger products if it is
+    higher.
 
-    On a busy CPU nearly every short product waits for a thread that lost its core, so the quick
-    look of ``devices.ceilings`` finds next to nothing. Many short ones meet a quiet moment, long
-    ones outlast the waiting.
+    On a busy CPU, nearly every short product waits for a thread that lost its core, so the short
+    measurement of ``devices.ceilings`` gives far too low a rate. Among many short products, some
+    run in a quiet moment. In a long product, the waiting takes a smaller share of the time.
     """
     import torch
 
@@ -619,7 +637,9 @@ def _with_larger_product(found: Roofline) -> Roofline:
 
 
 def _highest(one: Roofline, other: Roofline) -> Roofline:
-    """Return the higher of each roof, with the notes and the badge of the later look."""
+    """Return the higher of each roof, with the notes and the badge of ``other``, the later
+    measurement.
+    """
     tops = _best((*one.arithmetic, *other.arithmetic), lambda top: top.flops_per_second)
     slopes = _best((*one.memory, *other.memory), lambda slope: slope.bytes_per_second)
     return dataclasses.replace(other, arithmetic=tops, memory=slopes)
@@ -638,7 +658,7 @@ def trained(task: str = "digits-cnn") -> Any:
     ----------
     task : str
     """
-    from gpulab import compression  # loads torch, which reading reports does without
+    from gpulab import compression  # loads torch, which reading reports does not need
 
     recipe = compression.Recipe()
     return copy.deepcopy(
@@ -677,6 +697,7 @@ def collective(layer: int) -> str:
 
 
 def _program(slow: float = 1.0) -> list[_Item]:
+    # the program of a rank that trains; ``slow`` multiplies its compute times
     items: list[_Item] = []
     for step in range(1, _STEPS + 1):
         items.append(("compute", f"forward {step}", _FORWARD * slow))
@@ -690,15 +711,15 @@ def _program(slow: float = 1.0) -> list[_Item]:
 
 
 def _hangs() -> dict[str, tuple[list[list[_Item]], int, str]]:
-    """Return what the exercise asks for: the programs, the rank that leaves the common order, and
-    at which collective ("slow": none does).
+    """Return, for each timeline, the programs of its ranks, the rank that differs from the others,
+    and the collective at which it leaves the common order ("slow" if it is only slow).
     """
     skips, slow, alone = ([_program() for _ in range(RANKS)] for _ in range(3))
     # rank 2 leaves out one collective of the second step and goes on
     del skips[2][[k for k, item in enumerate(skips[2]) if item[1] == collective(2)][1]]
     # rank 3 computes at half the pace
     slow[3] = _program(2.0)
-    # after the first step rank 0 saves the model and calls a barrier that stands in its branch only
+    # after the first step, rank 0 saves the model and calls a barrier that no other rank calls
     at = next(k for k, item in enumerate(alone[0]) if item[1] == "optimizer 1") + 1
     alone[0][at:at] = [("compute", "save", 0.006), ("collective", "barrier", _SEND)]
     return {"A": (skips, 2, collective(2)), "B": (slow, 3, "slow"), "C": (alone, 0, "barrier")}
@@ -707,7 +728,7 @@ def _hangs() -> dict[str, tuple[list[list[_Item]], int, str]]:
 HANGS = _hangs()
 
 
-# What an answer may name: every collective of the timelines, or that there is none.
+# What an answer may name: a collective of the timelines, or "slow" if no rank leaves the order.
 NAMES = (*map(collective, _LAYERS), "barrier", "slow")
 
 
@@ -730,7 +751,9 @@ def hang(letter: str) -> parallel.RankTimeline:
 
 
 def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[parallel.RankSpan], float]:
-    """Let every rank work until all are done, or until all that are left wait for each other."""
+    """Run the programs until all ranks are done, or until the ranks wait for different collectives
+    and time out; return the spans and the time of the end.
+    """
     left, now = [deque(program) for program in programs], [0.0] * len(programs)
     spans: list[parallel.RankSpan] = []
     while True:
