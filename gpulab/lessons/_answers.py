@@ -1,7 +1,7 @@
 """Answers as they are kept in the progress file: plain values, source, or gpulab results.
 
-Keeping an answer never runs it; ``restore`` runs kept source, if its caller allows that. For an
-answer that cannot be kept, the reason is kept.
+Keeping an answer never runs it. ``restore`` executes kept source, so its caller decides where that
+may happen. If an answer cannot be kept, the reason is kept instead.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gpulab.parallel import script
 from gpulab.recordings.schema import thin
 from gpulab.results import Result
 
-# A function with its helpers is a few kB, a measurement ten; whole data sets and models are not
-# what a check looks at.
+# A function with its helpers takes a few kB, a measurement about ten. Whole data sets and models
+# are not what a check looks at.
 MOST_CHARACTERS = 64 * 1024
 _MOST_PARTS = 20_000
 _DEEPEST = 20
@@ -40,7 +40,8 @@ _OWN_MODULE = re.compile(r"gpulab(\.[A-Za-z_][A-Za-z0-9_]*)+")
 Kept = dict[str, Any]
 
 
-# Of a type whose values become text or plain numbers: what makes them, and what reads them.
+# For each type whose values are kept as text or plain numbers: the function that encodes a value,
+# and the one that decodes it.
 _TEXTS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     float: (repr, {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__),
     complex: (repr, complex),
@@ -92,7 +93,8 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
     except NotKeptError as error:
         return {"kind": "nothing", "reason": str(error)}
     except Exception as error:
-        # a learner's object that fails when it is looked at: the check goes on without it
+        # a learner's object that raises when it is inspected: the check continues, and nothing is
+        # kept
         return {"kind": "nothing", "reason": f"it could not be read ({type(error).__name__})"}
     return kept
 
@@ -122,14 +124,14 @@ def _keep_file(answer: Any) -> Kept:
 
 
 class Encoder:
-    """Values as JSON that keeps their exact types; counts as it goes, so that a giant list ends
-    early.
+    """Encode values as JSON that keeps their exact types. The parts are counted on the way, so that
+    a huge list is refused early.
 
     Parameters
     ----------
     message : bool
-        The values are on their way to the process of an answer or back: also whole arrays, tensors,
-        and the names of what cannot be sent.
+        The values are sent to the process of an answer or back. Arrays of any size and tensors are
+        then encoded, too. A value of any other type is replaced by the name of its type.
     """
 
     def __init__(self, message: bool = False) -> None:
@@ -152,7 +154,7 @@ class Encoder:
         return {"t": kind.__name__, **self._tagged(value, kind, depth + 1)}
 
     def _tagged(self, value: Any, kind: type, depth: int) -> Kept:
-        """Return what stands beside the type, or in place of it."""
+        """Return the fields to add to ``{"t": type}``; a field "t" among them replaces the type."""
         if kind in (tuple, list, set, frozenset):
             items = sorted(value, key=repr) if kind in (set, frozenset) else value
             return {"v": [self.encode(item, depth) for item in items]}
@@ -172,7 +174,7 @@ class Encoder:
         raise NotKeptError(f"{with_article(kind.__name__)} cannot be stored")
 
     def _array(self, array: np.ndarray, tag: str) -> Kept:
-        # of the kinds and sizes that every machine has
+        # only kinds and sizes of numbers that every machine has
         widest = np.dtype(complex if array.dtype.kind == "c" else float).itemsize
         if array.dtype.kind not in _NUMPY or array.dtype.itemsize > widest:
             if self._message:
@@ -194,7 +196,9 @@ def _is_result_or_row(kind: type) -> bool:
 
 
 def decode(kept: Any, depth: int = 0) -> Any:
-    """Return the value; a ``NotKeptError`` where the file is damaged or hostile."""
+    """Return the value that an ``Encoder`` encoded. Raise ``NotKeptError`` if the file is damaged
+    or hostile.
+    """
     if kept is None or isinstance(kept, (bool, int, float, str)):
         return kept
     if depth > _DEEPEST or not isinstance(kept, dict) or kept.get("t") not in _READERS:
@@ -222,13 +226,13 @@ def _decode_array(kept: Kept, depth: int) -> Any:
 
 
 def _reader(kind: type) -> Callable[[Kept, int], Any]:
-    """Return what reads the values of a type."""
+    """Return the function that decodes the values of a type."""
     if kind in _TEXTS:
         return lambda kept, depth: _TEXTS[kind][1](kept["v"])
     return lambda kept, depth: kind(decode(item, depth) for item in kept["v"])
 
 
-# Tag -> what reads the value behind it.
+# For each tag, the function that decodes its value.
 _READERS: dict[str, Callable[[Kept, int], Any]] = {
     **{kind.__name__: _reader(kind) for kind in (*_TEXTS, tuple, list, set, frozenset)},
     "dict": lambda kept, depth: {
@@ -258,7 +262,7 @@ def restore_result(kept: Any) -> Any:
         raise NotKeptError("the file is damaged here: expected a result of gpulab's")
     name, package = str(kept.get("class")), ".".join(kept["module"].split(".")[:2])
     try:
-        # what a package offers may be in another of its files than in the version that kept it
+        # first from the package: another version may have moved the class to another of its files
         found: Any = getattr(importlib.import_module(package), name, None)
         found = found or getattr(importlib.import_module(kept["module"]), name, None)
         is_own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{package}.")
@@ -357,11 +361,11 @@ def restore(kept: Any, label: str) -> Any:
 
 
 def outline(kept: Any, label: str) -> types.FunctionType | None:
-    """Return a kept function for what reads its text and code; nothing of the source is executed,
-    so it must not be called.
+    """Return a kept function for tools that read its text and code. Nothing that the student wrote
+    is executed, so the function must not be called.
 
-    Defined are its functions, without decorators, defaults and annotations, their other names, and
-    what they import for kernels.
+    Only its functions, second names for them, and the imports that kernels need are defined. The
+    functions have no decorators and no defaults, and their annotations are not evaluated.
 
     Raises
     ------
@@ -381,7 +385,9 @@ def outline(kept: Any, label: str) -> types.FunctionType | None:
 
 
 def _is_harmless(node: ast.stmt) -> bool:
-    """Whether a statement imports what a kernel is made of, or gives a name a second name."""
+    """Return whether a statement imports a module that kernels use, or only gives an object another
+    name.
+    """
     if isinstance(node, ast.Assign):
         return isinstance(node.value, ast.Name) and all(
             isinstance(each, ast.Name) for each in node.targets
@@ -395,8 +401,8 @@ def _is_harmless(node: ast.stmt) -> bool:
 
 
 def _run(tree: ast.Module, label: str, names: dict[str, Any]) -> None:
-    # What annotations name was not kept, so they must not be looked up: the future that this file
-    # imports leaves them as text.
+    # The names in annotations were not kept, so annotations must not be evaluated. The future
+    # import of this file applies to ``compile`` here, too, and leaves them as text.
     exec(compile(tree, f"<answer to {label}>", "exec"), names)
 
 
@@ -412,6 +418,6 @@ def _parts(kept: Any, label: str) -> tuple[str, ast.Module, dict[str, Any]]:
     name, source, values = (kept[part] for part in parts)
     names = {"__name__": "__main__", **{str(key): decode(value) for key, value in values.items()}}
     file = f"<answer to {label}>"
-    # a kernel's text is looked up
+    # so that the text of a kernel can be looked up
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return name, ast.parse(source, file), names

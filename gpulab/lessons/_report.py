@@ -47,7 +47,7 @@ class ReportedMachine(NamedTuple):
     accelerators : tuple of str
         Product names, including those that PyTorch cannot use.
     driver : str or None
-        NVIDIA's.
+        The version of NVIDIA's driver.
     python : str
     libraries : mapping of str to str
     doctor : mapping of str to str
@@ -107,7 +107,7 @@ class ReportedPrediction(NamedTuple):
     verdict : str
         As the student saw it; it is computed again when the report is read.
     badge : str
-        Of what was measured.
+        The badge of the measured value.
     later : int
         How many answers came after the first.
     """
@@ -129,7 +129,7 @@ class ReportedCheck(NamedTuple):
     Attributes
     ----------
     id, state : str
-        The outcome of the student's own check; grades do not use it.
+        The outcome of the student's own check. Grades use it only with ``Rubric.open_share``.
     attempts, hints : int
     solution_shown : bool
     kept : JSON values
@@ -173,7 +173,8 @@ class StudentReport(Result):
     predictions : tuple of ReportedPrediction
     checks : tuple of ReportedCheck
     measurements : tuple
-        Empty: a measurement that was an answer is among the checks; earlier versions repeated it.
+        Always empty. Earlier versions repeated here the measurements that are answers in
+        ``checks``.
     """
 
     schema_version: ClassVar[int] = 1
@@ -229,8 +230,8 @@ class StudentReport(Result):
 
 def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
     machine = report.machine
-    # Beside the best device only the CPU is reported. Earlier reports called the devices as torch
-    # does: "cuda:0", "mps:0", "cpu".
+    # Only the best device and the CPU are reported. Earlier reports named devices as torch does:
+    # "cuda:0", "mps:0", "cpu".
     best = roofs.device == machine.device or roofs.device.partition(":")[0] in (
         "cuda",
         "xpu",
@@ -305,7 +306,7 @@ def report(
     who = _name(name)
     lessons = content.chosen(notebook, "report")
     fault = _progress.fault() if progress else None
-    if fault:  # else an empty report would be handed in without a word
+    if fault:  # else an empty report would be handed in without a warning
         raise InputError(
             f"report: your progress {_progress.named()} {fault}; expected the file that gpulab "
             "wrote. Check an answer again, which sets that file aside and begins a new one, or "
@@ -344,8 +345,8 @@ def _name(name: Any) -> str:
 
 
 def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:
-    """The course's ids in their order; without a notebook asked for also those of the student's own
-    cells.
+    """Return the ids of the entries in the course's order. If all notebooks are reported, the ids
+    of the student's own cells follow.
     """
     own = [] if notebook else [id for id in entries if id not in set(ids) and len(id) <= 40]
     return [id for id in (*ids, *own) if isinstance(entries.get(id), dict)]
@@ -394,8 +395,9 @@ def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
 
 
 def _impersonal(value: Any) -> Any:
-    """Return JSON values with the stamps of results cut down: a self-made kernel's release, or a
-    command, may name user or host.
+    """Return JSON values without the kernel's release and the command in the environments of
+    results: the release of a self-built kernel, or a command, may contain the user's or the host's
+    name.
     """
     if isinstance(value, list):
         return [_impersonal(item) for item in value]
@@ -414,7 +416,7 @@ def _impersonal(value: Any) -> Any:
 def _machine() -> ReportedMachine:
     known, stamp = devices.gather(), devices.environment()
     return ReportedMachine(
-        # not the release, which a self-made kernel may be named in
+        # not the release: that of a self-built kernel may contain the user's or the host's name
         system=f"{platform.system()} {platform.machine()}",
         processor=stamp.processor,
         device=stamp.device,
@@ -431,8 +433,8 @@ def _machine() -> ReportedMachine:
 
 
 def _roofs() -> tuple[ReportedRoofs, ...]:
-    """Of the best device, and of the CPU where that is another one; a device that fails is left
-    out, as on a busy GPU.
+    """Return the roofs of the best device, and those of the CPU if it is not the best device. A
+    device that fails, such as a busy GPU, is left out.
     """
     found = []
     best = devices.default()
@@ -473,7 +475,7 @@ def write_report(
         If nothing can be written there.
     """
     file = expanded("report", path)
-    # infinities are words in it
+    # ``to_dict`` writes infinities as text
     text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n"
     try:
         write_atomically(file, text.encode("utf-8", "replace"))
@@ -526,7 +528,7 @@ def _traces(made: StudentReport) -> list[tuple[str, str]]:
     student's own text can contain them.
     """
     secrets = {"this machine's name": socket.gethostname().partition(".")[0]}
-    # a user without an entry, or without a home
+    # a user may have no entry in the system's list, or no home
     with contextlib.suppress(OSError, KeyError, ImportError):
         secrets = {"your user name": getpass.getuser(), **secrets}
     with contextlib.suppress(RuntimeError):
@@ -546,8 +548,8 @@ def _traces(made: StudentReport) -> list[tuple[str, str]]:
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Yield what JSON values hold, as it was written: in JSON's own text the end of a line is a
-    letter, and a backslash is two.
+    """Yield the keys and values inside JSON values as plain text. JSON's own text would not do,
+    since it escapes the ends of lines and backslashes.
     """
     if isinstance(value, dict):
         value = [part for pair in value.items() for part in pair]
@@ -608,8 +610,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_progress() -> None:
-    """Take the progress of the working copy where this folder has none, and say which file it
-    is.
+    """Use the progress file in ``my-notebooks`` if this folder has none, and print which file is
+    read.
     """
     copy = pathlib.Path("my-notebooks", ".gpulab", "progress.json")
     if not _progress.path().exists() and not os.environ.get("GPULAB_PROGRESS") and copy.is_file():
@@ -624,7 +626,7 @@ def _find_progress() -> None:
 
 
 def _default(name: str, what: str = "report") -> str:
-    """Return a file's name with the letters of the student's, of any alphabet."""
+    """Return a file name that contains the letters of the student's name, in any alphabet."""
     plain = unicodedata.normalize("NFC", name).lower()
     letters = "".join(c if c.isalnum() else " " for c in plain)
     word = "-".join(letters.split())[:_LONGEST_WORD].strip("-")

@@ -1,5 +1,5 @@
-"""A class: its students, their predictions and exercises, read from a folder of their reports; and
-``gpulab class``. ``_grades`` grades it.
+"""A class, read from a folder of its students' reports: the students, their predictions and their
+exercises. Also the command ``gpulab class``. ``_grades`` computes the grades.
 
 A file is untrusted data: its size is limited, it is parsed as strict JSON, checked field by field,
 and never executed. A damaged or hostile file results in one sentence and nothing else.
@@ -46,7 +46,7 @@ _TOMORROW = datetime.timedelta(days=1)
 # what is shown of a prediction
 _SHOWN = ("id", "question", "predicted_text", "measured_text", "predicted", "measured")
 _LONGEST_LINE = 100  # characters of a name in a table
-_LONGEST_QUESTION = 400  # as a report has it
+_LONGEST_QUESTION = 400  # characters: the limit of a report
 
 
 class Student(NamedTuple):
@@ -59,9 +59,9 @@ class Student(NamedTuple):
     files : tuple of str
         Where it was read from, the latest first.
     report : StudentReport
-        Of several files for several notebooks, all together.
+        If the student handed in several files for different notebooks, all of them combined.
     undecided : str
-        Why no grade is given before the instructor decides: other files have the same name. "" if
+        Why no grade is given before the instructor decides: other reports have the same name. "" if
         there is nothing to decide.
     """
 
@@ -79,8 +79,9 @@ class QuestionRow:
     ----------
     id, question : str
     given, judged, right, shown : int
-        Numbers of students: who predicted; whose prediction can be judged, since their machine
-        measured; who were close or right; who were shown the answer.
+        Numbers of students: those who predicted; of these, those whose machine measured the answer,
+        so that the prediction can be judged, and those who were close or right; and those who were
+        shown the answer.
     ratios : tuple of float
         predicted / measured, of each student with two numbers above zero.
     choices : tuple of (str, int)
@@ -106,7 +107,7 @@ class QuestionRow:
 
     @property
     def text(self) -> str:
-        """A summary of the answers, with the number that is not measured yet."""
+        """A summary of the answers, and how many of the predictions have no measurement yet."""
         words = [f"{count} x {choice}" for choice, count in self.choices[:4]]
         if self.ratios and not words:
             middle, low, high = statistics.median(self.ratios), min(self.ratios), max(self.ratios)
@@ -216,7 +217,7 @@ class Classroom(Result):
             rows.append(
                 QuestionRow(
                     id,
-                    # as most have it: one file may say anything
+                    # the most frequent text: a single file may contain any text
                     asked.most_common(1)[0][0] if asked else "",
                     len(given),
                     sum(verdict != "not measured" for verdict in verdicts),
@@ -304,20 +305,22 @@ def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[ReportedPred
         yield from ((id, found[id]) for id in lesson.questions if id in found)
 
 
-# asked for each prediction of each student; the course does not change meanwhile
+# Cached: it is called for each prediction of each student, and the course does not change.
 _question = functools.cache(content.question)
 
 
 def _verdict(p: ReportedPrediction) -> str:
-    # either not measured yet, or the answer was that there is no such number
+    # With a text but no value, the answer was that there is no such number. Without both, nothing
+    # was measured yet.
     if p.measured is None:
         return "off" if p.predicted is not None and p.measured_text else "not measured"
     return verdict_of(p.predicted, p.measured, _question(p.id))
 
 
 def _reading(p: ReportedPrediction) -> str:
+    # the misconception that a prediction shows; "" if no known one
     for reading in _question(p.id).readings:
-        # a value that this reading was not made for, from a file that says anything
+        # a file may contain any value, also one that the condition of a reading cannot handle
         with contextlib.suppress(Exception):
             if type(p.predicted) is type(p.measured) and reading.when(p.predicted, p.measured):
                 return reading.sentence
@@ -339,16 +342,17 @@ def line(text: str, most: int = _LONGEST_LINE) -> str:
 
 @_validate.arguments(same_name=functools.partial(_validate.word, known=SAME_NAME))
 def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) -> Classroom:
-    """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
+    """Read the reports in a folder and its subfolders, as learning platforms hand them out.
 
     Parameters
     ----------
     folder : path
     same_name : str
-        Anybody can type any name, so of reports with one name from different folders, or with
-        answers to the same exercises, one may be another student's. "ask" lists each of them and
-        lets ``grade`` give no points for any; "later" lets the later one count, and "apart" takes
-        each for a student. Files of one folder in which there is no other name are one student's.
+        How to treat reports with the same name. Anybody can type any name, so if such reports come
+        from different folders, or contain answers to the same exercises, one of them may be another
+        student's. "ask" lists them all, and ``grade`` gives them no points; "later" counts the
+        later report; "apart" counts each report as one student. Files in a subfolder that contains
+        no other name belong to one student.
 
     Returns
     -------
@@ -393,8 +397,8 @@ class _Read(NamedTuple):
 
 
 def _files(root: Path) -> tuple[list[Path], list[str]]:
-    """Every .json below the folder, links not followed; the remarks say what was not looked into,
-    where whole students would be missing.
+    """Return every .json file below the folder, without following links, and remarks on everything
+    that was skipped, since the reports of whole students could be missing.
     """
     found: list[Path] = []
     closed: list[OSError] = []
@@ -423,8 +427,8 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
 
 
 def _place(path: str) -> str:
-    """Return a path below the folder as it may be shown; of a long one the end, for a platform's
-    archive begins all with one long name.
+    """Return a path below the folder in a form safe to show. A long path is cut at its beginning,
+    since all paths in a platform's archive begin with the same long name.
     """
     plain = line(path, len(path))
     return plain if len(plain) <= _LONGEST_LINE else f"…{plain[1 - _LONGEST_LINE :]}"
@@ -451,8 +455,8 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
                 f"It has {format_bytes(about.st_size)}; expected at most "
                 f"{format_bytes(MOST_BYTES)}. Reports are never that large."
             )
-        # As bytes: by the first ones it is known how Windows' own tools wrote it, where a student
-        # has looked into the file and saved it.
+        # As bytes: the first of them show the encoding, which Windows' own tools change when a
+        # student opens the file and saves it.
         content = json.loads(
             read_regular(Path(path), MOST_BYTES), parse_constant=_finite, parse_float=_finite
         )
@@ -461,7 +465,7 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
                 "It is JSON, but not a report; expected the file that `gpulab report` wrote. Was "
                 "the progress file handed in?"
             )
-        # half a character would end the terminal's or the notebook's own output
+        # fails for half a character (a lone surrogate), which no terminal or notebook can show
         json.dumps(content, ensure_ascii=False).encode("utf-8")
         report = StudentReport.from_dict(content, "report")
         fault = _date_fault(report.date) or _fault(report)
@@ -504,7 +508,9 @@ def _date_fault(date: str) -> str:
 
 
 def _fault(report: StudentReport) -> str:
-    """Return what has the right type and cannot be true, or is too much to show; "" for nothing."""
+    """Return a sentence on a value that has the right type but is impossible or too large to show;
+    "" if there is none.
+    """
     checks, machine, predictions = report.checks, report.machine, report.predictions
     entries: dict[str, Sequence[Any]] = {"predictions": predictions, "checks": checks}
     twice = (
@@ -581,16 +587,17 @@ def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...
     groups: dict[str, list[_Read]] = {}
     for number, one in enumerate(read):
         name = line(one.report.name)
-        # by no words: two files may be shown alike
+        # without a name, its number: the names of two files may be shown alike
         key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{number}"
         groups.setdefault(key, []).append(one)
-    # each folder once for each name in it: one with a single name is what one student uploaded
+    # how many names each folder contains: a folder with a single name is one student's upload
     names = Counter(folder for group in groups.values() for folder in {r.folder for r in group})
     students, remarks = [], []
     for group in groups.values():
         group.sort(key=lambda one: datetime.datetime.fromisoformat(one.report.date), reverse=True)
         name = line(group[0].report.name) or f"(no name) {group[0].file}"
-        # Run All alone, on another machine, leaves revealed questions without a prediction
+        # Leave out a report of Run All alone, perhaps on another machine: its answers are revealed,
+        # but nothing is predicted or tried.
         worked = [
             one
             for one in group
@@ -612,9 +619,9 @@ def _students(read: Sequence[_Read], same_name: str) -> tuple[tuple[Student, ...
 
 
 def _one_student(name: str, read: Sequence[_Read], latest: _Read) -> tuple[Student, list[str]]:
-    """Put a student's files together, the latest first; of those for the same notebooks the later
-    one counts. One in which nothing was predicted or tried, as before class, tells only of the
-    machine.
+    """Combine a student's files, given the latest first. Of two files for the same notebook, the
+    later one counts. If nothing was predicted or tried in the latest file, as before class, only
+    its machine is used.
     """
     used: list[_Read] = []
     remarks = []
@@ -644,7 +651,9 @@ def _one_student(name: str, read: Sequence[_Read], latest: _Read) -> tuple[Stude
 
 
 def _dispute(name: str, group: Sequence[_Read], same_name: str) -> tuple[str, str]:
-    """Return the remark on several reports of one name, and why none of them is graded."""
+    """Return the remark on several reports of one name, and why none of them is graded ("" if they
+    are).
+    """
     files = ", ".join(one.file for one in group)
     remark = f"{len(group)} reports have the name {name}: {files};"
     if same_name == "apart":
@@ -658,8 +667,8 @@ def _dispute(name: str, group: Sequence[_Read], same_name: str) -> tuple[str, st
 
 
 def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
-    """Whether one report of a name could take the place of another student's; ``names`` counts the
-    names in each folder.
+    """Return whether one of several reports with the same name could be another student's.
+    ``names`` counts the names in each folder.
     """
     places = {one.folder for one in group}
     reports = [one.report for one in group]
@@ -670,16 +679,14 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
 
 
 def _two(*read: _Read) -> str:
-    """Return the doubt where files of one name come from different machines; "" where they do
-    not.
-    """
+    """Return a sentence of doubt if files of one name come from different machines, else ""."""
     machines = {_identity(one.report.machine) for one in read}
     return " They come from different machines: perhaps two students." if len(machines) > 1 else ""
 
 
 def _versions(students: Sequence[Student]) -> list[str]:
-    """Return who has which version of gpulab, where they differ: checks and questions may differ,
-    too.
+    """Return a remark on which students have which version of gpulab, if the versions differ: then
+    checks and questions may differ, too.
     """
     found: dict[str, list[str]] = {}
     for student in students:
@@ -695,14 +702,14 @@ def _versions(students: Sequence[Student]) -> list[str]:
 
 
 def _together(reports: Sequence[StudentReport], machine: ReportedMachine) -> StudentReport:
-    """One report of several, the latest first, and of a machine: what a later one does not have is
-    taken from an earlier one.
+    """Combine several reports, given the latest first, into one report with ``machine``.
+    Predictions and checks that a later report does not have are taken from an earlier one.
 
-    Roofs are of the machine that made their file: those of another one would stand under this one's
-    processor, as a CPU's.
+    Roofs are taken only from a report of that machine. Those of another machine would be shown
+    under the name of this machine's processor, as its CPU's.
     """
 
-    # a machine with one best device; what is free, installed or updated there may have changed
+    # the same computer with the same best device; its free memory and its software may have changed
     def is_same(other: ReportedMachine) -> bool:
         return _identity(other) == _identity(machine) and other.device == machine.device
 
@@ -768,7 +775,7 @@ def run(arguments: argparse.Namespace) -> int:
             "class: --rubric, --no-code and --trust-code say how answers are graded; expected "
             "--grades FILE with them. Add it."
         )
-    # Both before the answers are run, which takes minutes.
+    # Check the rubric and the output file before the answers are run, which takes minutes.
     rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
     if graded:
         try:
@@ -800,7 +807,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         try:
             file = grades.write_csv(out)
-        except InputError:  # such as a disk that is full by now: what took an hour is not lost
+        except InputError:  # such as a full disk: print the grades, so that an hour is not lost
             print(grades.csv())
             raise
         print(f"\n{grades.caption()} Written to {file}.")

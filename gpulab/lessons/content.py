@@ -60,8 +60,8 @@ class Question:
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
     close_absolute : float
-        So does a prediction that differs by at most this much, in base units; for small counts,
-        where 0 and 1 differ by no factor.
+        A prediction that differs from the measurement by at most this much, in base units, also
+        counts as close. It is for small counts: no factor relates 0 and 1.
     """
 
     id: str
@@ -86,8 +86,8 @@ class Usual:
     says: str
 
 
-# What the notebooks measured and the checks compare with, by name: the same until the kernel ends,
-# so that a check uses the numbers that the learner saw.
+# Results that the notebooks measured and the checks compare with, by name. They stay the same until
+# the kernel ends, so that a check uses the numbers that the learner saw.
 KEPT: dict[str, Any] = {}
 
 
@@ -143,9 +143,10 @@ class Exercise:
     prepare : callable
         What else must run before the time limit starts.
     live : bool
-        The check needs more of an answer than what it returns as plain values: the objects that it
-        changes, memory that it shares, what it does meanwhile. An instructor's machine then runs
-        the check in the process of the answer, whose code could forge the outcome.
+        The check needs more than the plain values that an answer returns, such as the objects that
+        the answer changes, memory that it shares, or what it does while it runs. An instructor's
+        machine then runs the check in the process of the answer, whose code could forge the
+        outcome.
     """
 
     id: str
@@ -206,10 +207,10 @@ def lessons() -> tuple[Lesson, ...]:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Raise ``InputError`` with the file's name, whatever is wrong with its content."""
+    """Turn any error in a file's content into an ``InputError`` with the file's name."""
     try:
         yield
-    except Exception as error:  # whatever a course's author wrote
+    except Exception as error:  # a course's author may have written anything
         raise InputError(
             f"course: {path} cannot be read ({type(error).__name__}: {message_of(error)}); "
             "expected what gpulab.lessons.content describes. Correct the file and restart the "
@@ -259,8 +260,8 @@ def _exercise_of(path: Path) -> Exercise:
     for number, line in enumerate([*lines, "# %%"]):
         if line.startswith("# %%"):
             name, _, words = kind.partition(": ")
-            # As many empty lines before it as there are lines in the file, for the line numbers of
-            # a traceback.
+            # A cell begins with as many empty lines as the file has lines before it, so that a
+            # traceback shows the line numbers of the file.
             cells.setdefault(name, []).append(
                 (words, "\n" * first + "\n".join(lines[first:number]).rstrip())
             )
@@ -268,7 +269,7 @@ def _exercise_of(path: Path) -> Exercise:
     source = {name: each[0][1].lstrip("\n") for name, each in cells.items()}
     check = cells["check"][0][1]
 
-    # It loads large libraries, which reading reports does without.
+    # Run on demand: the check loads large libraries, which reading reports does not need.
     @functools.cache
     def checks() -> dict[str, Any]:
         with _named(path):
@@ -293,8 +294,8 @@ def _exercise_of(path: Path) -> Exercise:
 
 def definitions(path: Path, source: str | None = None) -> dict[str, Any]:
     """Run a content file, or a part of it; return what it defines."""
-    # The name of a module that exists, for dataclasses; cloudpickle carries what it does not find
-    # there by value.
+    # Dataclasses need the name of a module that exists. cloudpickle sends an object by value if it
+    # does not find the object in that module.
     names: dict[str, Any] = {"__name__": __name__}
     before = set(names) | {"__builtins__", "__annotations__"}
     text = path.read_text(encoding="utf-8") if source is None else source
@@ -303,7 +304,7 @@ def definitions(path: Path, source: str | None = None) -> dict[str, Any]:
 
 
 def _condition(expression: str) -> Callable[[Any, Any], bool]:
-    """Return when a reading fits: an expression of ``predicted`` and ``measured``."""
+    """Return the condition of a reading as a function of ``predicted`` and ``measured``."""
     code = compile(expression, expression, "eval")
     return lambda predicted, measured: bool(
         eval(code, {"predicted": predicted, "measured": measured})
@@ -311,7 +312,7 @@ def _condition(expression: str) -> Callable[[Any, Any], bool]:
 
 
 def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
-    """Return the content of the notebook of that number or name; of all with "".
+    """Return the content of the notebook with that number or name, or of all notebooks for "".
 
     Raises
     ------
