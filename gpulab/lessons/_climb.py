@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
 _RUNG_SECONDS = 0.3
-# Of a ladder's first rung, the slowest, which is launched some five times; the rungs after it are
-# several times as fast.
+# The limit for a ladder's first rung, the slowest. A rung is launched some five times, and the
+# later rungs are several times as fast.
 _LONGEST_LAUNCH_SECONDS = 0.5
-# Of the free memory: the page's earlier arrays are still there, and others may share the GPU.
+# The share of the free memory that arrays may take: the page's earlier arrays are still there, and
+# others may share the GPU.
 _SHARE_OF_FREE = 0.25
-# What makes a recorded or measured time worth a second look; shown beside it.
+# Codes of notes that cast doubt on a recorded or measured time; they are shown beside it.
 _SHOWN_NOTES = ("throttled", "unstable", "contended", "no-interval")
 
 
@@ -45,8 +46,8 @@ def _of(simulation: Simulation, kind: str, space: str = "global") -> list[Any]:
 
 
 def _mean(space: str, kind: str, what: str) -> Callable[[Simulation], str]:
-    """Return what gives the mean of a count over the requests of one kind, loads and stores
-    apart.
+    """Return a function that gives the mean of the count ``what`` over the requests of one
+    ``kind``, "load" or "store", to one memory space.
     """
 
     def words(simulation: Simulation) -> str:
@@ -100,8 +101,8 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Listi
     Returns
     -------
     Listing
-        A row for each rung: the counts in which the rungs differ, and the time with the rate that
-        decides.
+        A row for each rung: the counts in which the rungs differ, and the time with its rate, in
+        FLOP/s for a matrix product and in bytes per second for other ladders.
 
     Raises
     ------
@@ -151,8 +152,9 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Listi
 
 
 def _time(rung: Any, n: int, found: Mapping[str, Timing]) -> str:
-    """Return the time of a rung at a size and the rate that decides: of a product the FLOPs, with
-    the share of the library's rate; of the other ladders the bytes to read and write at least once.
+    """Return the time of a rung at a size with its rate. For a matrix product, that is FLOP/s, with
+    the share of the library's rate. For other ladders, it is bytes per second, counting the bytes
+    that must be read and written at least once.
     """
     timing, library = found.get(rung.name), found.get(_LIBRARY)
     if timing is None:
@@ -169,22 +171,24 @@ def _time(rung: Any, n: int, found: Mapping[str, Timing]) -> str:
 
 
 def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Return the size, the timings by rung and their evidence: measured here, of those wanted, or
-    recorded; none where there is neither.
+    """Return the size, the timings by rung and their evidence. The wanted rungs are measured on
+    this machine's GPU, or else all rungs are taken from a recording. If there is neither, there are
+    no timings and no evidence.
 
-    Both are of the largest size, of those recorded with the most rungs or of those that this GPU
-    can do: starting a kernel hides what the rungs differ in at small ones.
+    The size is the largest that this GPU can do, or the largest of those that were recorded with
+    the most rungs. At small sizes, the time to start a kernel hides the differences between rungs.
     """
     family, sizes = first.family, first.sizes[1:]
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
         found = _measured(first, wanted, where)
-        # empty where every rung was refused: numba-cuda is installed and cannot run beside this
+        # empty if every rung was refused: numba-cuda is installed but does not work with this
         # driver
         if found[1]:
             return found
     for recording in recordings.of_accelerators().values():
-        # each rung's source as it stands; a recording that was cut short may hold only the first
+        # each rung with its default settings; a recording that was cut short may lack the later
+        # rungs
         by_size = {
             n: {
                 str(entry.params["rung"]): entry.timing
@@ -202,8 +206,8 @@ def _times(first: Rung, wanted: Collection[str]) -> tuple[int, Mapping[str, Any]
 def _measured(
     first: Rung, wanted: Collection[str], where: devices.Device
 ) -> tuple[int, Mapping[str, Any], Evidence | None]:
-    """Time the wanted rungs at the largest size that this GPU does while the learner waits; begin
-    with the ladder's first rung, at the smallest.
+    """Time the wanted rungs at the largest size for which a learner need not wait long. To estimate
+    that size, time the ladder's first rung at the smallest size.
     """
     (experiment,) = experiments([EXPERIMENT])
     cases = [case for case in experiment.cases(where) if case.params["family"] == first.family]
@@ -214,11 +218,11 @@ def _measured(
 
 
 def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
-    """Return the largest size whose arrays fit and whose launch, by the one that took ``seconds``
-    at the smallest, is short enough.
+    """Return the largest size whose arrays fit into memory and whose launch is short enough, as
+    estimated from a launch that took ``seconds`` at the smallest size.
 
-    Time grows about as the larger of arithmetic and bytes (up to twice that where a cache held the
-    smaller arrays), so nothing has to be run to know that it would be far too long.
+    The time grows about as the arithmetic or the bytes, whichever grows more (up to twice as much
+    if the smaller arrays fit into a cache). So a size that would take far too long is never run.
     """
     _, smallest, *larger = first.sizes
     room = _SHARE_OF_FREE * min(map(free_bytes, (devices.Device("cpu"), where)))
@@ -232,7 +236,7 @@ def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
 
 
 def _timed(cases: Sequence[Case], n: int, wanted: Collection[str]) -> dict[str, Any]:
-    """Return the timings of the wanted rungs at one size, each of the source as it stands."""
+    """Return the timings of the wanted rungs at one size, each with its default settings."""
     found: dict[str, Any] = {}
     for case in cases:
         rung = str(case.params["rung"])

@@ -1,7 +1,7 @@
 """Grades of a class: check each kept answer again, and write points by a rubric to a CSV file.
 
-The outcome that a report claims is never used as a grade; it is shown next to the outcome, and
-differences are listed.
+The outcome that a report claims is not used for a grade, except with ``Rubric.open_share``. It is
+shown beside the outcome of the new check, and differences are listed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from gpulab.units import plural
 PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
 STUDENT_SECONDS = 1_200.0
-# Why an answer stays open through no fault of the student's.
+# Reasons why an answer stays open through no fault of the student.
 _NOT_RUN = "the answer is code, and code is not run here"
 _NOT_THE_STUDENTS = (_NOT_RUN, NO_BOX, LOST)
 _TOO_LONG = "it was not run: the student's answers before it took all the time that a student has"
-# A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned
-# into these by some.
+# A spreadsheet runs a cell that begins with one of these characters as a formula. Some spreadsheets
+# convert the full-width characters into the others.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-# Where a comma parts the digits of a number, spreadsheets part cells at semicolons, also inside of
-# a cell of ours.
+# In languages with a decimal comma, spreadsheets separate cells at semicolons, even inside of a
+# quoted cell.
 _NEW_CELL = re.compile(rf""";(?=[\s"]*[{re.escape("".join(_FORMULAS))}])""")
 
 
@@ -87,7 +87,7 @@ class StudentGrades(NamedTuple):
     grades : tuple of Grade
         One for each exercise that counts.
     predictions, questions : int
-        How many were given, and how many there are.
+        The number of predictions given, and of questions asked.
     prediction_points : float
         Points for one prediction.
     """
@@ -129,7 +129,7 @@ class StudentGrades(NamedTuple):
 
     @property
     def differing(self) -> list[str]:
-        """The exercises of which the report claims another outcome."""
+        """The exercises for which the report claims a different outcome."""
         return [grade.id for grade in self.grades if grade.differs]
 
 
@@ -217,7 +217,7 @@ class Grades(Result):
         """Return the exercises that fail most, with the most frequent reason, as found by the
         checks now.
         """
-        # in the order of the exercises where as many fail
+        # exercises with equal counts stay in their order
         every = sorted((g for s in self.students for g in s.grades), key=lambda g: g.id)
         judged = Counter(g.id for g in every if g.found in (PASSED, WRONG))
         wrong = Counter(g.id for g in every if g.found == WRONG)
@@ -390,8 +390,8 @@ def grade(
 def _job(
     check: ReportedCheck, exercise: content.Exercise | None, seconds: float
 ) -> dict[str, Any] | None:
-    """Return what is needed to check an answer again, at most so long; None where no answer was
-    kept, or there is no such exercise.
+    """Return the job of checking an answer again, for at most ``seconds``; None if no answer was
+    kept or can be kept, or there is no such exercise.
     """
     kept = check.kept
     if exercise is None or exercise.unkept or not isinstance(kept, dict):
@@ -413,13 +413,15 @@ def _outcomes(
     left: dict[int, float],
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Outcome]:
-    """Return the outcome of each different answer; ``left`` has the seconds of each student."""
+    """Return the outcome of each different answer. ``left`` holds the seconds that each student has
+    left; the time of a check is subtracted.
+    """
     import psutil
 
     found: dict[str, Outcome] = {}
     with grading() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):
-            # of equal answers, who has most time left
+            # the time of equal answers counts for the student who has the most left
             begin, payer = time.monotonic(), max(job["students"], key=left.__getitem__)
             why_not = _NOT_RUN if job["code"] and not run_code else ""
             if not why_not and left[payer] <= 0:
@@ -427,7 +429,7 @@ def _outcomes(
             found[key] = {"state": OPEN, "message": why_not, "by": ""} if why_not else ask(job)
             late = "did not finish within" in found[key]["message"]
             if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):
-                found[key] = ask(job)  # once more: a busy machine is not the student's doing
+                found[key] = ask(job)  # once more: a busy machine is not the student's fault
             left[payer] -= time.monotonic() - begin
             if progress is not None:
                 progress(count, len(jobs))
@@ -437,8 +439,8 @@ def _outcomes(
 def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
     if rules.notebooks:
         return any(lesson.notebook.startswith(each) for each in rules.notebooks)
-    # Run All alone leaves a revealed question without a prediction, and a hint an exercise without
-    # an attempt.
+    # A notebook counts if a student predicted or tried something. Run All alone only reveals
+    # answers, and a hint alone is not an attempt.
     return any(
         (c.tried and c.id in lesson.exercises)
         for student in room.students
@@ -474,8 +476,8 @@ def _student(
         points = most = 0.0 if student.undecided else rules.of(id)
         if found != PASSED:
             points = 0.0
-        # By what was found here: a report that gives one of these reasons itself would take the
-        # exercise out of its points.
+        # Only a reason that was found here counts. A report could give one of these reasons itself,
+        # to exclude the exercise from the maximum.
         reason = exercise.unkept or (message if outcome is not None else "")
         if found == OPEN and reason:
             if rules.open_share is not None and reason in (exercise.unkept, _NOT_RUN):
@@ -539,7 +541,7 @@ class Rubric(Result):
             _validate.within("Rubric", name, value)
         if self.open_share is not None:
             _validate.within("Rubric", "open_share", self.open_share, 0, 1)
-        if self.notebooks or self.points:  # else the lessons need not load
+        if self.notebooks or self.points:  # otherwise the lessons need not be loaded
             numbers = [lesson.notebook[:2] for lesson in content.lessons()]
             for notebook in _validate.items("Rubric", "notebooks", self.notebooks):
                 _validate.word("Rubric", "notebooks", notebook, numbers)
@@ -566,7 +568,7 @@ class Rubric(Result):
         """
         file = _validate.expanded("Rubric.read", path)
         try:
-            # which knows by its first bytes how Windows' own tools wrote it
+            # from bytes, json.loads detects the encoding, such as that of Windows' own tools
             content = json.loads(read_regular(file))
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")

@@ -1,7 +1,8 @@
-"""Idioms of other languages beside their line here; each row runs and is checked with NumPy.
+"""Idioms of other languages beside the equivalent line here (in Python, with gpulab's libraries);
+each row runs and is checked with NumPy.
 
 ``rosetta("MATLAB")`` gives the table of one language; ``rosetta("MATLAB").run()`` executes each row
-on this machine and says whether its result is the one that NumPy gives. The rows are in
+on this machine and reports whether its result agrees with NumPy's. The rows are in
 ``course/10/idioms``.
 """
 
@@ -33,12 +34,12 @@ AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
 _CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;overflow-wrap:anywhere"
-# a line that does not fit goes on below, further in
+# a line that is too long is wrapped with a hanging indent
 _LINE = '<div style="width:24em;padding-left:2em;text-indent:-2em">'
 
 Names = dict[str, Any]
 
-# Lines that answer an idiom of two languages.
+# Lines that are the equivalent of an idiom in two languages.
 COUNTED_PROGRAMS = """\
 traces = []
 
@@ -68,7 +69,7 @@ run(scale, 1, 32, result, np.float32(2))"""
 
 
 def float64_of(names: Names, name: str = "a") -> Any:
-    """An array of the run in float64, from which NumPy's answer is taken."""
+    """Return an array of the run in float64, from which NumPy's answer is computed."""
     return names[name].astype(np.float64)
 
 
@@ -91,11 +92,11 @@ class Idiom:
     leaves_out : str
         What is not the same, or what the line does not do.
     expected : callable
-        Takes the names after the run, returns what NumPy (or another source outside of the line)
-        gives.
+        Called with the names after the run; returns the expected result from NumPy, or from another
+        source that is independent of the line.
     runs_theirs : bool
-        Whether ``theirs`` is Python too: it is then run where its library is installed, and held
-        against the same answer.
+        Whether ``theirs`` is Python too. It is then run if its library is installed, and compared
+        with the same answer.
     library : str
         The library that ``theirs`` needs, "" for none.
     needs_gpu : bool
@@ -103,14 +104,14 @@ class Idiom:
     exact : bool
         Whether the result must be equal, not only close.
     operation : str
-        "matmul" or "convolution" where the line makes one of float32, which a GPU may compute in
-        TF32; "" for everything else.
+        "matmul" or "convolution" if the line computes one in float32, which a GPU may do in TF32;
+        "" for everything else.
     within : float
-        For a time: the factor that the result may be away from an independent clock's; 0 for
-        everything else.
+        For a result that is a time: the factor by which it may differ from the time of an
+        independent clock; 0 for everything else.
     seconds : float
-        About what the line takes beyond the others, so that a notebook can leave it to the tests; 0
-        where it is nothing.
+        About how much longer the line takes than the others, so that a notebook can leave it to the
+        tests; 0 if it takes no longer.
     """
 
     language: str
@@ -187,24 +188,25 @@ class Rosetta(Result):
         return Rosetta(self.language, tuple(chosen))
 
     def run(self, slow: bool = False) -> Listing:
-        """Execute each row on this machine and hold its result against NumPy.
+        """Execute each row on this machine and compare its result with NumPy's.
 
         Parameters
         ----------
         slow : bool
-            Also the rows that take seconds.
+            Run the rows that take seconds, too.
 
         Returns
         -------
         Listing
-            Of each idiom: where its result was; whether the line here, and the language's own where
-            it is Python, "agrees", "differs" or is "not run here"; how far the line here is off, as
-            max|result - expected| / max|expected|; and why it differs or was not run.
+            A row for each idiom: the device of its result; whether the line here, and the
+            language's own line if it is Python, "agrees", "differs" or is "not run here"; the error
+            of the line here, as max|result - expected| / max|expected|; and why it differs or was
+            not run.
         """
         found = {row.name: _execute(row) for row in self.rows if slow or not row.seconds}
         left_out = ", ".join(row.name for row in self.rows if row.name not in found)
         notes = [f"{left_out}: left out, as they take seconds."] if left_out else []
-        # what several rows give as their reason stands once below the table
+        # a reason that several rows have in common is shown once, below the table
         reasons = Counter(one["reason"] for one in found.values())
         notes += [reason for reason, count in reasons.items() if reason and count > 1]
         columns = {
@@ -284,8 +286,8 @@ def rosetta(language: str) -> Rosetta:
 
 
 def _inputs() -> Names:
-    """Return the names that every row finds: arrays in main memory (small letters) and on the
-    device (capitals), the same each time.
+    """Return the names that every row can use: arrays in main memory (lower case) and on the device
+    (upper case), with the same values each time.
     """
     import torch
 
@@ -302,8 +304,8 @@ def _inputs() -> Names:
 
 
 def _execute(idiom: Idiom) -> dict[str, str]:
-    """Run one row here and, where it is Python and its library is there, in its own language;
-    return the parts of its row in the table.
+    """Run the line here and, if the language's own line is Python and its library is installed,
+    that line too; return the cells of the row in the table.
     """
     state, result, difference, reason = _outcome(idiom, idiom.here)
     owner = _backends.backend_of(result)
@@ -328,11 +330,11 @@ def _execute(idiom: Idiom) -> dict[str, str]:
 
 
 def _outcome(idiom: Idiom, source: str, library: str = "") -> tuple[str, Any, float | None, str]:
-    """Run a source of a row; return the state, the result, how far it is off, and the words for it;
-    what its libraries refuse becomes the words.
+    """Run a source of a row; return the state, the result, the difference, and the reason if it
+    differs or was not run. If a library refuses it, the library's message is the reason.
     """
     names = _inputs()
-    # its text can be looked up, as a notebook's can, for those who read a function's source
+    # as in a notebook, libraries that read a function's source can look up its text
     file = f"<{idiom.language}: {idiom.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     try:
@@ -345,12 +347,12 @@ def _outcome(idiom: Idiom, source: str, library: str = "") -> tuple[str, Any, fl
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return what a row's libraries raise for what this device does not have.
+    """Return the exceptions of a row's libraries which mean that this device lacks something.
 
-    The suite runs every row on a CPU, so there another error is a row's fault. Elsewhere it may be
-    a thing that PyTorch has not made for that device: Apple's GPU has no float64, and says so with
-    a TypeError. Or a part of a library does not load, as CuPy's of cuBLAS: CuPy is imported without
-    it, and the first product raises an ImportError.
+    The suite runs every row on a CPU, so any other error there is a fault of the row. On other
+    devices, PyTorch may lack something: Apple's GPU has no float64, and PyTorch raises a TypeError.
+    Or a part of a library may fail to load: CuPy can be imported without cuBLAS, and the first
+    product then raises an ImportError.
     """
     tried = devices.default().kind == "cpu"
     # a NotImplementedError is a RuntimeError
@@ -358,8 +360,8 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[float | None, str]:
-    """Return how far a result of PyTorch, or of another library, is from what is expected, and the
-    words for it if that is too far.
+    """Return the difference of a result from the expected one (None if it is not an array), and a
+    sentence if the difference is too large. ``library`` made the result; "" for PyTorch.
     """
     if idiom.within:
         ratio = float(result) / float(expected)
@@ -370,8 +372,8 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
         return None, "" if same else f"it gave {shown(result)}, and {shown(expected)} is right"
     difference = relative_difference(flat(result), flat(expected))
     kind = devices.default().kind
-    # JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in
-    # convolutions
+    # By default JAX and TensorFlow let a GPU use TF32 for both operations, PyTorch only for
+    # convolutions.
     tf32 = (
         idiom.operation != ""
         and kind != "cpu"
@@ -385,8 +387,8 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
 
 
 def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:
-    """Return what times a call with the standard library's ``timeit``, waiting for the device: the
-    other source for a row that times.
+    """Return a function that times a call with the standard library's ``timeit`` and waits for the
+    device. It is the independent clock for rows whose result is a time.
     """
 
     def seconds(names: Names) -> float:

@@ -35,12 +35,12 @@ Observer = Callable[["Prediction"], None]
 # this kernel's questions, so that answer() and reveal() know unit and choices
 _known: dict[str, Prediction] = {}
 _observers: dict[str, list[Observer]] = {}
-# Of several sides, the answer is no better than the weakest.
+# If an answer has several sides, its badge is the weakest of theirs.
 _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
-# What is typed or read from a file may be 5e-324: past these, a ratio or its inverse is 0 or
-# infinite.
+# A number that is typed or read from a file may be as small as 5e-324. Beyond this limit or its
+# inverse, a ratio or its inverse is 0 or infinite.
 _SMALLEST_RATIO = 1e-300
-# What makes a measured time too long.
+# Codes of notes which say that a measured time may be too long.
 _DISTURBED = ("contended", "stalled", "throttled", "unstable")
 _SENTENCES = {
     "not measured": "There is nothing to compare with yet.",
@@ -67,11 +67,11 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
     "bandwidth": format_bytes_per_second,
     "ratio": format_ratio,
 }
-# Six digits of a larger count would take an exponent, which few read as calls; beyond a quadrillion
-# nobody reads the digits.
+# With six digits, a count from a million on would be shown with an exponent, which is hard to read
+# as a count. It is shown in full up to a quadrillion, above which digits are hard to read, too.
 _MILLION, _ENDLESS = 999_999.5, 1e15
-_THOUSAND = 999.5  # of a percentage three digits are shown
-# A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is
+_THOUSAND = 999.5  # percentages have three digits; from here on, they are whole
+# A comma separates thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is
 # refused.
 _NUMBER = re.compile(
     r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*",
@@ -167,7 +167,7 @@ class Prediction:
 
         def edit(content: dict[str, Any]) -> None:
             mine = content["predictions"].setdefault(self.id, {})
-            # for a kernel that did not ask
+            # for a kernel in which the question was not asked
             mine.update(question=self.question, unit=self.unit, choices=list(self.choices))
             if mine.get("first") is None and mine.get("revealed") is None:
                 mine["first"] = entry
@@ -213,7 +213,7 @@ class Prediction:
 
     @property
     def _call(self) -> str:
-        """The call that answers; "" where there is an answer already."""
+        """The call that answers this question; "" if it was already answered or revealed."""
         if self.revealed is not None or self.answer is not None:
             return ""
         return f"gl.lessons.answer({self.id!r}, {1 if self.choices else self.example!r})"
@@ -308,7 +308,7 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
         word = value.casefold().strip()
         if word in folded:
             return folded[word]
-        # no whole number, or one of more digits than Python reads
+        # not a whole number, or one with more digits than Python converts
         with contextlib.suppress(ValueError):
             if 1 <= int(word) <= len(choices):
                 return choices[int(word) - 1]
@@ -337,8 +337,8 @@ def _notify(asked: Prediction) -> None:
 
 
 def _recalled(id: str) -> Prediction | None:
-    """Return the question as this kernel asked it, else as it was when its answer was kept; None if
-    its unit is unknown.
+    """Return the question as it was asked in this kernel, else as it was kept with its answer; None
+    if its unit is unknown.
     """
     if id in _known:
         return _known[id]
@@ -576,7 +576,7 @@ def reveal(
     value, text = _answer(asked, measured, reason)
     if isinstance(value, float):
         text, warning = _with_doubt(asked, known, measured, text, interval, warning)
-    # what was measured answers nothing, so no badge may stand beside "not measured"
+    # no badge may be shown beside "not measured"
     if value is None:
         sides, source = {}, None
     kept = asked.answer
@@ -658,7 +658,7 @@ def _with_doubt(
 
 
 def _evidence(measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
-    """Return the evidence of each side, where there are sides, and that of the answer."""
+    """Return the evidence of each side, if the answer has sides, and the evidence of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
     if not all(isinstance(each, Evidence) for each in sides.values() or filter(None, [given])):
         raise InputError(
@@ -668,17 +668,17 @@ def _evidence(measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence 
         )
     if sides:
         return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
-    # a figure of the learner's own cell
+    # by default, the number was measured on the CPU by the learner's own cell
     here = None if measured is None else Evidence.measured(devices.find("cpu").name)
     return {}, given or getattr(measured, "evidence", None) or here
 
 
 def _answer(asked: Prediction, measured: Any, reason: str) -> tuple[float | str | None, str]:
-    """Return the answer, as a number in base units or a choice, and its words."""
+    """Return the answer, as a number in base units or a choice, and as text."""
     value = getattr(measured, "median_seconds", measured)
     if value is None:
         return None, f"not measured{': ' + reason if reason else ''}"
-    # one of the choices of a question that was not asked in this kernel
+    # a choice, if the question is unknown because it was not asked in this kernel
     if isinstance(value, str) and not asked.question:
         return value, value
     if asked.choices:
@@ -705,7 +705,9 @@ def _number(id: str, value: Any) -> float:
 
 
 def ratio_of(predicted: float | str | None, measured: float | str | None) -> float | None:
-    """Return measured / predicted, where it is a ratio to work with."""
+    """Return measured / predicted; None unless both are numbers, and the ratio and its inverse are
+    finite.
+    """
     if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0:
         ratio = measured / predicted
         return ratio if _SMALLEST_RATIO < ratio < 1 / _SMALLEST_RATIO else None
@@ -739,6 +741,6 @@ def _sentence(
         return explanation or "That is not the result. The text below explains why."
     side, factor = "low" if ratio >= 1 else "high", format_ratio(max(ratio, 1 / ratio))
     size = f"too {side} by a factor of {factor.removesuffix('x')}"
-    if factor == format_ratio(1):  # of a question whose answer is exact: 2,052 for 2,048
+    if factor == format_ratio(1):  # such as 2,052 for 2,048, where the answer is exact
         size = f"slightly too {side}"
     return f"Your prediction was {size}. {explanation}".strip()

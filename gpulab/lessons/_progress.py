@@ -1,5 +1,5 @@
-"""The learner's progress: one JSON file that survives crashes, two kernels, and bad content, its
-table, and a way to restart a notebook without losing anything.
+"""The learner's progress: one JSON file that survives crashes, bad content, and changes by two
+kernels at once; its table; and a way to restart a notebook without losing anything.
 
 Every change is made under a lock and written to a temporary file that then replaces the old one. A
 file that is truncated or not from gpulab is set aside under a dated name, never overwritten. If
@@ -61,8 +61,8 @@ def path() -> pathlib.Path:
 
 
 def named() -> str:
-    """Return the name of the progress file as a message shows it; what names none is shown as it
-    was written.
+    """Return the name of the progress file for a message. GPULAB_PROGRESS is shown as it was
+    written, even if it is not a valid path.
     """
     return os.environ.get("GPULAB_PROGRESS") or str(path())
 
@@ -152,7 +152,7 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
 def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     """Return the content, and what is wrong with the file (None: nothing)."""
     try:
-        # with the mark that Windows' own editors put before a text that they saved
+        # utf-8-sig: without the byte order mark with which Windows' own editors begin a file
         content = json.loads(read_regular(where).decode("utf-8-sig"))
     except FileNotFoundError:
         return empty(), None
@@ -210,8 +210,8 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
 
 @contextlib.contextmanager
 def _locked(where: pathlib.Path) -> Iterator[None]:
-    """Hold the lock file beside ``where``; another kernel's change waits for this one, but where
-    the file system knows no locks.
+    """Lock the file beside ``where``, so that another kernel's change waits for this one. On a file
+    system without locks, the changes do not wait.
     """
     with open(f"{where}.lock", "a+b", opener=open_regular) as file:
         deadline = time.monotonic() + _LOCK_SECONDS
@@ -226,9 +226,9 @@ POLICIES = ("show", "after-attempt", "withhold")
 
 
 def policy() -> tuple[str, str]:
-    """Return the class's policy: when solutions are shown, one of ``POLICIES``, and the message
-    where they are not; with a setting that cannot be read, solutions are withheld and the message
-    says why.
+    """Return the class's policy on when solutions are shown, one of ``POLICIES``, and the message
+    to show while they are not. If the setting cannot be read, solutions are withheld and the
+    message says why.
     """
     chosen = os.environ.get("GPULAB_SOLUTIONS")
     message, where = "", "GPULAB_SOLUTIONS"
@@ -238,7 +238,7 @@ def policy() -> tuple[str, str]:
             if not file.exists():
                 return "show", ""
             where = str(file)
-            # which knows by its first bytes how Windows' own tools wrote it
+            # from bytes, json.loads detects the encoding, such as that of Windows' own tools
             content = json.loads(read_regular(file))
             chosen = content["solutions"]
             message = str(content.get("message") or "")
@@ -309,8 +309,8 @@ class Progress(Result):
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row for each item; where they are many, one for each notebook, with the
-        exercises that are open.
+        """Return one row for each item or, if there are many items, one row for each notebook, with
+        the exercises that are open.
         """
         if len(self.rows) <= _MOST_ROWS:
             return self._items()
@@ -423,7 +423,8 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     Parameters
     ----------
     notebook : str
-        The notebook's number, such as "02", or what the ids of your own begin with.
+        The notebook's number, such as "02", or the part before the point in the ids of your own
+        questions and exercises.
 
     Raises
     ------

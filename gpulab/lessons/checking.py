@@ -37,8 +37,8 @@ PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-# Where Python and installed packages lie: a learner's call fails inside them, and the line to tell
-# is the one that called.
+# Folders of Python and of installed packages. If a call in the learner's code fails inside them,
+# the line to report is the one with the call.
 _INSTALLED = (
     *(
         f"{sysconfig.get_path(kind)}{os.sep}"
@@ -46,10 +46,11 @@ _INSTALLED = (
     ),
     "<frozen",
 )
-# So much of a learner's own message is shown: a sentence or two.
+# Characters of the message of a learner's exception that are shown: a sentence or two.
 _LONGEST = 160
-_SHORT = 40  # characters of a value that stands beside its type
-# What a function without a body consists of, in this Python; a line of dots compiles to NOP.
+_SHORT = 40  # characters of a value that is shown beside its type
+# The instructions of a function without a body in this version of Python. A line of dots compiles
+# to NOP.
 _NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"}
 
 
@@ -67,7 +68,7 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     Refused
         If the time limit is reached, or the code called ``sys.exit``.
     NotAttempted
-        If the reader interrupted and the code could not be ended.
+        If the learner interrupted the check and the code could not be ended.
     Exception
         Whatever the work raised.
     """
@@ -77,7 +78,7 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     def target() -> None:
         try:
             outcome["value"] = work()
-        except BaseException as error:  # all of it is the learner's: handed to the caller below
+        except BaseException as error:  # from the learner's code: handled below
             outcome["error"] = error
         finally:
             done.set()
@@ -110,19 +111,20 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
 
 
 def _wait(thread: threading.Thread, done: threading.Event, seconds: float) -> bool:
-    """Return whether the work ended in time: ``done`` says so. Python 3.11 calls a thread ended
-    once a join of it was interrupted.
+    """Return whether the work ended in time. ``done`` shows it reliably; Python 3.11 reports a
+    thread as ended once a join of it was interrupted.
     """
     deadline = time.monotonic() + seconds
     while not done.wait(_POLL_SECONDS) and time.monotonic() < deadline:
         pass
     if done.is_set():
-        # its last lines, so that no thread is left when the check returns
+        # wait for the thread's last lines, so that no thread is left when the check returns
         thread.join(_GRACE_SECONDS)
     return done.is_set()
 
 
 def _end(thread: threading.Thread, done: threading.Event) -> bool:
+    # raise an exception inside the thread, twice if necessary; return whether it ended
     for _ in range(2):
         found = ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError)
@@ -159,8 +161,8 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     Raises
     ------
     NotAttempted
-        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. If an attempt
-        returns None, it is ``Nothing``.
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. The subclass
+        ``Nothing`` is raised if a function with a body returns ``...`` or None.
     Refused
         If it is not a function, or if it raises; the message includes the line.
     """
@@ -211,7 +213,7 @@ def listed(value: Any) -> Any:
     """Return the numbers of a one-dimensional NumPy or PyTorch array as a list; anything else as it
     is.
     """
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    torch = sys.modules.get("torch")  # without the import, no value is a tensor
     array = isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
     return value.tolist() if array and value.ndim == 1 else value
 
@@ -251,7 +253,7 @@ def explain(error: BaseException) -> str:
     code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    # the folder around the package may be named alike
+    # by the package's full path: the folder around it may also be named gpulab
     theirs = [one for one in frames if not one.filename.startswith((_PACKAGE, *_INSTALLED))]
     where = (
         f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})"
@@ -269,8 +271,8 @@ def describe(value: Any) -> str:
 
 
 def load(exercise: Exercise) -> None:
-    """Load what a check is made of, before its time limit starts; a library that cannot be imported
-    is skipped, and the check reports it if it needs the library.
+    """Load the libraries and the source of a check before its time limit starts. A library that
+    cannot be imported is skipped; the check reports it if it needs the library.
     """
     for name in exercise.loads:
         with contextlib.suppress(Exception):  # the check imports it again and shows its error
@@ -384,7 +386,7 @@ def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
         entry = progress["exercises"].setdefault(result.id, {})
         entry["attempts"] = (entry.get("attempts") or 0) + 1
         entry["last"] = {"state": result.state, "date": _progress.now()}
-        # passed once stays passed, with the answer that passed
+        # an exercise stays passed after a later wrong answer, with the answer that passed
         if entry.get("state") != PASSED or result.state == PASSED:
             entry["state"] = result.state
             entry["kept"] = kept

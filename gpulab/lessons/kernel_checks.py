@@ -22,8 +22,8 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural
 
-# A right answer takes some hundred statements, one thread that does all the work 10,000; what goes
-# on beyond this has no end, and is told so with its line, before the check's own time is up.
+# A right answer takes some hundred statements, and one thread that does all the work takes 10,000.
+# A kernel that takes more is refused as endless, with its line, before the check's own time limit.
 _MOST_STEPS = 20_000
 _WORDS = {
     "bounds": "It accesses an element out of an array's bounds.",
@@ -37,8 +37,8 @@ _WORDS = {
 }
 
 
-# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half
-# of it.
+# The lanes that must be active in a warp on average: a kernel with few active lanes would also
+# touch few sectors. The last rows and columns may leave some lanes idle, but not half of them.
 LEAST_LANES = 16
 
 
@@ -102,7 +102,7 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
 
 
 def _body(tree: ast.FunctionDef) -> list[str]:
-    """Return the statements as text without places, comments, docstrings and dots."""
+    """Return the statements as text, without positions, comments, docstrings and ``...``."""
     return [
         ast.dump(node)
         for node in tree.body
@@ -164,7 +164,7 @@ def totals(simulations: Sequence[Simulation], name: str) -> int:
 
 
 def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return whole numbers as float32: their sums are exact, so results can be compared for
+    """Return random whole numbers as float32: their sums are exact, so results can be compared for
     equality.
     """
     return rng.integers(-9, 10, shape).astype(np.float32)

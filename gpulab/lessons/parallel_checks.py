@@ -18,7 +18,8 @@ from typing import Any
 from gpulab import parallel
 from gpulab.errors import RankError, message_of, shown
 
-# What ends a check is raised in its thread between two steps, so waiting is done in slices.
+# The exception that ends a check at its time limit is raised between two steps of its thread, so
+# the thread waits in short intervals.
 _POLL_SECONDS = 0.05
 _HOST = "127.0.0.1"
 # torchrun's first line about a rank that failed
@@ -31,8 +32,8 @@ _Command = tuple[list[str], Mapping[str, str]]
 
 
 class CrashError(RankError):
-    """A rank was ended by a signal: memory that ran out, or a library that crashed; Python's own
-    failures are exceptions.
+    """A rank was ended by a signal, because memory ran out or a library crashed. Failures in Python
+    raise exceptions instead.
     """
 
 
@@ -53,8 +54,8 @@ def ranks_of(least: int) -> Iterator[Any]:
 def torchrun(
     script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0
 ) -> list[Any]:
-    """Run a script of ``Ranks.export_script`` with torchrun on this machine; on Windows, without
-    torchrun, in the same way.
+    """Run a script of ``Ranks.export_script`` with torchrun on this machine. On Windows, the same
+    processes are started without torchrun.
 
     Parameters
     ----------
@@ -96,8 +97,9 @@ def torchrun(
 
 
 def _commands(n: int, words: list[str]) -> list[_Command]:
-    """Return what starts a script in n processes of one group: torchrun, or on Windows each
-    process, with the environment that torchrun gives.
+    """Return the commands, with their environments, that start a script in n processes of one
+    group: one command for torchrun, or on Windows one for each process, with the variables that
+    torchrun would set.
 
     PyTorch's builds for Windows have no libuv, but torchrun requires it, at least up to 2.13
     (pytorch/pytorch#148283): it ends before it has started a process. ``init_process_group`` does
@@ -120,8 +122,8 @@ def _commands(n: int, words: list[str]) -> list[_Command]:
 
 
 def _run(commands: Sequence[_Command], printed: Path, seconds: float) -> int | None:
-    """Run processes until all have ended or one has failed, and end the others; return 0, or how it
-    failed, or None where the time is up.
+    """Run processes until all have ended or one has failed, then end the others. Return 0, the exit
+    code of the failed process, or None if the time is up.
     """
     deadline = time.monotonic() + seconds
     processes: list[subprocess.Popen[bytes]] = []
@@ -152,7 +154,7 @@ def _run(commands: Sequence[_Command], printed: Path, seconds: float) -> int | N
 
 
 def below(pid: int) -> list[Any]:
-    """Return the processes that one started, and those that they started."""
+    """Return the processes that a process started, directly or indirectly."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -161,7 +163,7 @@ def below(pid: int) -> list[Any]:
 
 
 def end_below(pid: int) -> int:
-    """End the processes below one; return how many there were."""
+    """End the processes that a process started, directly or indirectly; return their number."""
     found = below(pid)
     for each in found:
         with contextlib.suppress(Exception):  # it has ended by itself
@@ -170,7 +172,7 @@ def end_below(pid: int) -> int:
 
 
 def _last_words(output: str) -> str:
-    """Return the error that a rank ended with, as far as it can be told from what was printed."""
+    """Return the error that a rank ended with, as far as the output shows it."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [
         line.partition("]:")[2] or line
@@ -183,17 +185,17 @@ def _last_words(output: str) -> str:
     cause = _root_cause(output)
     if cause is None:
         return message_of(lines[-1] if lines else "nothing was printed")
-    from gpulab.parallel.engines import ending  # loads torch, which reading reports does without
+    from gpulab.parallel.engines import ending  # loads torch, which reading reports does not need
 
-    # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
+    # no rank raised an exception: its last output before torchrun's own lines may show the cause
     own = [line for line in _AGENT.split(output)[0].splitlines() if line.strip()]
     after = f" after printing {shown(own[-1].strip(), 100)}" if own else ""
     return f"rank {cause[0]} {ending(cause[1])}{after}"
 
 
 def _root_cause(output: str) -> tuple[int, int] | None:
-    """Return the rank that failed first and its exit code, a negative one after a signal, where
-    torchrun's summary says so.
+    """Return the rank that failed first and its exit code (negative after a signal) from torchrun's
+    summary; None if there is no summary.
     """
     found = _CAUSE.search(output)
     return (int(found[1]), int(found[2])) if found else None
