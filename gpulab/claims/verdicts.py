@@ -1,8 +1,8 @@
 """A claim with its source, the recorded ratios that support or contradict it, and the verdict; and
 ``gpulab claims``: the ledger of all verdicts on the command line, or as a page of Markdown.
 
-Verdicts are mechanical, from the intervals alone. A rule, one ``[[claims.compare]]`` of
-``claims.toml`` where its words are explained, finds the entries of a recording and compares them.
+Verdicts are computed, from the intervals alone. A rule is one table ``[[claims.compare]]`` of
+``claims.toml``, which explains its keys. It selects entries of a recording and compares them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpulab.units import format_bytes, format_ratio, format_speedup, plural
 
 Rule = Mapping[str, Any]
 _BYTES = ("nbytes", "parameter_bytes")
-# "Faster" with nothing more said: a gain that is surely below this is none.
+# For a claim that says only "faster": a ratio whose whole interval is below this is not a gain.
 NO_GAIN = 1.02
 
 
@@ -73,8 +73,8 @@ class Claim(NamedTuple):
     sentence : str
         The claim, paraphrased.
     reading : str
-        The ratio as which it is read, "A / B": by default the time without the technique divided by
-        the time with it.
+        The ratio that stands for the claim, "A / B": by default the time without the technique
+        divided by the time with it.
     source : Source
     where : str
         The section of the source.
@@ -83,7 +83,8 @@ class Claim(NamedTuple):
     low, high : float
         The range of ratios that the claim promises; (1, inf) means only "faster".
     of_each : bool
-        True if it is promised for each case, False if one case that reaches it is enough ("up to").
+        True if the range is promised for each case, False if one case that reaches it is enough
+        ("up to").
     """
 
     key: str
@@ -119,8 +120,8 @@ class Comparison(NamedTuple):
     ratio : float
         The first median divided by the second.
     interval : (float, float) or None
-        From both 95 % intervals, each end from the least favorable pair, so wider than 95 %. None
-        where one of them is missing.
+        The interval of the ratio. Each end comes from the least favorable ends of both 95 %
+        intervals, so it is wider than a 95 % interval. None if one of them is missing.
     first, second : str
         The keys of the entries.
     """
@@ -148,8 +149,8 @@ class Finding(Result):
     comparisons : tuple of Comparison
         Ordered from the smallest ratio to the largest.
     agreeing, disagreeing : int
-        How many have their whole interval inside the promised range, and outside it; the rest
-        overlap its limit or have no interval.
+        How many comparisons have their whole interval inside the promised range, and how many
+        outside it. The others overlap a limit of the range or have no interval.
     evidence : Evidence or None
         Of the recording.
     """
@@ -314,8 +315,8 @@ def _finding(claim: Claim, table: Rule, recording: Recording, cpu: Recording | N
 
 
 def _inside(claim: Claim, one: Comparison) -> bool | None:
-    """Return whether the whole interval lies inside what was promised (True), outside (False), or
-    across the line (None).
+    """Return True if the whole interval lies inside the promised range, False if it lies outside,
+    and None if it overlaps a limit or is missing.
     """
     if one.interval is None:
         return None
@@ -330,10 +331,12 @@ def _inside(claim: Claim, one: Comparison) -> bool | None:
 def _verdict(claim: Claim, cases: Sequence[Comparison], states: Sequence[bool | None]) -> Verdict:
     """Return the verdict.
 
-    A promise of each case holds where none contradicts and at least half agree, and fails where
-    none agrees and at least half contradict. A promise of the best case holds where one reaches it,
-    partly where one gains at all, and fails where every case contradicts: one of which the interval
-    tells nothing may be the best.
+    A promise for each case holds if no case contradicts it and at least half agree. It holds partly
+    if some agree and some contradict, and fails if none agrees and at least half contradict.
+
+    A promise of the best case holds if one case reaches it, and holds partly if one case gains at
+    all. It fails only if every case contradicts it, since a case whose interval does not decide may
+    be the best one.
     """
     agree, against, half = states.count(True), states.count(False), len(states) / 2
     if not cases:
@@ -353,24 +356,27 @@ def _verdict(claim: Claim, cases: Sequence[Comparison], states: Sequence[bool | 
 
 
 def compared(rule: Rule, recording: Recording, cpu: Recording | None) -> Iterator[Comparison]:
-    """Yield what one rule finds in a recording; ``cpu`` is the recorded CPU beside a GPU."""
+    """Yield the comparisons that a rule makes in a recording. ``cpu`` is the recording of the CPU
+    with which a GPU is compared.
+    """
     if "ratio" in rule:
         return _figures(rule, recording)
     return _beside_cpu(rule, recording, cpu) if "cpu" in rule else _pairs(rule, recording)
 
 
 def average(cases: Sequence[Comparison]) -> list[Comparison]:
-    """Return the geometric mean of all cases in place of the cases; nothing where there is none.
+    """Return the geometric mean of all cases as a single case; an empty list if there are no cases.
 
-    The interval is the mean of the lower and of the upper ends, so wider than that of a mean whose
-    cases err apart; None where a case has none.
+    The ends of the interval are the geometric means of the lower ends and of the upper ends. It is
+    wider than the interval of a mean of cases with independent errors. It is None if a case has no
+    interval.
     """
     if not cases:
         return []
     ends = [one.interval for one in cases if one.interval is not None]
     interval = None
     if len(ends) == len(cases):
-        # an interval may reach down to 0, of which no geometric mean is computed
+        # an interval may reach down to 0, where ``geometric_mean`` may raise an error
         low, high = (
             statistics.geometric_mean(end) if all(end) else 0.0 for end in zip(*ends, strict=True)
         )
@@ -387,7 +393,9 @@ def average(cases: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
-    """Yield each entry over the one that has the parameters ``second`` instead."""
+    """Yield the ratio of each entry's time to that of the entry that has the parameters ``second``
+    instead of its own.
+    """
     values = [_values(value) for value in rule["second"].values()]
     for chosen in itertools.product(*values):
         second = dict(zip(rule["second"], chosen, strict=True))
@@ -401,8 +409,9 @@ def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
 
 
 def _beside_cpu(rule: Rule, recording: Recording, cpu: Recording | None) -> Iterator[Comparison]:
-    """Yield the recorded CPU's time over that of each entry of a GPU."""
-    # both of one machine may have its name
+    """Yield, for each entry of a GPU, the ratio of the recorded CPU's time to the GPU's."""
+    # compare the kinds, not the names: the recordings of a machine's CPU and GPU may both have its
+    # name
     if cpu is None or recording.environment.device_kind == "cpu":
         return
     both = [
@@ -420,7 +429,9 @@ def _beside_cpu(rule: Rule, recording: Recording, cpu: Recording | None) -> Iter
 
 
 def _figures(rule: Rule, recording: Recording) -> Iterator[Comparison]:
-    """Yield one figure of an entry's timing over another; the interval is the median's alone."""
+    """Yield the ratio of two figures of an entry's timing, the median and another one. The interval
+    is the median's alone, since only the median has one.
+    """
     figure = next(name for name in rule["ratio"] if name != "median_seconds")
     for entry in _entries(rule, recording):
         timing = _timing(entry)
@@ -466,8 +477,8 @@ def _over(case: str, first: Entry, second: Entry, scale: float = 1.0) -> Compari
 
 
 def _label(params: Mapping[str, Parameter], instead: Mapping[str, Parameter] | None = None) -> str:
-    """Return a case's parameters in words; of those that the comparison changes only the counts, as
-    "n 64 vs. 128".
+    """Return a case's parameters in words. Of the parameters that the comparison changes, only
+    whole numbers are shown, as "n 64 vs. 128".
     """
     words = []
     for name, value in params.items():

@@ -20,8 +20,8 @@ from gpulab.recordings.schema import Entry, Recording, refuse_unusable
 from gpulab.recordings.several import diff, merge
 from gpulab.results import text_table
 
-# A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what
-# would hurt to parse.
+# A full recording has about a thousand entries of about 1.5 kB. Only a file a hundred times as
+# large would take long to parse.
 MAX_FILE_BYTES = 20 * 2**20
 
 
@@ -31,7 +31,9 @@ def directory() -> pathlib.Path:
 
 
 def _files() -> dict[str, pathlib.Path]:
-    """Return the file of each name; one in ``$GPULAB_RECORDINGS`` comes before a shipped one."""
+    """Return the file of each name. A file in ``$GPULAB_RECORDINGS`` replaces a shipped one of that
+    name.
+    """
     extra = os.environ.get("GPULAB_RECORDINGS")
     folders = [directory(), *([expanded("GPULAB_RECORDINGS", extra)] if extra else [])]
     return {
@@ -75,7 +77,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     RecordingError
         If the file is missing, too large, not JSON, damaged, or from a newer version of the schema.
     InputError
-        If it is no path, or begins with the home of a user who is not here.
+        If it is not a path, or begins with the home of an unknown user.
     """
     return _opened(expanded("recordings.read", path), checked=True)
 
@@ -103,11 +105,11 @@ def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
 
 @functools.lru_cache(maxsize=32)
 def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> Recording:
-    """Parse a file once for each state of it: an instrument asks for its recordings at every
-    redraw.
+    """Parse a file, and again only if it has changed: an instrument asks for its recordings at
+    every redraw.
 
-    The tests check every field of the recordings that ship with gpulab, so of these only what is
-    asked for is decoded.
+    The tests check every field of the recordings that ship with gpulab, so the timings of these are
+    decoded only when they are used.
     """
     if not checked:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -115,8 +117,8 @@ def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> R
         entries = tuple(map(Entry.unread, content["entries"]))
         return dataclasses.replace(recording, entries=entries)
     content = json.loads(read_regular(file, MAX_FILE_BYTES).decode("utf-8"))
-    # fails for NaN, for what is too large for a float, and for half a character ("\\ud800"), which
-    # no terminal and no notebook can show
+    # fails for NaN, for numbers too large for a float, and for half a character ("\\ud800", a lone
+    # surrogate), which no terminal and no notebook can show
     json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8")
     recording = Recording.from_dict(content)
     refuse_unusable(recording.entries)
@@ -135,8 +137,8 @@ def readable() -> dict[str, Recording]:
 
 
 def of_accelerators() -> dict[str, Recording]:
-    """Return the recordings of machines with an accelerator by their names, the one with most cases
-    first; empty if there are none.
+    """Return the recordings of machines with an accelerator by their names, the one with the most
+    recorded entries first; empty if there are none.
     """
     found = [each for each in readable().items() if each[1].environment.device_kind != "cpu"]
     return dict(sorted(found, key=lambda each: len(each[1].missing()) - len(each[1].entries)))
@@ -205,8 +207,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _get(name: str) -> Any:
-    """Return a recording by its file where there is one of that name, else by its machine's
-    name.
+    """Return the recording in a file if ``name`` is a path or the name of a file, else that of a
+    machine of that name.
     """
     is_file = name.endswith(".json") or os.sep in name or pathlib.Path(name).is_file()
     return read(name) if is_file else load(name)

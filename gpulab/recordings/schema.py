@@ -25,11 +25,11 @@ Parameter = str | int | float
 # Enough to draw a spread and to check the interval; the interval itself is of all samples.
 KEPT_SAMPLES = 32
 MOST_VISITS = 10
-# No clock resolves the one, even over a million calls, and nobody waits for the other; the ratio of
-# any two is a number to work with.
+# No clock resolves the shorter time, even over a million calls, and no measurement takes the longer
+# one. The ratio of any two times between them is finite.
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-15, 1e9
-# Nobody takes so many samples, and no call does so much work; what is above turns into no float, or
-# its rate into infinity.
+# No measurement takes so many samples, and no call does so much work. A larger number may not
+# convert to a float, or may give an infinite rate.
 _MOST_COUNT, _MOST_WORK = 10**15, 1e30
 
 # What the readers of a recording require of an entry: the parameters of each experiment. The
@@ -56,13 +56,14 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "training": ("model", "precision", "means"),
     "transfer": ("direction", "memory", "nbytes"),
 }
-# Those that are counted with; all others of the above are words.
+# Parameters that are counts. They and the numbers of bytes are whole numbers; all other parameters
+# above are words.
 _COUNTS = (
     *("batch", "batch_size", "chunks", "hops", "kv_heads", "launches", "length", "n", "new"),
     *("ranks", "steps"),
 )
 _WHOLE = frozenset((*_COUNTS, "nbytes", "parameter_bytes"))
-# beyond it no memory lies, and a whole number would not turn into a float without loss
+# no memory is larger, and every whole number up to here converts to a float
 _MOST = 2**62
 
 
@@ -78,19 +79,19 @@ class Timing(Result):
         How many samples the median and the interval are based on.
     median_seconds, first_call_seconds, launch_seconds : float
     interval_seconds : (float, float) or None
-        The 95 % interval of the median: of all samples of one visit, between the visits where there
-        were several.
+        The 95 % interval of the median: from all samples if there was one visit, from the
+        differences between the visits if there were several.
     with_transfer_seconds : float or None
     calls_per_sample : int
     flops, nbytes : float or None
         Work per call.
     notes : tuple of Note
     visits_seconds : tuple of float
-        The median of each visit, in their order, where the case was timed at several moments; empty
-        after one, and in files of version 1.
+        The median of each visit, in their order, if the case was timed at several moments; empty
+        after a single visit, and in files of version 1.
     energy_joules, energy_error_joules : float or None
-        Of a call, and how far that may be off; None where there is no counter, and in files of
-        version 1 and 2.
+        The energy of a call, and its error; None if there is no counter, and in files of versions 1
+        and 2.
     """
 
     schema_version: ClassVar[int] = 3
@@ -111,7 +112,7 @@ class Timing(Result):
     energy_error_joules: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no clock can have given."""
+        """Refuse values that no measurement can have given."""
         times = [
             self.median_seconds,
             self.first_call_seconds,
@@ -168,10 +169,10 @@ class Timing(Result):
                 raise RecordingError(f"Timing: {problem}. The file is damaged.")
 
     def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
-        """Return the ratio of this median to another, and its interval, from the least favorable
-        ends of both 95 % intervals.
+        """Return the ratio of this median to another, and an interval from the least favorable ends
+        of both 95 % intervals.
 
-        The interval is wider than 95 %; it is None where one of the two is missing.
+        The interval is wider than a 95 % interval; it is None if one of the two is missing.
         """
         ends = None
         if (
@@ -215,8 +216,8 @@ class Entry(Result):
     date: str | None = None
 
     def __post_init__(self) -> None:
-        """An entry has a timing or a reason, never both or neither, and is named in words that can
-        be shown.
+        """Refuse an entry that has both a timing and a reason, or neither; an empty date; and names
+        that cannot be displayed.
         """
         _refuse_unseen(
             "Entry",
@@ -246,10 +247,10 @@ class Entry(Result):
         entry.__dict__["_unread_timing"] = content["timing"]
         return entry
 
-    if not TYPE_CHECKING:  # or every misspelled attribute would pass
+    if not TYPE_CHECKING:  # else mypy would accept misspelled attributes
 
         def __getattr__(self, name):
-            """Decode the timing of an ``unread`` entry: Python asks here for what is not there."""
+            """Decode the timing of an ``unread`` entry when it is first asked for."""
             if name != "timing" or "_unread_timing" not in self.__dict__:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             content = self.__dict__["_unread_timing"]
@@ -300,8 +301,8 @@ class Recording(Result):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two entries for one case, a name that cannot be shown, and what no badge can be
-        made of.
+        """Refuse two entries for one case, a name that cannot be displayed, and a missing device or
+        date, which the badge shows.
         """
         _refuse_unseen("Recording", self.name)
         if not self.environment.device or not self.environment.date:
@@ -348,8 +349,8 @@ class Recording(Result):
     def evidence(
         self, entry: Entry | None = None, *, experiment: str | None = None, **params: Parameter
     ) -> Evidence:
-        """Return the badge of one entry's figures, of an experiment's (dated by the last of its
-        entries with these parameters), or of the recording as a whole.
+        """Return the evidence of one entry, of an experiment, or of the whole recording. The date
+        of an experiment is that of the last of its entries with these parameters.
         """
         timing = entry.timing if entry is not None else None
         date = entry.date if entry is not None else None
@@ -361,8 +362,8 @@ class Recording(Result):
         )
 
     def _tf32(self, entry: Entry | None, timing: Timing | None) -> str | None:
-        """Return that TF32 was allowed, where a figure of float32 is above what the device can do
-        in float32.
+        """Return a remark that TF32 was allowed, if an entry of float32 is faster than the device's
+        peak in float32; else None.
         """
         from gpulab.devices import datasheets
 
@@ -463,8 +464,8 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def reported_accelerator(recording: Recording) -> Mapping[str, Any]:
-    """Return what the machine reported about the recorded accelerator (of several, the one with its
-    name); empty where there is none.
+    """Return what the machine reported about the recorded accelerator: of several accelerators, the
+    one with its name, else the first; an empty mapping if there is none.
     """
     reported = recording.machine.get("accelerators")
     each = (
@@ -479,8 +480,8 @@ def reported_accelerator(recording: Recording) -> Mapping[str, Any]:
 
 
 def thin(values: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
-    """Return at most ``keep`` values at evenly spaced places, in their order: of samples evenly
-    spaced in time.
+    """Return at most ``keep`` values at evenly spaced positions, in their order; samples stay
+    evenly spaced in time.
     """
     if len(values) <= keep:
         return values

@@ -22,20 +22,21 @@ from gpulab.recordings.schema import KEPT_SAMPLES, RECORDING, Recording, Timing,
 from gpulab.results import Result
 from gpulab.units import format_seconds, format_speedup, plural
 
-# What must be the same before the entries of two runs may stand in one file, besides the libraries.
+# Properties that must be equal, besides the libraries, before the entries of two runs may be in one
+# file.
 _SAME = ("device", "device_kind", "driver", "system", "python")
-# What of two environments is compared, besides the versions of the libraries.
+# Properties of two environments that ``diff`` compares, besides the versions of the libraries.
 _ABOUT = ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
 _THEN = ", continued by "  # joins the commands of several runs in one file
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-# What of a timing becomes the mean over its visits.
+# Fields of a timing that become the mean over its visits.
 _MEANS = ("launch_seconds", "with_transfer_seconds", "energy_joules", "energy_error_joules")
-# A note that an interval between visits answers.
+# A note that no longer applies once there is an interval between visits.
 _NO_INTERVAL = "no-interval"
-# An interval whose ends lie further apart says nothing: two visits that differ by ten reach over
-# twelve orders of magnitude.
+# An interval whose ends differ by a larger factor says nothing: two visits that differ by a factor
+# of ten would give one of more than twelve orders of magnitude.
 _MOST_APART = 1e4
 
 
@@ -50,7 +51,8 @@ class Difference(NamedTuple):
     ratio : float
         Second divided by first: above 1, the second is slower.
     interval : (float, float) or None
-        From the least favorable ends of both 95 % intervals; None where one is missing.
+        The interval of the ratio, from the least favorable ends of both 95 % intervals; None if one
+        of them is missing.
     """
 
     key: str
@@ -181,7 +183,7 @@ def merge(first: Recording, second: Recording) -> Recording:
         (dated(first), dated(second)), key=lambda recording: recording.environment.date
     )
     both = (*older.entries, *newer.entries)
-    # those without a timing first, whose reasons a timing replaces
+    # entries without a timing come first, so that a timing of the same case replaces them
     later = sorted(both, key=lambda entry: (entry.date or "") if entry.recorded else "")
     entries = {entry.key: entry for entry in both} | {entry.key: entry for entry in later}
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
@@ -196,8 +198,8 @@ def merge(first: Recording, second: Recording) -> Recording:
 
 
 def joined(earlier: Environment, later: Environment) -> Environment:
-    """Return the later run's environment with the commands of both, and with the libraries of both:
-    what one has used, the file names.
+    """Return the later run's environment with the commands and the libraries of both runs, so that
+    the file names every library that one of them used.
     """
     commands = [
         one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
@@ -225,9 +227,7 @@ def foreign_part(one: Environment, other: Environment) -> str | None:
 
 
 def dated(recording: Recording) -> Recording:
-    """Return the recording with a date at each entry that has a timing and none: that of its
-    file.
-    """
+    """Return the recording with its own date at each entry that has a timing but no date."""
     date = recording.environment.date
     entries = (
         replace(entry, date=date) if entry.recorded and entry.date is None else entry
@@ -244,8 +244,9 @@ def visits_of(timing: Timing) -> tuple[float, ...]:
 def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval, in seconds, of the median time from 2 to ``MOST_VISITS`` visits.
 
-    Student's t of the logarithms, since a machine is slower by factors; stretched to the median
-    where that lies outside. None where its ends lie more than ten thousand times apart.
+    It is Student's t interval of the logarithms, since disturbances slow a machine by factors, and
+    it is extended to include the median. It is None if its ends differ by more than a factor of ten
+    thousand.
     """
     logs = np.log(np.asarray(visits_seconds, dtype=float))
     half = _T_95[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
@@ -258,9 +259,9 @@ def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
 def together(before: Timing, visit: Timing) -> Timing:
     """Return one timing that combines all previous visits with a further one.
 
-    The median is that of the visits' medians, and the interval is between them. The first call is
-    the first visit's; the times of a launch and with the transfer, and the energy, are means over
-    the visits; each visit keeps its share of the samples.
+    The median is that of the visits' medians, and the interval is that of ``between``. The first
+    call is that of the first visit. The time of a launch, the time with the transfer and the energy
+    are means over the visits. Each visit keeps about an equal share of the samples.
     """
     count = len(visits_of(before)) + 1
     visits = (*visits_of(before), visit.median_seconds)
