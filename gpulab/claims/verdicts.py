@@ -116,7 +116,7 @@ class Comparison(NamedTuple):
     Attributes
     ----------
     case : str
-        What both have in common.
+        The compared case in words, such as its parameters.
     ratio : float
         The first median divided by the second.
     interval : (float, float) or None
@@ -459,7 +459,7 @@ def _values(value: Any) -> Sequence[Any]:
 
 
 def _work(entry: Entry, per: str | None) -> float:
-    """Return an entry's work per call, by which its time is divided; 0 where it is unknown."""
+    """Return the work per call by which an entry's time is divided; 0 if it is unknown."""
     if per is None:
         return 1.0
     return float((_timing(entry).flops if per == "flops" else entry.params[per]) or 0)

@@ -71,8 +71,8 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
 
     Notes
     -----
-    If a measurement has too many samples, some of them, evenly spaced in time, are kept; median and
-    interval are those of all samples.
+    If a measurement has too many samples, only some of them, evenly spaced in time, are kept. Its
+    median and interval are still those of all samples.
     """
     try:
         kept = _keep_file(answer) if is_file else _keep(answer)
@@ -138,7 +138,7 @@ class Encoder:
         self._message, self._parts = message, 0
 
     def encode(self, value: Any, depth: int = 0) -> Any:
-        """Return a value as JSON; ``NotKeptError`` where it cannot be stored."""
+        """Return a value as JSON. Raise ``NotKeptError`` if it cannot be stored."""
         self._parts += 1
         if self._parts > _MOST_PARTS or depth > _DEEPEST:
             raise NotKeptError("it has too many parts, or they are nested too deeply")
@@ -361,8 +361,8 @@ def restore(kept: Any, label: str) -> Any:
 
 
 def outline(kept: Any, label: str) -> types.FunctionType | None:
-    """Return a kept function for tools that read its text and code. Nothing that the student wrote
-    is executed, so the function must not be called.
+    """Return a kept function for tools that read its text and code. It must not be called: the
+    student's code does not run here, except for harmless imports.
 
     Only its functions, second names for them, and the imports that kernels need are defined. The
     functions have no decorators and no defaults, and their annotations are not evaluated.

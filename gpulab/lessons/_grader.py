@@ -316,7 +316,7 @@ class _Child:
         code: int | None = None
         with contextlib.suppress(psutil.Error):
             code = psutil.Process(self.pid).wait(_GRACE_SECONDS)
-        code = code - 256 if code and code > 128 else code  # a box's is modulo 256
+        code = code - 256 if code and code > 128 else code  # in a box, modulo 256
         return f"by signal {-code}" if code and code < 0 else f"with the code {code}"
 
 

@@ -326,9 +326,9 @@ def grade(
     """Check every kept answer of a class again, and give points.
 
     An answer that is code is run in a box: without network, without your files, with limited time,
-    memory and processes. The check runs outside of the box, except for those that need the live
-    object, whose outcome the code could forge (``Grade.by``). Where the system allows no box, code
-    is not run, unless you pass ``trust_code=True``.
+    memory and processes. The check runs outside of the box, unless it needs the live object. The
+    code could forge the outcome of such a check (``Grade.by``). Where the system allows no box,
+    code is not run, unless you pass ``trust_code=True``.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def grade(
     seconds : float, optional
         The limit for one answer; None uses the limit of each exercise.
     student_seconds : float
-        The limit for all answers of one student; those that remain give no points.
+        The limit for all answers of one student; the answers that remain give no points.
     memory_bytes : int
         The limit for one answer and all its processes, in addition to the libraries (Linux).
     progress : callable, optional
@@ -511,11 +511,11 @@ class Rubric(Result):
         For a prediction that was given before the answer was shown, right or wrong: points for
         being right would reward looking at the answer first.
     open_share : float or None
-        What an exercise is worth that is reported as passed and cannot be checked again, because no
+        The value of an exercise that is reported as passed but cannot be checked again, because no
         answer to it can be handed in (a trained model) or because the instructor does not run code.
-        None, the default, excludes it from the points and from the maximum; a share from 0 to 1
-        gives that share of the points. An answer that is missing or damaged gives no points, so
-        that omitting a wrong answer does not help.
+        None, the default, excludes the exercise from the points and from the maximum; a share from
+        0 to 1 gives that share of its points. An answer that is missing or damaged gives no points,
+        so that omitting a wrong answer does not help.
     notebooks : tuple of str
         Those that count, such as ("02", "03"); empty for all notebooks that a student of the class
         has worked on.

@@ -150,7 +150,7 @@ class Listing(Result):
     Attributes
     ----------
     title : str
-        What it lists.
+        A description of the rows.
     headers : tuple of str
     rows : tuple of tuple of str
     empty : tuple of str
