@@ -13,16 +13,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# What a file system says that knows no locks, such as Lustre without its option flock, or NFS
-# without a lock daemon.
+# The errors of a file system without locks, such as Lustre mounted without its option flock, or
+# NFS without a lock daemon.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file without ever waiting, as an ``opener`` of ``open``: any user can put a
-    FIFO into a shared folder.
+    """Open a regular file without ever waiting; for use as the ``opener`` of ``open``.
+
+    In a shared folder any user can put a FIFO in the file's place, and opening a FIFO can block.
 
     Raises
     ------
@@ -37,7 +38,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) ->
 
 
 def read_regular(path: Path, most: int = 2**26) -> bytes:
-    """Return the content of a regular file: a device such as /dev/zero has no end.
+    """Return the content of a regular file; refuse others, such as /dev/zero, which has no end.
 
     Raises
     ------
@@ -68,8 +69,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises
     ------
     OSError
-        If the folder cannot be written to, the disk is full, or ``path`` is not a regular file; it
-        is then unchanged.
+        If the folder cannot be written to, the disk is full, or ``path`` is not a regular file;
+        ``path`` is then unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path, before = _destination(path)
@@ -78,7 +79,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             if before is not None:
-                # one of another user's, or of a group that the user left; Windows
+                # fails for another user's file or a group that the user left; Windows has no chown
                 with contextlib.suppress(OSError, AttributeError):
                     os.chown(part, before.st_uid, before.st_gid)
                 part.chmod(mode)
@@ -92,11 +93,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
-    """Return the file that a path names, links followed, and its state; None where it does not
-    exist.
+    """Return the file that a path names, with links followed, and its ``stat`` result; the latter
+    is None if the file does not exist.
     """
     try:
-        # first: the system decides whether a link in a shared folder may be followed
+        # stat before realpath: only stat lets the system refuse a link in a shared folder
         before = path.stat()
     except FileNotFoundError:
         before = None
@@ -110,7 +111,7 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def free_name(path: Path) -> Path:
-    """Return the path, or one with a number behind its name where there is such a file already."""
+    """Return the path if it does not exist yet, else a path with a free number after its stem."""
     others = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
     return next(place for place in itertools.chain([path], others) if not place.exists())
 
@@ -130,18 +131,19 @@ def refuse_unwritable(path: Path) -> None:
         Windows) another program has it open.
     """
     path, _ = _destination(path)
-    # Tried: the rights do not tell all. Root has every one, also where nothing can be made (/proc),
-    # and Windows looks at one old attribute.
+    # Test by creating a file, because permissions are not enough: root has all of them, even where
+    # no file can be created (/proc), and Windows checks only an old attribute.
     tempfile.TemporaryFile(
         dir=next((place for place in path.parents if place.exists()), path.parent), prefix="."
     ).close()
     if sys.platform == "win32" and path.exists():
-        # a program that has it open keeps others from replacing it there, as a spreadsheet does
+        # on Windows a program that has the file open, such as a spreadsheet, blocks its replacement
         path.open("r+b").close()
 
 
 def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
-    """Lock an open file or folder for this process without waiting; False while another one has it.
+    """Lock an open file or folder for this process without waiting; return False if another process
+    holds the lock.
 
     Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied
     up after a crash.
@@ -150,12 +152,12 @@ def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
     ----------
     descriptor : int
     otherwise : bool, optional
-        What to return where the file system knows no locks.
+        What to return if the file system has no locks.
 
     Raises
     ------
     OSError
-        If it cannot be locked; without ``otherwise``, also where its file system knows no locks.
+        If it cannot be locked; without ``otherwise``, also if the file system has no locks.
     """
     try:
         if sys.platform == "win32":
@@ -178,11 +180,11 @@ def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[bool]:
-    """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another
-    process holds it.
+    """Hold a lock beside ``path`` while the block runs; yield True, or False without waiting if
+    another process holds the lock.
 
-    On a file system that knows no locks it gives True: other processes cannot be detected there,
-    and the file can be written.
+    On a file system without locks it yields True: other processes cannot be detected there, and
+    the file can be written.
 
     The empty file ``.NAME.lock`` stays: removing it would let two processes lock two different
     files of the same name.
@@ -190,7 +192,7 @@ def exclusive(path: Path) -> Iterator[bool]:
     Parameters
     ----------
     path : Path
-        What is guarded; it need not exist, its folder must.
+        The file that the lock guards. It need not exist, but its folder must.
 
     Raises
     ------

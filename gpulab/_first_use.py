@@ -18,7 +18,7 @@ def on_first_use(
     package : str
         Its ``__name__``.
     modules : mapping
-        The module that defines each public name; a module of the package has its own.
+        Public name to the module that defines it. A public submodule maps to its own full name.
     """
 
     def fetch(name: str) -> Any:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-# Cut off in its first import, such a library stays half loaded ("partially initialized module
-# torch") until the process ends.
+# If an interrupt cuts off the first import of one of these libraries, it stays half loaded
+# ("partially initialized module torch") until the process ends.
 _LIBRARIES = {
     "IPython",
     "anywidget",
@@ -57,7 +57,7 @@ def _finished_first(find_and_load: Any) -> Any:
 
     def _find_and_load(name: str, *rest: Any) -> Any:
         nonlocal importing
-        # importlib.import_module asks for what is imported, too
+        # importlib.import_module calls this function for loaded modules, too
         waits = name.partition(".")[0] in _LIBRARIES and name not in sys.modules and not importing
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGINT) if waits and is_main else None
@@ -68,7 +68,7 @@ def _finished_first(find_and_load: Any) -> Any:
         def note(number: int, frame: FrameType | None) -> None:
             if importing:
                 waiting.append(number)
-            else:  # a handler that the library has set calls the one that it found
+            else:  # the library has set a handler of its own, which calls this one
                 before(number, frame)
 
         try:
@@ -88,7 +88,7 @@ def _finished_first(find_and_load: Any) -> Any:
     return _find_and_load
 
 
-# Where a later Python has no such function, interrupts do not wait.
+# If a later Python lacks this private function, interrupts are not delayed.
 with contextlib.suppress(AttributeError):
     _importlib: Any = importlib._bootstrap
     _importlib._find_and_load = _finished_first(_importlib._find_and_load)
@@ -101,14 +101,15 @@ def deferred(
     """Within the block, the first interrupt is noted in ``asked``; a second one raises
     KeyboardInterrupt at once.
 
-    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes.
+    Python handles signals in the main thread only, so in another thread (such as that of an
+    instrument's work) the block changes nothing.
 
     Parameters
     ----------
     signals : iterable of int
-        What counts as an interrupt.
+        The signals that count as an interrupt.
     answer : callable
-        Called at the first one.
+        Called at the first interrupt.
     """
     state = SimpleNamespace(asked=False)
 
@@ -130,10 +131,10 @@ def deferred(
 
 
 def leave_to_the_run(worker: int) -> None:
-    """Begin a process that prepares batches: at an interrupt it goes on, and who started it ends
-    it.
+    """Make a DataLoader's worker ignore interrupts (a ``worker_init_fn``); the process that started
+    it ends it.
 
-    A notebook's Stop and Ctrl-C at a terminal reach every process of the group. Workers of
-    PyTorch's end by them, and the step in flight would wait for a batch that never comes.
+    A notebook's Stop and Ctrl-C at a terminal reach every process of the group. PyTorch's workers
+    would end at such a signal, and the step in flight would wait for a batch that never comes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,9 +1,9 @@
 """``gpulab nbgrader``: the notebooks as an nbgrader course, tested by this package's own checks.
 
-Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that
-calls the check and, among the hidden tests, asserts that it passed: a student's copy runs
-unanswered, as it does in the course. Where the correct answer depends on the machine, the answer
-cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
+Each exercise becomes an answer cell, with the solution between nbgrader's marks, and a test cell
+that calls the check. Only a hidden test asserts that the check passed, so a student's copy without
+answers runs to its end, as it does in the course. Where the correct answer depends on the machine,
+the answer cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     within("nbgrader", "points", points)
     chosen = lessons.content.chosen(notebook, "nbgrader")
     folder, originals = expanded("nbgrader", out), lab.find_originals()
-    # not below, where what fails is told of the other folder
+    # read outside ``writing``, which would blame the output folder for an error
     texts = [(originals / f"{each.notebook}.ipynb").read_text(encoding="utf-8") for each in chosen]
     written = []
     with writing("nbgrader", folder):
@@ -125,7 +125,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
 
 
 def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, Any]]:
-    """An exercise's cell becomes two; every other cell stays as it is."""
+    """Return the two cells that replace an exercise's cell; any other cell is returned alone."""
     text = "".join(cell["source"]) if cell["cell_type"] == "code" else ""
     for exercise in lesson.exercises.values():
         call = f'gl.lessons.check("{exercise.id}", {exercise.answer_name})'
@@ -139,6 +139,8 @@ def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, A
 def _exercise(
     cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float
 ) -> list[dict[str, Any]]:
+    # an answer cell and a test cell; if graded by hand, a plain cell with the check replaces the
+    # latter
     number, by_hand = exercise.id.replace(".", "-"), bool(exercise.machine)
     answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
     name = call.partition(" = ")[0]

@@ -23,22 +23,22 @@ from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen
-# times in one tick at most, for a sample is made long against the tick before it is taken again and
-# again.
+# Equal readings in a row after which a clock counts as standing still. A clock that ticks every
+# 16 ms (Windows) gives at most a few dozen: a sample is first made long compared with the tick, and
+# only then repeated.
 MOST_EQUAL_READINGS = 1_000
 _QUICK_SHARE = 0.2
-# Bytes, seconds and rates beyond are slips, and their products would leave the range of a float.
+# Larger numbers of bytes, seconds or rates are mistakes, and their products would overflow a float.
 LARGEST_NUMBER = 1e30
 
 
-# the default of an argument whose rule is ``hook``; declared as a function or Any, so that callers
-# may pass None and the body need not ask for it
+# The default of an argument whose rule is ``hook``. The argument is annotated as a callable or Any,
+# so that callers may pass None and the body, which gets a callable, need not check for None.
 LEFT_OUT: Any = None
 
 
 def nothing(*_: Any) -> Any:
-    """Report nothing, and ask for no stop: what stands for a callback that was not given."""
+    """Do nothing and return None; replaces a progress or stop callback that was not given."""
 
 
 def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
@@ -47,10 +47,10 @@ def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
     Parameters
     ----------
     **rules : callable
-        For an argument, one of the functions below, with ``functools.partial`` where it has limits.
-        It gets the function's name, the argument's and the value; the body gets what it returns.
-        An argument that was left out is not checked where its default is None; where its rule is
-        ``hook``, the body gets ``nothing``.
+        The rule of each argument: one of the functions below, in a ``functools.partial`` if it
+        needs limits. The rule is called with the function's name, the argument's name and the
+        value; the body gets the rule's result. The value None is not checked where it is the
+        default; if the rule is ``hook``, the body then gets ``nothing``.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def arguments(**rules: Callable[[str, str, Any], Any]) -> Callable[[F], F]:
             bound = None
             with contextlib.suppress(TypeError):
                 bound = signature.bind(*args, **kwargs)
-            if bound is None:  # Python's own error names the function, and is then the only one
+            if bound is None:  # this call raises Python's own error, which names the function
                 return function(*args, **kwargs)
             bound.apply_defaults()
             for name, rule in rules.items():
@@ -103,7 +103,7 @@ def is_finite(value: Any) -> bool:
 
 def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number (not a bool), including NumPy's integers."""
-    # timedelta64 is one that NumPy counts as an integer
+    # NumPy registers timedelta64 as an integer type
     return type(value) is int or (
         isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.timedelta64))
     )
@@ -117,7 +117,7 @@ def positive(
     Raises
     ------
     InputError
-        If it is none; the message ends with ``advice``.
+        If the value is not such a number; the message ends with ``advice``.
     """
     if not is_finite(value) or value <= 0:
         raise InputError(
@@ -139,7 +139,8 @@ def within(
     Raises
     ------
     InputError
-        If it is none, or lies outside the range; the message ends with ``advice``.
+        If the value is not a finite number, or lies outside the range; the message ends with
+        ``advice``.
     """
     if not is_finite(value) or not low <= value <= high:
         raise InputError(
@@ -188,8 +189,8 @@ def whole(
 
 
 def deadline(function: str, name: str, seconds: Any, most: float = 86_400.0) -> float:
-    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks
-    set it, a fifth of the requested time.
+    """Return the seconds that a measurement may take: the requested time, or a fifth of it if
+    ``GPULAB_QUICK=1``, which the tests of the notebooks set.
 
     Raises
     ------
@@ -205,7 +206,7 @@ def deadline(function: str, name: str, seconds: Any, most: float = 86_400.0) -> 
 
 
 def fewer(many: int, few: int) -> int:
-    """Return how many times something is done: with ``GPULAB_QUICK=1`` at most ``few`` times."""
+    """Return a number of repetitions: ``many``, or at most ``few`` if ``GPULAB_QUICK=1``."""
     return min(many, few) if os.environ.get("GPULAB_QUICK") == "1" else many
 
 
@@ -226,13 +227,13 @@ def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
 
 
 def instance(function: str, name: str, value: Any, kind: Any, expected: str) -> Any:
-    """Return a value of a class, or something to call where ``kind`` is
-    ``collections.abc.Callable``.
+    """Return the value if it is an instance of ``kind``; ``collections.abc.Callable`` allows any
+    callable.
 
     Raises
     ------
     InputError
-        If it is something else; the message ends with what is expected.
+        If it is something else; the message ends with ``expected``.
     """
     if not isinstance(value, kind):
         raise InputError(f"{function}: {name} is {kind_of(value)}; expected {expected}")
@@ -245,7 +246,7 @@ def items(function: str, name: str, values: Any, example: str = "") -> list[Any]
     Raises
     ------
     InputError
-        If it is text, or not iterable; with an example of what to pass, also if there is none.
+        If it is text, or not iterable; if ``example`` is given, also if there are no items.
     """
     try:
         if isinstance(values, (str, bytes)):
@@ -263,12 +264,13 @@ def items(function: str, name: str, values: Any, example: str = "") -> list[Any]
 
 
 def callback(function: str, name: str, given: Callable[..., T]) -> Callable[..., T]:
-    """Return the callable, wrapped so that its errors are reported as its own.
+    """Return the callable, wrapped so that the message of an error inside it names it.
 
     Raises
     ------
     InputError
-        If it is not callable, and whenever it raises.
+        If it is not callable. The wrapper raises it too, in place of any error of the callable that
+        is not a GpulabError.
     """
     if not callable(given):
         raise InputError(f"{function}: {name}={shown(given)}; expected a function. Pass one.")
@@ -288,7 +290,7 @@ def callback(function: str, name: str, given: Callable[..., T]) -> Callable[...,
 
 
 def hook(function: str, name: str, given: Callable[..., T]) -> Callable[..., T]:
-    """Return a callable as ``callback`` does; of one left out ``arguments`` makes ``nothing``."""
+    """Wrap a callable as ``callback`` does; ``arguments`` passes ``nothing`` for an omitted one."""
     return callback(function, name, given)
 
 
@@ -307,7 +309,7 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
         nonlocal last, equal
         now = read()
         is_number = type(now) is float or is_finite(now)
-        # no clock of seconds has counted 300 years; one of nanoseconds has after 10 seconds
+        # 1e10 seconds are 300 years; a clock of nanoseconds counts as far in 10 seconds
         if not is_number or not last <= now < 1e10:
             after = f" after {last!r}" if math.isfinite(last) else ""
             raise InputError(
@@ -332,8 +334,8 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     InputError
-        If that is the home of a user who is not here, or it is no path; the message begins with
-        ``who``.
+        If the user of that home folder does not exist, or ``path`` is not a path; the message
+        begins with ``who``.
     """
     try:
         found = Path(path).expanduser()
@@ -349,12 +351,12 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def writing(who: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Within the block, refuse what cannot be written to the file or folder of a command's --out.
+    """Report an OSError of the block as a failure to write to the file or folder of --out.
 
     Raises
     ------
     InputError
-        In place of an OSError; the message begins with ``who``.
+        In place of the OSError; the message begins with ``who``.
     """
     try:
         yield

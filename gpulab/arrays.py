@@ -1,10 +1,10 @@
 """Move arrays between host and devices, and share them between libraries without a copy.
 
 ``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only if the data
-is somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow never change: ``to_device``
-always copies into and out of these libraries, and a shared view of such an array, or by such a
-library, must not be written to. Lists and scalars are refused: what a list of numbers should become
-(which dtype, which shape) is for the caller to decide.
+is somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow are immutable: ``to_device``
+always copies into and out of these libraries, and memory that ``share`` shares with them must not
+be written to. Lists and scalars are refused, because the caller must decide which dtype and shape a
+list of numbers gets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def device_of(x: Any) -> Device:
     Returns
     -------
     Device
-        Of a JAX array that is spread over several devices, the first.
+        For a JAX array that is spread over several devices, the first of them.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def device_of(x: Any) -> Device:
 
 
 def to_host(x: Any) -> np.ndarray:
-    """Return the array as numpy; the device has finished when it returns (MATLAB: ``gather``).
+    """Return the array as a NumPy array, once the device has finished (MATLAB: ``gather``).
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def to_host(x: Any) -> np.ndarray:
     Returns
     -------
     ndarray
-        The same memory where ``x`` is in main memory already (change one, and the other changes),
-        else a copy. Read-only where ``x`` is of JAX or TensorFlow and in main memory; a copy of a
-        tf.Variable's value.
+        If ``x`` is already in main memory, the same memory (change one, and the other changes),
+        read-only if ``x`` belongs to JAX or TensorFlow; else a copy. The value of a tf.Variable is
+        always copied.
 
     Raises
     ------
@@ -108,16 +108,16 @@ def to_device(
     library : str
         Of the result: "torch", "numpy", "cupy", "jax" or "tensorflow".
     pinned : bool
-        Pass through page-locked memory; with device "cpu" the result itself is page-locked. Needs
-        an accelerator.
+        Transfer through page-locked memory; with device "cpu" the result itself is page-locked.
+        Needs an accelerator.
 
     Returns
     -------
     torch.Tensor, ndarray, cupy.ndarray, jax.Array or tf.Tensor
         Dtype and shape of ``a``. On the same device no byte is copied, unless the memory cannot be
-        shared (read-only, negative strides) or one of two libraries is JAX or TensorFlow: their
-        arrays never change, so theirs is a copy. A tensor that stays with torch stays in autograd;
-        across libraries the values are detached.
+        shared (read-only, negative strides), or the array passes from another library to JAX or
+        TensorFlow or back: their arrays are immutable. A tensor that stays with torch stays in
+        autograd; across libraries the values are detached.
 
     Raises
     ------
@@ -125,10 +125,10 @@ def to_device(
         If ``a`` is not an array, or its dtype does not exist in the library (for JAX without
         ``jax_enable_x64``, 64-bit ones do not) or on the device (Apple's GPUs have no float64).
     MissingLibraryError
-        If the library is one of an extra that is not installed.
+        If the library belongs to an extra that is not installed.
     DeviceError
-        If the machine has no such device, the library cannot use it, or there is nothing to pin
-        memory for.
+        If the machine has no such device, the library cannot use it, or there is no accelerator to
+        pin memory for.
     OutOfMemoryError
         If the device's free memory does not hold the array.
 
@@ -166,7 +166,7 @@ def to_device(
 
 
 def _destination(device: Device | str | None, library: str) -> Device:
-    """Where the result goes: each library's own best device when none is named."""
+    """Return the device of the result; if none is named, the best one for the library."""
     if device is None:
         best = "cpu" if library == "numpy" else _backends.backend(library).best_device()
         if best is not None:
@@ -183,17 +183,17 @@ def _destination(device: Device | str | None, library: str) -> Device:
 def _across_libraries(
     a: Any, owner: _backends.Backend, target: _backends.Backend, where: str, pinned: bool
 ) -> Any:
-    """From one library to another where nothing passes through numpy: between GPUs, and of a dtype
-    that it lacks (bfloat16). Move within the first where need be, then share.
+    """Pass an array to another library without NumPy: between GPUs, or if NumPy lacks its dtype
+    (bfloat16). The owner first moves it to the target device if necessary; then it is shared.
     """
-    here = of_name(owner.device_of(a))  # from "meta" nothing can be moved
+    here = of_name(owner.device_of(a))  # raises for "meta", which has no data to move
     moved = a if str(here) == where else owner.move(a, where, pinned)
     plain = moved.detach() if hasattr(moved, "detach") else moved
     try:
         try:
             view = _backends.share(plain, target.name)
         except CopyRequiredError:
-            # it lies in no way that suits the other library; what numpy refuses is the dtype
+            # the target refuses this memory layout, so try a compact copy; numpy refuses the dtype
             compact = owner.compact(plain) if target.name != "numpy" else None
             if compact is None:
                 raise
@@ -216,7 +216,7 @@ def share(x: Any, library: str) -> Any:
     Returns
     -------
     torch.Tensor, ndarray, cupy.ndarray, jax.Array or tf.Tensor
-        ``x`` itself if it is of that library. No byte is copied, ever.
+        ``x`` itself if it already belongs to that library. No byte is ever copied.
 
     Raises
     ------
@@ -227,15 +227,15 @@ def share(x: Any, library: str) -> Any:
     InputError
         If ``x`` is not an array, or the library is not known.
     MissingLibraryError
-        If the library is one of an extra that is not installed.
+        If the library belongs to an extra that is not installed.
 
     Notes
     -----
     JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So
-    only read a view of their arrays: numpy's view is read-only; those of torch and CuPy cannot be
-    marked as such, and writing to them breaks the promise. Conversely, if you write to memory of
-    which they have a view, the view may show new or old numbers: do not write to it while they use
-    it. On Linux NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
+    only read a view of their arrays: numpy's view is read-only; views of torch and CuPy cannot be
+    marked as read-only, and writing to them breaks the promise. Conversely, do not write to memory
+    while JAX or TensorFlow uses a view of it: the view may show new or old numbers. On Linux
+    NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
 
     Examples
     --------

@@ -43,9 +43,9 @@ _COMMANDS = {
     ),
     "record": ("gpulab.recorder._session", "measure this machine and write a recording"),
 }
-# What the extra ``lab`` brings, by the names of its modules.
+# The modules that the extra ``lab`` installs.
 _LAB = ("jupyterlab", "jupyter_server", "nbconvert", "nbformat", "nbclient", "jupyterlab_pygments")
-# the folder is gone; the disk, or what one may use of it, is full
+# the folder is gone; the disk is full, or the user's quota of it is used up
 _GONE_OR_FULL = (errno.ENOENT, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:
-    """The parser; only the asked command's own arguments are filled in, the others keep their line
-    in the help.
+    """Return the parser: the requested command with its arguments, every other command with only
+    its line in the help.
     """
     import gpulab
 
@@ -94,8 +94,8 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
 
 def _show_every_character() -> None:
-    """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has
-    one alphabet, and names have several.
+    """Print an escape for each character that the output's encoding lacks: on Windows the encoding
+    of a file or a pipe covers one alphabet, and names may use others.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -119,13 +119,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
     for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
-        # not ignored, as under nohup
+        # a signal that is ignored, such as SIGHUP under nohup, stays ignored
         if argv is None and signal.getsignal(number) is signal.SIG_DFL:
-            # which ends each block, and its temporary folder
+            # SystemExit leaves every ``with`` block, which removes its temporary folder
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         arguments = _parser(command).parse_args(words)
-        pathlib.Path.cwd()  # each command looks for something in it
+        pathlib.Path.cwd()  # raises if it is gone; each command looks for something in it
         code = int(arguments.run(arguments))
         print(end="", flush=True)
         return code
@@ -133,11 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gpulab: interrupted.", file=sys.stderr)
         return 130  # as a shell gives a program that SIGINT ended: 128 + 2
     except BrokenPipeError:
-        # the reader of our output (head, less) has gone: nobody is left to tell
+        # the program that reads this output (head, less) has ended, so no message can reach it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - kept open for the interpreter's last flush
         return 141  # 128 + SIGPIPE
     except OSError as error:
-        # no file of ours: those that are written say which they are
+        # without a file name: the error of a file that a command writes carries its name
         if error.errno not in _GONE_OR_FULL or error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
+# The article follows the pronunciation: a uint8, a Unit, but an ndarray, an MLP.
 _SPOKEN_WITH_A_VOWEL = re.compile(
     r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))"
 )
-# What the system's own words for a limit that is reached mean, and what to do.
+# The system's message for a limit that is reached -> what it means, and what to do.
 _LIMITS = {
     "Too many open files": "The limit of open files is reached: raise it, for example by `ulimit "
     "-n 4096`, and start Python there.",
@@ -29,8 +29,8 @@ _LIMITS = {
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return the ``repr`` of what was given, cut short, for a message; an object whose ``repr``
-    fails is named by its type.
+    """Return the ``repr`` of a value, cut short, for a message; if its ``repr`` fails, the name of
+    its type.
 
     Examples
     --------
@@ -57,15 +57,15 @@ def printable(text: str) -> str:
 
 
 def message_of(error: BaseException | str, most: int = 200) -> str:
-    """Return an exception's text, or what another program printed, in one line, cut short; its type
-    where the text itself fails.
+    """Return an exception's text, or the output of another program, in one line, cut short; if the
+    exception's ``str`` fails, the name of its type.
     """
     return _cut(str, error, most)
 
 
 def advice(report: str, otherwise: str) -> str:
-    """Return what to do about the limit of the system that a program's last words, or an error's,
-    name; ``otherwise`` where they name none.
+    """Return what to do about a limit of the system that ``report`` names (a program's last output,
+    or an error's text); ``otherwise`` if it names none.
 
     Examples
     --------
@@ -122,14 +122,14 @@ def pip_command(words: str, in_notebook: bool | None = None) -> str:
     `%pip install pillow`
     """
     if in_notebook is None:
-        ipython = sys.modules.get("IPython")  # which who has cells has imported
+        ipython = sys.modules.get("IPython")  # imported already in every notebook's kernel
         in_notebook = ipython is not None and ipython.get_ipython() is not None
     return f"`{'%pip' if in_notebook else f'{_this_python()} -m pip'} {words}`"
 
 
 def _this_python() -> str:
-    """Return what starts this Python in a terminal: its path, where ``python`` alone is another one
-    or none, as beside an environment.
+    """Return the command that starts this Python in a terminal: ``python``, or its full path if
+    ``python`` is missing or another Python, as where the environment is not activated.
     """
     python = shutil.which("python")
     if (
@@ -141,12 +141,12 @@ def _this_python() -> str:
 
 
 def install_extra(name: str) -> str:
-    """Return the sentence that states how to install an extra of gpulab, in an environment of its
-    own with pinned versions.
+    """Return the sentence that states how to install an extra of gpulab; in a virtual environment,
+    with pinned versions.
     """
-    # in conda or Colab the pins would change what is installed there
+    # in conda or Colab the pins would change packages that are already installed
     pins = "" if sys.prefix == sys.base_prefix else "-c constraints.txt "
-    # in a terminal: a notebook's %pip stands in another folder
+    # for a terminal: a notebook's %pip runs in another folder
     line = pip_command(f'install {pins}-e ".[{name}]"', in_notebook=False)
     return f"Run {line} in gpulab's folder, and restart the kernel."
 
@@ -155,7 +155,7 @@ def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:
     try:
         text = printable(" ".join(to_text(value).split()).rstrip("."))
     except Exception:
-        # somebody else's __repr__ or __str__: the message at hand matters more than its fault
+        # a faulty __repr__ or __str__ must not hide the error that this message reports
         return f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -185,7 +185,7 @@ class StoppedError(GpulabError):
 
 
 class MeasurementError(GpulabError, RuntimeError):
-    """The function that was measured raised; its own error is the cause."""
+    """The measured function raised an error, which is this error's ``__cause__``."""
 
 
 class RecordingError(GpulabError, ValueError):
@@ -223,8 +223,7 @@ class CompileError(GpulabError, ValueError):
     Attributes
     ----------
     line, column : int or None
-        Where in the source that was given, counted from 1; None where the compiler gives no
-        position.
+        The position in the given source, counted from 1; None where the compiler gives no position.
     log : str
         The complete output of the compiler.
     """
@@ -242,12 +241,13 @@ class RankError(GpulabError, RuntimeError):
     Attributes
     ----------
     ranks : tuple of int
-        The ranks that caused the error: those that raised, died, or did not join; empty where it is
-        the cluster as a whole.
+        The ranks that caused the error: those that raised, died, or did not join; empty if the
+        error concerns the cluster as a whole.
     waiting : tuple of int
         The ranks that waited in a collective meanwhile.
     collective : str or None
-        What they waited in, such as "all_reduce of 4.0 kB in float32 among ranks 0, 1".
+        The collective that they waited in, such as "all_reduce of 4.0 kB in float32 among ranks 0,
+        1".
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Where a number came from: the badge, the notes and the environment that each result carries.
 
-Plain data, with text but no other behavior. Three kinds of evidence are never mixed silently:
-``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date), ``MODELLED`` (a
-formula).
+Plain data, which can only be checked and shown as text. Three kinds of evidence are never mixed
+silently: ``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date),
+``MODELLED`` (a formula).
 """
 
 from __future__ import annotations
@@ -106,16 +106,16 @@ class Environment(Result):
     command: str | None = None
 
 
-# What a model's badge says in place of its error.
+# What a model's badge shows if its error is not known.
 NOT_COMPARED = "no recording to compare with yet"
 
 
 @dataclass(frozen=True)
 class Evidence(Result):
-    """The badge of one result, with what its kind must carry.
+    """The badge of one result, with the details that its kind requires.
 
-    Use the constructors ``measured``, ``recorded`` and ``modelled``: each requires what its kind
-    needs, and evidence cannot be made without it.
+    Use the constructors ``measured``, ``recorded`` and ``modelled``: each asks for the details of
+    its kind. Evidence that lacks a required one cannot be made.
 
     Attributes
     ----------
@@ -129,8 +129,8 @@ class Evidence(Result):
     libraries : mapping
         For a recording: library versions.
     assumptions, source, known_error : str or None
-        For a model: what it assumes, its source, and its error against recordings. A figure of
-        float32 on a GPU assumes TF32 or not.
+        For a model: what it assumes, its source, and its error against recordings. For a measured
+        or recorded float32 figure on a GPU, ``assumptions`` states whether TF32 was allowed.
 
     Raises
     ------

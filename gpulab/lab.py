@@ -33,8 +33,8 @@ _COPY_NAME = "my-notebooks"
 _ADDRESS = "127.0.0.1"
 _PORT_RETRIES = 50
 _LAST_REQUESTS_SECONDS = 5
-# What the learner must not loosen through pass-through arguments: who can reach the server, and
-# with what.
+# The settings that arguments after -- must not change: who can reach the server, with which
+# credentials, and which folder it serves.
 _GUARDED = (
     "ip",
     "sock",
@@ -140,8 +140,8 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
         If it is in neither place.
     """
     root = root or Path(__file__).resolve().parent.parent
-    # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below
-    # /usr/local.
+    # The prefixes that pip installs to: Debian's own Python has the prefix /usr, and its pip writes
+    # below /usr/local.
     prefixes = prefixes or (sys.prefix, sysconfig.get_path("data"), site.getuserbase())
     for folder in (
         root / "notebooks",
@@ -166,13 +166,13 @@ def _answers(server: Mapping[str, Any]) -> bool:
     request = urllib.request.Request(
         f"{server['url']}api/status", headers={"Authorization": f"token {server.get('token', '')}"}
     )
-    # a proxy has no business between here and here
+    # no proxy for a request to this machine itself
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=3):
             return True
     except (OSError, http.client.HTTPException):
-        # also what answers at its port by now and is no web server
+        # HTTPException: another program, which is not a web server, now listens at the port
         return False
 
 
@@ -198,15 +198,15 @@ def jupyter_arguments(
     """
     extra = list(extra)
     for before, argument in zip(["", *extra], extra, strict=False):
-        # JupyterLab would serve a folder that stands there in the working copy's place: the
-        # originals, with `gpulab lab notebooks`.
+        # JupyterLab would serve a folder named here instead of the working copy: `gpulab lab
+        # notebooks` would serve the originals.
         if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
             raise InputError(
                 f"lab: {shown(argument)} is not an option; expected only options, with those of "
                 "JupyterLab after --. Choose the working copy's folder with --dir, and open a "
                 "notebook in JupyterLab."
             )
-        # as an option, and as its shorter name
+        # the same name for --ServerApp.ip and its short form --ip
         name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")
         if name in _GUARDED:
             raise InputError(
@@ -225,7 +225,7 @@ def jupyter_arguments(
         "--LabApp.log_level=WARN",
         f"--LabApp.default_url=/lab/tree/{_FIRST_NOTEBOOK}",
         f"--LabApp.workspaces_dir={copy / working_copy.STATE_FOLDER / 'workspaces'}",
-        "--LabApp.extension_manager=readonly",  # the other one asks PyPI
+        "--LabApp.extension_manager=readonly",  # the default manager sends requests to PyPI
         *(["--allow-root"] if root else []),
         *extra,
     ]
@@ -235,7 +235,8 @@ def _check_port(port: int) -> None:
     advice = "Leave --port out to take the first free one."
     whole("lab", "the port", port, 1, 65535, advice)
     try:
-        # on Windows a listening port can be bound again with the option that this sets elsewhere
+        # create_server sets SO_REUSEADDR, but not on Windows, where it would let a port that is in
+        # use be bound again
         socket.create_server((_ADDRESS, port)).close()
     except OSError as error:
         raise InputError(
@@ -244,11 +245,11 @@ def _check_port(port: int) -> None:
 
 
 def _listen(server: Any, *, any_port: bool) -> None:
-    """Take the port now, and the next free one where another server was faster.
+    """Bind the port now; with ``any_port``, the next free one if another server was faster.
 
-    JupyterLab looks for a free port first and takes it later: of two servers that start in the same
-    instant one would give up. It also tells the browser its port before it has it, so the port is
-    taken before ``server.start()``.
+    JupyterLab looks for a free port first and binds it later, so of two servers that start in the
+    same instant one would give up. JupyterLab also sends the browser to the port before the port is
+    bound, so it is bound here, before ``server.start()``.
     """
     take = server._bind_http_server_tcp
 
@@ -260,7 +261,9 @@ def _listen(server: Any, *, any_port: bool) -> None:
         return bool(take())
 
     async def taken() -> None:
-        """Run after JupyterLab's own callbacks, which bind the port."""
+        """Do nothing; before this, ``run_sync`` runs JupyterLab's own callbacks, which bind the
+        port.
+        """
 
     server._bind_http_server_tcp = take_a_free_one
     server.io_loop.run_sync(taken)
@@ -300,14 +303,14 @@ def serve(
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
         filter(None, (defaults, os.environ.get("JUPYTER_CONFIG_PATH")))
     )
-    # The kernel of this environment, also where the user has one of the same name.
+    # Prefer this environment's kernel to one of the same name in the user's home.
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
     from jupyterlab.labapp import LabApp
 
     try:
         server = LabApp.initialize_server(argv=arguments)
     except OSError as error:
-        # a home that is not there or only read, as in a container under another user's number
+        # the home folder is missing or read-only, as in a container that runs under another user ID
         raise GpulabError(
             f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); "
             "expected a home folder that you may write to. Set "
@@ -324,17 +327,17 @@ def serve(
             f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: "
             f"{copy}. Stop with Ctrl-C."
         )
-        server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
+        server.io_loop.add_callback(print, message, flush=True)  # only once the server answers
         if callable(signal.getsignal(signal.SIGINT)) and not (sys.stdin and sys.stdin.isatty()):
-            # At a terminal JupyterLab asks. Elsewhere Python would raise KeyboardInterrupt, which
-            # ends only the request in work.
+            # At a terminal JupyterLab handles SIGINT itself. Elsewhere Python would raise
+            # KeyboardInterrupt, which ends only the request that is being handled.
             signal.signal(signal.SIGINT, lambda *_: server.stop(from_signal=True))
         server.start()
     except KeyboardInterrupt:
         server.log.debug("stopped before the server was listening")
     loop = server.io_loop.asyncio_loop
     if requests := asyncio.all_tasks(loop):
-        # those in work, whose threads the process would wait for
+        # requests that still run: the process would wait for their threads
         for request in requests:
             request.cancel()
         loop.run_until_complete(asyncio.wait(requests, timeout=_LAST_REQUESTS_SECONDS))

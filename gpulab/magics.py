@@ -31,15 +31,15 @@ def load_ipython_extension(shell: Any) -> None:
     """
     for magic in (gpu_time, gpu_memory, gpu_compile, simulate, needs):
         shell.register_magic_function(
-            types.MethodType(magic, shell),  # which has the docstring that %gpu_time? shows
+            types.MethodType(magic, shell),  # keeps the docstring, which %gpu_time? shows
             "line_cell" if magic is gpu_time else "cell",
             magic.__name__,
         )
-    # predictions as forms: only the names are given here, so nothing heavy is loaded before the
-    # first prediction
+    # Show predictions as forms. The type is registered by name, so nothing heavy is loaded before
+    # the first prediction.
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("gpulab.lessons._predictions", "Prediction", _show_prediction)
-    # where a class shares a GPU, keep to the share of this kernel
+    # if a class shares a GPU, limit this kernel to its share of the memory
     if os.environ.get("GPULAB_GPU_MEMORY") and (
         sentence := gpulab.memory.held_memory.apply_share()
     ):
@@ -52,22 +52,22 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
     return render(prediction, include, exclude)
 
 
-# What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import
-# annotations" would hold in it.
+# A learner's code is compiled with dont_inherit; otherwise this file's own "from __future__ import
+# annotations" would apply to it.
 
 
 class _Parser(argparse.ArgumentParser):
-    """The options of a magic; its ``usage`` states what is expected of them."""
+    """The options of a magic; ``usage`` is what an error names as expected."""
 
     def __init__(self, magic: str, usage: str) -> None:
         super().__init__(prog=magic, usage=usage, add_help=False, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a line in one sentence."""
+        """Raise an InputError of one sentence, where argparse would exit."""
         raise InputError(f"{self.prog}: {message}; expected {self.usage}")
 
 
-# Named as gl.measure does; "-o" is the magic's own: it returns the Measurement.
+# Named like the arguments of gl.measure; only "-o", which returns the Measurement, is not one.
 _OPTIONS = (
     "-d DEVICE, -w RELATIVE_WIDTH, -t DEADLINE, --flops FLOPS, --nbytes BYTES, --transfer, --cold "
     "and -o"
@@ -84,7 +84,7 @@ for _names in (
 for _name in ("--transfer", "--cold", "-o"):
     _TIME.add_argument(_name, action="store_true", default=argparse.SUPPRESS)
 _TIME.add_argument("code", nargs=argparse.REMAINDER)
-_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")  # what is in quotes may have spaces
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")  # text in quotes may contain spaces
 _LONGEST_LABEL = 40
 
 
@@ -113,21 +113,23 @@ def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
 
 
 def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
-    """Return what runs the code, and the device that its variables are on (None where none are
-    arrays).
+    """Return a callable that runs the code, and the device of the arrays that its statements use.
+
+    The device is None if they use no arrays, and for a single expression, whose device ``measure``
+    finds itself.
     """
     source, namespace = shell.transform_cell(code), shell.user_ns
     try:
         statements = len(ast.parse(source).body)
     except SyntaxError:
-        statements = 1  # an expression over several lines, which only brackets hold together
+        statements = 1  # perhaps an expression over several lines, which is valid in brackets
     if not statements:  # nothing, or comments alone
         raise InputError(
             "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x "
             "@ y, or statements under %%gpu_time."
         )
-    # In brackets two statements, such as f() and (x + y).sum(), would be one expression: a call of
-    # what f returned.
+    # Only a single statement is put in brackets: two, such as f() and (x + y).sum(), could become
+    # one expression, a call of f's result.
     if statements == 1:
         with contextlib.suppress(SyntaxError):
             text = f"lambda: (\n{source}\n)"
@@ -140,7 +142,7 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
             f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. "
             "Fix it and run the cell again."
         ) from error
-    # what its statements assign stays in the namespace, as in any cell
+    # variables that the statements assign stay in the namespace, as in any cell
     run = functools.partial(exec, compiled, namespace)
     return run, gpulab.timing.device_of(types.FunctionType(compiled, namespace))
 
@@ -222,14 +224,14 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         return None
     run = _as_cell(shell, cell)
     with contextlib.ExitStack() as after, gpulab.memory.watch(shell.user_ns) as result:
-        # only from here on: where the watching could not begin there is nothing to show
+        # registered only now: if ``watch`` raises at its start, there is nothing to show
         after.callback(lambda: display(result()))
         return run()
 
 
 def simulate(shell: Any, line: str, cell: str) -> Any:
-    """Run a cell that uses ``numba.cuda`` under ``%%simulate``: without a GPU, its kernels under
-    the microscope; show what they did.
+    """Run a cell that uses ``numba.cuda`` under ``%%simulate``: its kernels run on the simulator,
+    without a GPU, and a report shows what they did.
 
     Parameters
     ----------
@@ -255,7 +257,7 @@ def simulate(shell: Any, line: str, cell: str) -> Any:
 
 
 def _is_bare(magic: str, line: str) -> bool:
-    """Return whether nothing follows a magic that has no options; else show what is expected."""
+    """Return whether the line after a magic without options is empty; if not, print an error."""
     if line.strip():
         print(
             f"{magic}: {line.strip()!r} is not an option; expected nothing after the magic. Put "
@@ -266,8 +268,8 @@ def _is_bare(magic: str, line: str) -> bool:
 
 
 def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
-    """Return what runs a cell's code in the user's namespace and gives the value of its last
-    expression; its text can be looked up.
+    """Return a callable that runs a cell's code in the user's namespace and returns the value of
+    its last expression. The cell's text is cached, so that tracebacks can show it.
     """
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
@@ -315,7 +317,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
             file=sys.stderr,
         )
         return None
-    # loaded without its chatter
+    # imports the libraries, without the messages that they print
     absent = [why for name in wanted if (why := _backends.unusable(name))]
     if absent:
         print(*absent, "This cell was left out; the others run without it.", sep="\n")
@@ -335,7 +337,7 @@ _COMPILE.add_argument("-o")
 
 def gpu_compile(shell: Any, line: str, cell: str) -> Any:
     """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what
-    each kernel takes; no GPU is needed.
+    each kernel needs (such as registers); no GPU is needed.
 
     Parameters
     ----------
@@ -358,7 +360,7 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
         result = gpulab.kernels.compile_cuda(cell, options.arch, others, names=options.name)
         if options.o is not None:
             shell.user_ns[options.o] = result
-    except (GpulabError, ValueError) as error:  # the latter is shlex's, of a quote without its end
+    except (GpulabError, ValueError) as error:  # ValueError: shlex found a quote without an end
         print(error, file=sys.stderr)
         return None
     display(result)

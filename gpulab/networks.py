@@ -21,14 +21,16 @@ from torch.nn import functional
 from gpulab._validate import arguments, whole, within
 from gpulab.errors import InputError
 
-# of a size at most what is more than any memory holds
+# sizes up to one that no memory could hold
 _SIZE = partial(whole, low=1, high=2**31)
-# with all set to zero, nothing is learned
+# with a share of 1 all values would be zero, and nothing would be learned
 _DROPOUT = partial(within, high=0.99)
 
 
 def _widths(channels: int, width: int, stages: int) -> Iterable[tuple[int, int]]:
-    """Return the channels before and in each stage, which has twice as many as the one before."""
+    """Return each stage's input and output channels; the first has ``width``, each later one twice
+    as many as the stage before.
+    """
     return itertools.pairwise([channels, *(width * 2**stage for stage in range(stages))])
 
 
@@ -71,8 +73,8 @@ class SmallCNN(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A residual block: 1x1 to fewer channels, 3x3 in groups, 1x1 back; with one group ResNet's,
-    with more ResNeXt's.
+    """A residual block: 1x1 to fewer channels, 3x3 in groups, 1x1 back. With one group it is
+    ResNet's block, with more groups ResNeXt's.
     """
 
     def __init__(self, source: int, wide: int, inner: int, groups: int, stride: int) -> None:
@@ -122,8 +124,8 @@ def _unit(
     stride: int = 1,
     groups: int = 1,
 ) -> list[nn.Module]:
-    """Return a convolution that keeps the sides (but for its stride), its batch norm and, if given,
-    its activation.
+    """Return a convolution, its batch norm and, if given, its activation. The padding keeps the
+    image's sides; only the stride divides them.
     """
     convolution = nn.Conv2d(
         source, wide, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
@@ -173,8 +175,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output, of the shape of ``x``: (batch, positions, width)."""
-        # Shapes come from what qkv gives: split over ranks, a rank has some of the heads, and x may
-        # be some of the positions.
+        # Shapes are taken from the output of qkv: if the model is split over ranks, a rank has only
+        # some of the heads, and x may hold only some of the positions.
         qkv = self.qkv(self.attention_norm(x))
         batch, positions, _ = qkv.shape
         q, k, v = qkv.view(batch, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -303,7 +305,7 @@ def resnext(
     Parameters
     ----------
     channels, classes : int
-        Of the image; of the answer.
+        Channels of the image; classes to distinguish.
     width : int
         Channels of the first stage; each later stage has twice as many. Inside a block there are
         half as many.
@@ -355,7 +357,7 @@ def mobilenet(
     Parameters
     ----------
     channels, classes : int
-        Of the image; of the answer.
+        Channels of the image; classes to distinguish.
     width : int
         Channels between the blocks of the first stage; each later stage has twice as many.
     stages : int
@@ -417,7 +419,7 @@ def transformer(
     context : int
         The longest sequence.
     dropout : float
-        In attention and feed-forward layers.
+        Share of the values set to zero in training, in attention and feed-forward layers.
     tied : bool
         Whether the output layer shares the token embedding's weight.
 

@@ -1,8 +1,8 @@
 """A plugin for pytest: ``pytest -p gpulab.pytest_simulate`` runs tests of kernels without a GPU.
 
-The tests stay as they are: whatever uses ``numba.cuda`` runs under ``gpulab.kernels.simulated()``,
-and the report of all kernels stands at the end. ``--fail-on-findings`` fails a test in whose
-kernels something is wrong.
+The tests need no change: whatever uses ``numba.cuda`` runs under ``gpulab.kernels.simulated()``,
+and pytest's summary ends with a report of all kernels. ``--fail-on-findings`` fails a test if a
+finding shows that something is wrong with its kernels.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Give numba.cuda back."""
+    """Restore the real numba.cuda."""
     _context.close()
     _sessions.clear()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test with findings, where that is asked for."""
+    """Fail a test whose kernels have findings, if ``--fail-on-findings`` is given."""
     with simulated() as session:
         result = yield
     findings = session.report().findings

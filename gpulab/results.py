@@ -1,6 +1,6 @@
 """One codec and one table for every result, so that no result class writes its own JSON or HTML.
 
-A result is a frozen dataclass that inherits from ``Result``; rows that are only ever part of one
+A result is a frozen dataclass that inherits from ``Result``; rows that occur only inside a result
 are named tuples. ``to_dict`` gives plain JSON values (finite numbers; infinities and nan as text),
 ``from_dict`` rebuilds the object from the type hints of its fields. Nothing in a file is ever
 executed.
@@ -26,7 +26,7 @@ import numpy as np
 from gpulab.errors import InputError, RecordingError, printable
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_AS_THEY_ARE = (str, int, bool, float)  # JSON gives these as the very type that a field has
+_AS_THEY_ARE = (str, int, bool, float)  # values of these types need no conversion from JSON
 _origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
 _SCHEMA = {"schema", "schema_version"}
 
@@ -72,8 +72,8 @@ def _decode_union(value: Any, hint: Any, where: str) -> Any:
     if value is None and len(options) < len(typing.get_args(hint)):
         return None
     failures = []
-    # Text first where text is allowed, so that the word "nan" in a field of text or number stays a
-    # word.
+    # A text is tried as text first, so that "nan" in a field that allows text or numbers stays a
+    # text.
     for option in sorted(options, key=lambda kind: not (kind is str and isinstance(value, str))):
         try:
             return decode(value, option, where)
@@ -86,7 +86,7 @@ def _decode_array(value: Any, where: str) -> np.ndarray:
     """Rebuild an array of any number of dimensions as float64; a ragged list is refused."""
     if not isinstance(value, list):
         raise _mismatch(value, np.ndarray, where)
-    items = np.array(value, dtype=object)  # of what is ragged, or too deep, some items are lists
+    items = np.array(value, dtype=object)  # a ragged or too deep list leaves lists as items
     numbers = [_decode_float(item, f"{where}[{i}]") for i, item in enumerate(items.reshape(-1))]
     return np.array(numbers, dtype=np.float64).reshape(items.shape)
 
@@ -97,7 +97,7 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
     if issubclass(kind, Mapping) and isinstance(value, dict):
         decoded = {}
         for key, item in value.items():
-            # what a file says is shown as data: no control characters, cut short
+            # text from a file is shown without control characters, and cut short
             place = f"{where}.{reprlib.repr(str(key))[1:-1]}"
             is_number = parts[0] is int and re.fullmatch(r"-?\d{1,19}", str(key))
             name = int(key) if is_number else decode(key, parts[0], place)
@@ -112,7 +112,7 @@ def _decode_collection(value: Any, kind: type, hint: Any, where: str) -> Any:
 
 
 def _decode_row(value: Any, kind: Any, where: str) -> Any:
-    """Rebuild a named tuple from its fields by name; in earlier files some have a schema too."""
+    """Rebuild a named tuple from its fields by name; earlier files may also hold its schema."""
     given = {str(name): item for name, item in value.items()} if isinstance(value, dict) else {}
     present = given.keys() - _SCHEMA
     if not set(kind._fields) - kind._field_defaults.keys() <= present <= set(kind._fields):
@@ -122,7 +122,7 @@ def _decode_row(value: Any, kind: Any, where: str) -> Any:
 
 
 def _decode_single(value: Any, kind: Any, hint: Any, where: str) -> Any:
-    """Rebuild one of some words, an enum's member, text, a number or a bool."""
+    """Rebuild a value of a Literal, an enum's member, text, a whole number or a bool."""
     is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
     words = [member.value for member in kind] if is_enum else typing.get_args(hint)
     if words:
@@ -142,10 +142,10 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     RecordingError
         If the value is not one that ``encode`` gives for this type.
     """
-    # most fields of most files; a class of thirty has a hundred thousand
+    # a short path for most fields: the files of a class of thirty have a hundred thousand fields
     if (type(value) is hint and hint in _AS_THEY_ARE) or hint is Any:
         return value
-    # the class of a plain hint, or of one with parts, such as a tuple's
+    # the class of the hint: tuple for tuple[int, ...]; a plain class is its own
     kind = _origin(hint) or hint
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, where)
@@ -169,8 +169,9 @@ class Result:
     """The parent of every frozen result dataclass: JSON both ways, and a table in the notebook."""
 
     schema_version: ClassVar[int] = 1
-    # The table, declared: each heading (a format string of the result) with the text of its cell,
-    # a function of one item of the field ``rows_from``, or without it, of the result itself.
+    # Declares the table: heading -> function that returns a cell. With ``rows_from``, a heading
+    # names a column, and the function gets one item of that field; without it, a heading names a
+    # row, and the function gets the result. Headings are format strings, filled from the result.
     columns: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     rows_from: ClassVar[str] = ""
 
@@ -202,8 +203,8 @@ class Result:
         hints = _hints(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         known, present = {field.name for field in fields}, set(map(str, data)) - _SCHEMA
-        # A field that a later version added has a default, and a file of an earlier one does
-        # without it.
+        # A field that a later schema version added has a default, so that files of an earlier
+        # version may lack it.
         needed = {
             field.name
             for field in fields
@@ -245,7 +246,7 @@ class Result:
             return ("", ""), [(field.name, str(getattr(self, field.name))) for field in fields]
         return headers, rows + note_rows(getattr(self, "notes", ()), len(headers))
 
-    # For classes with arrays, whose dataclass says ``eq=False``.
+    # For classes with arrays, which are declared with ``eq=False``.
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.to_dict() == other.to_dict()
 
@@ -265,8 +266,8 @@ class Result:
         return html_table(headers, rows, self.caption())
 
 
-# Colours come from JupyterLab's theme where there is one (light or dark); the second value serves
-# other pages.
+# Colors come from JupyterLab's theme where there is one (light or dark); other pages use the second
+# value.
 _INK = "var(--jp-ui-font-color1,#212121)"
 _PAPER = "var(--jp-layout-color1,#fff)"
 _BADGE_STYLE = {
@@ -277,8 +278,8 @@ _BADGE_STYLE = {
 # characters: a longer caption folds to the shorter length
 _CAPTION_LENGTH, _CAPTION_SHORT = 180, 110
 _NO_BREAK = 26  # characters: a shorter cell is not broken into lines
-# the least width of a longer one: where the page is narrow the table scrolls, and no cell is a
-# tower of single words
+# The minimum width of a longer cell: on a narrow page the table scrolls, instead of breaking a cell
+# into single words.
 _SENTENCE = "10em"
 _NOTE = "note: "  # how the first cell of a note's row begins
 _NOTES_SHOWN = 2
@@ -289,7 +290,7 @@ _BADGE_SHAPE = (
 
 
 def note_rows(notes: Iterable[Any], columns: int) -> list[tuple[str, ...]]:
-    """Return one row for each note, as wide as a table of so many columns."""
+    """Return one row for each note, padded with empty cells to the table's number of columns."""
     return [(f"{_NOTE}{note.code}", note.sentence, *[""] * (columns - 2)) for note in notes]
 
 
@@ -298,7 +299,7 @@ def folded(text: str) -> tuple[str, str]:
     short enough for a caption.
     """
     text = " ".join(text.split())
-    cut = text.rfind(" ", 0, _CAPTION_SHORT - 1)  # with the ellipsis
+    cut = text.rfind(" ", 0, _CAPTION_SHORT - 1)  # leaves room for the ellipsis
     return (
         (text, "")
         if len(text) <= _CAPTION_LENGTH or cut < 0
@@ -309,8 +310,8 @@ def folded(text: str) -> tuple[str, str]:
 def html_caption(sentence: str) -> str:
     """Return a line of text, escaped, with a badge word at its start drawn as the badge.
 
-    A long one (the assumptions and sources of a model) shows its beginning and unfolds, so that it
-    does not bury the table.
+    A long line (the assumptions and sources of a model) shows only its beginning until it is
+    unfolded, so that it does not bury the table.
     """
     word, _, rest = sentence.partition(" ")
     if word not in _BADGE_STYLE:
@@ -345,7 +346,7 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
         "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em "
         "0;font-variant-numeric:tabular-nums"
     )
-    # an empty corner is no header, or a screen reader announces nothing
+    # an empty corner is a plain cell: a screen reader would announce an empty header
     head = "".join(
         f'<th scope="col" style="{cell}">{html.escape(str(text))}</th>'
         if text
@@ -355,7 +356,7 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     texts = [[str(text) for text in row] for row in rows]
     more = [row for row in texts if row and row[0].startswith(_NOTE)][_NOTES_SHOWN:]
     body = "".join(_row(row, cell) for row in texts if row not in more)
-    # Below the table and not its <caption>, which a browser makes no wider than the table itself.
+    # Not a <caption>, which a browser makes no wider than the table itself.
     below = (
         f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>'
         if caption
@@ -371,8 +372,8 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as text for a terminal; a row of a name and a sentence makes no column
-    wide.
+    """Return a table as text for a terminal. A row that holds only a name and a sentence does not
+    widen the second column.
     """
     lines = [[printable(str(cell)) for cell in row] for row in (headers, *rows)]
     widths = [
@@ -399,8 +400,8 @@ def html_more_notes(sentences: Sequence[str]) -> str:
 
 
 def _row(cells: list[str], style: str) -> str:
-    """A row of the body; its last filled cell takes the room of the empty ones behind it, so that a
-    long note widens no column.
+    """Return a row of the body. Its last filled cell spans the empty cells after it, so that a long
+    note does not widen a column.
     """
     first = (
         '<th scope="row" '
@@ -421,8 +422,8 @@ def _row(cells: list[str], style: str) -> str:
 
 
 def _kept_together(text: str, style: str) -> str:
-    """A number and its unit, or a name of a few words, stay on one line; a sentence keeps room for
-    a few words beside each other.
+    """Return a cell's style: a short text (a number and its unit, a name) stays on one line; a
+    longer one gets a minimum width, which fits a few words beside each other.
     """
     return (
         f"{style};white-space:nowrap"

@@ -37,12 +37,12 @@ _BYTE_WORDS = {
 }  # fmt: skip
 # No size or duration of any machine comes near; larger integers would overflow a float.
 _LARGEST = 10**30
-_NO_QUANTITY = 1e15  # from here on a learner's slip, which hundreds of digits would only hide
+_NO_QUANTITY = 1e15  # larger values are mistakes: shown with an exponent, not with many digits
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµμ]*)\s*")
 
 
 def _digits(value: float) -> str:
-    """Three significant digits (two from 0.1 to 1): 0.0123, 0.12, 1.23, 12.3, 123, 1230, 1e+15."""
+    """Return 3 significant digits (2 from 0.1 to 1): 0.0123, 0.12, 1.23, 12.3, 123, 1230, 1e+15."""
     magnitude = abs(value)
     if 0 < magnitude < 0.0995 or magnitude >= _NO_QUANTITY:
         return f"{value:.3g}"
@@ -74,7 +74,7 @@ def format_joules(joules: float) -> str:
 
 
 def _scaled(value: float, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
-    """Return a quantity with the first prefix that it reaches, or the last one."""
+    """Return a quantity with the largest prefix that it reaches, or the smallest one."""
     if not math.isfinite(value):
         return _not_finite(value)
     if value == 0:
@@ -146,7 +146,7 @@ def format_speedup(ratio: float, interval: tuple[float, float] | None) -> str:
 def format_interval(
     interval: tuple[float, float] | None, form: Callable[[float], str] = format_seconds
 ) -> str:
-    """Return an interval as text, of seconds or of what ``form`` formats.
+    """Return an interval as text; ``form`` formats its two ends, by default as seconds.
 
     >>> format_interval((0.001, 0.0011)), format_interval(None)
     ('[1.00 ms, 1.10 ms]', '(no interval)')
@@ -192,7 +192,7 @@ def _parse(
             )
         value = float(match.group(1)) * words[match.group(2).lower()]
     elif isinstance(given, float) or is_finite(given) or is_whole(given):
-        # NumPy's small floats hold no such limit
+        # as a Python float: NumPy's small floats cannot represent the limit
         number = given if is_whole(given) else float(given)
         value = float(number) if -_LARGEST < number < _LARGEST else math.inf
     else:

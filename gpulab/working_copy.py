@@ -1,7 +1,7 @@
 """The learner's working copy of the notebooks: filled from the originals, and never overwritten.
 
 The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb
-the originals. A manifest remembers the hash of each original that was given out; a file that has
+the originals. A manifest keeps the hash of each original that was given out; a file whose hash is
 one of these was not edited. This module does not depend on JupyterLab, and it deletes nothing.
 """
 
@@ -18,12 +18,13 @@ from gpulab.errors import InputError, message_of
 STATE_FOLDER = ".gpulab"
 _MANIFEST = "given-out.json"
 _SCHEMA = 2
-# What lies in notebooks/ but is not for the learner: caches, checkpoints, and tests of the
-# notebooks.
+# Files and folders in notebooks/ that the learner does not get: caches, checkpoints, and tests of
+# the notebooks.
 _LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", "conftest.py")
 
 
-# The manifest's files: name -> the hashes of the originals given out, under it or beside it.
+# The manifest's files: name -> the hashes of all its originals that were given out, under this name
+# or, beside an edited file, under another one.
 _Files = dict[str, set[str]]
 
 
@@ -41,13 +42,13 @@ def update(originals: Path, copy: Path) -> list[str]:
     Returns
     -------
     list of str
-        What was added, renewed because the learner had not touched it, or put next to an edited
-        file, and what the learner must know: a sentence each.
+        Sentences for the learner: warnings, the files that were added, the unedited files that were
+        renewed, and the newer originals that were put beside edited files.
 
     Raises
     ------
     InputError
-        If the working copy would be the originals' own folder or is not a folder.
+        If the working copy would be the originals' own folder or inside it, or is not a folder.
     OSError
         If the working copy cannot be written to.
     """
@@ -83,7 +84,7 @@ def update(originals: Path, copy: Path) -> list[str]:
 def reset(
     originals: Path, copy: Path, name: str, now: datetime.datetime | None = None
 ) -> list[str]:
-    """Bring one original back into the working copy, and that up to date; an edited file is kept
+    """Restore one original in the working copy, then update the whole copy; an edited file is kept
     under a dated name.
 
     Parameters
@@ -96,8 +97,8 @@ def reset(
     Returns
     -------
     list of str
-        The file's name, with the name under which the learner's own version is kept, and what
-        ``update`` says: a sentence each.
+        Which file was restored and under which name the learner's own version is kept, then the
+        sentences of ``update``.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def _check_folders(originals: Path, copy: Path) -> None:
 
 
 def _offered(originals: Path) -> dict[str, bytes]:
-    """Name (with forward slashes) to content of everything that the course gives out."""
+    """Return the content of each file that the course gives out, by name with forward slashes."""
     names = {path: path.relative_to(originals) for path in sorted(originals.rglob("*"))}
     return {
         name.as_posix(): path.read_bytes()
@@ -160,8 +161,8 @@ def _find(name: str, names: list[str]) -> str:
 
 
 def _place_beside(target: Path, given: set[str]) -> Path:
-    """Where the newer original goes: over an older one that was laid there and left alone, else
-    under a free name.
+    """Return the path for a newer original beside an edited file: ``NAME.new.ipynb``, unless the
+    learner has edited a file there; then a free name.
     """
     place = target.with_name(f"{target.stem}.new{target.suffix}")
     is_ours = not place.exists() or _hash(read_regular(place)) in given
@@ -173,8 +174,8 @@ def _hash(content: bytes) -> str:
 
 
 def _read_manifest(copy: Path) -> tuple[_Files, tuple[str, ...]]:
-    """Return the files of the manifest, and what to warn of: a damaged one is set aside, and every
-    file then counts as edited, so nothing can be lost.
+    """Return the manifest's files, and warnings. A damaged manifest is set aside; every file then
+    counts as edited, so that nothing can be lost.
     """
     path = copy / STATE_FOLDER / _MANIFEST
     try:
