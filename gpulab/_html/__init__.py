@@ -1,5 +1,5 @@
-"""``gpulab html``: the course as pages that open from the disk, each notebook executed, its
-instruments as still pictures, no server, no internet.
+"""``gpulab html``: write the course as HTML pages that open from the disk, without a server or the
+internet. Each notebook is executed, and its instruments become still pictures.
 
 The command runs the notebooks (``_execute``), turns what they show into plain HTML (``_outputs``)
 and writes the pages (``_pages``) through nbconvert with a template of our own. The pages hold the

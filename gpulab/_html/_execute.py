@@ -25,11 +25,11 @@ from gpulab.evidence import Environment
 # machine.
 _CELL_SECONDS = 600
 _LEARNERS = "my-notebooks"  # the working copy, where a learner's files lie
-# what the kernel says of its connection, or of being ended at Ctrl-C, tells a reader nothing
+# hides the kernel's messages about its connection and about its end at Ctrl-C
 _QUIET = ["--log-level=50"]
 _VIEW = "application/vnd.jupyter.widget-view+json"
-# After each cell: instruments finish, are pressed once where they are empty, and send their whole
-# state.
+# Run after each cell that shows widgets: the instruments finish their work, the first button of
+# each empty one is pressed, and all of them send their whole state.
 _SETTLE = "__import__('gpulab.widgets._instrument', fromlist=['settle']).settle()"
 
 
@@ -51,17 +51,17 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
     """
     made = _read(notebook)
     where = ""
-    # In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same
-    # name in the user's home.
+    # If the environment belongs to another user, as on a server, Jupyter would otherwise prefer a
+    # kernel of the same name in this user's home.
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
     with tempfile.TemporaryDirectory(
         prefix="gpulab-html-", ignore_cleanup_errors=True
     ) as temporary:
-        # as the kernel names it: a Mac's temporary folders lie behind a link
+        # resolved, as the kernel names it: on macOS temporary folders lie behind a link
         folder = str(Path(temporary).resolve())
         progress = str(Path(folder, ".gpulab", "progress.json"))
-        # nbclient writes back each cell that it ran, so what is not the notebook's has a place
-        # behind it
+        # nbclient writes each cell that it has run into the notebook, so the extra code gets a
+        # cell of its own at the end, which is removed below
         made.cells.append(nbformat.v4.new_code_cell())
         last = len(made.cells) - 1
         client = NotebookClient(
@@ -76,7 +76,7 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
             with client.setup_kernel(env={**os.environ, "GPULAB_PROGRESS": progress}):
                 for index, cell in enumerate(made.cells[:last]):
                     where = f"cell {index} ({cell.get('id', 'no id')})"
-                    client.execute_cell(cell, index)  # of text, nothing
+                    client.execute_cell(cell, index)  # does nothing for a text cell
                     if any(_VIEW in each.get("data", {}) for each in cell.get("outputs", ())):
                         client.execute_cell(
                             nbformat.v4.new_code_cell(_SETTLE), last, store_history=False
@@ -93,7 +93,7 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
             raise GpulabError(f"html: {notebook.stem}, {where}{what}") from error
         finally:
             del made.cells[last]
-    # the learner's folder for that of the run, wherever an output or a widget names it
+    # replace the run's folder by the learner's, wherever an output or a widget names it
     written = json.dumps(folder, ensure_ascii=False)[1:-1]  # as nbformat writes it
     text = nbformat.writes(made).replace(written, _LEARNERS)
     done = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]

@@ -1,8 +1,8 @@
 """The outputs of a cell as self-contained HTML: plots, instruments and tables.
 
 An instrument is drawn by ``template/outputs.html.j2`` from the widget state that the executed
-notebook keeps: a box of panels (``widgets/_instrument``) whose controls become words, and whose
-picture and table stay what they are. A widget of another library is not drawn; its name is shown.
+notebook keeps. It is a box of panels (``widgets/_instrument``): the controls become text, the
+picture and the table are kept. A widget of another library is not drawn; its name is shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATE = "application/vnd.jupyter.widget-state+json"
 _PLOTLY = "application/vnd.plotly.v1+json"
 _HEIGHT = 360  # pixels, where a figure states none
 _MARK = "IPY_MODEL_"
-# Which panel a model is, by the traits that only it has: the name of the template's macro.
+# The name of the template's macro for a panel -> the traits by which the panel is recognized.
 _PANELS = {
     "controls": {"spec", "values", "actions"},
     "results": {"shown", "busy"},
@@ -39,8 +39,8 @@ def _draw(macro: str, *arguments: Any) -> str:
 
 
 def prepare(notebook: NotebookNode) -> NotebookNode:
-    """Turn every output with something else than plain text or HTML into HTML, in place, and mark
-    the cells that show MEASURED figures.
+    """Turn every plot, widget and table among the outputs into self-contained HTML, in place, and
+    mark the cells that show MEASURED figures.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def prepare(notebook: NotebookNode) -> NotebookNode:
     Returns
     -------
     NotebookNode
-        The same object. ``cell.metadata.gpulab_measured`` says whether an output carries the badge
-        MEASURED.
+        The same object. ``cell.metadata.gpulab_measured`` is True if an output of the cell carries
+        the badge MEASURED.
     """
     widgets = notebook.metadata.pop("widgets", {}).get(_STATE, {}).get("state", {})
     models = {id: model.get("state", {}) for id, model in widgets.items()}

@@ -27,11 +27,11 @@ from gpulab.units import format_bytes, plural
 
 _HERE = Path(__file__).parent
 _ASSETS = "assets"
-_LIBRARIES = ("torch", "numpy", "cupy", "numba")  # those that the head of a page names
+_LIBRARIES = ("torch", "numpy", "cupy", "numba")  # the versions shown at the head of a page
 
 
 class Page(NamedTuple):
-    """One notebook on its way to a page."""
+    """An executed notebook, the file name and the title of its page, and the machine of the run."""
 
     file: str
     title: str
@@ -53,9 +53,9 @@ def write_course(
     source : Path
         The folder of the notebooks.
     out : Path
-        The folder of the pages; files of the same names are written over.
+        The folder of the pages; files of the same names are replaced.
     solutions : bool
-        Whether a solution stands, folded, below each exercise.
+        Whether to add a folded solution below each exercise.
     say : callable
         Called with each line of progress.
 
@@ -79,7 +79,7 @@ def write_course(
             "--notebooks with another folder."
         )
     with writing("html", out):
-        refuse_unwritable(out / "index.html")  # before minutes of running
+        refuse_unwritable(out / "index.html")  # before the notebooks run for minutes
     pages = []
     for path in notebooks:
         start = time.monotonic()
@@ -157,8 +157,8 @@ def _facts(where: Environment) -> list[tuple[str, str]]:
 
 
 def _add_solutions(notebook: NotebookNode) -> None:
-    """Mark each cell that checks an exercise with one of its solutions; the template folds it below
-    the cell.
+    """Add a solution to the metadata of each cell that checks an exercise; the template shows it,
+    folded, below the cell.
     """
     known = content.exercises()
     for cell in notebook.cells:
@@ -173,7 +173,7 @@ def _assets() -> dict[str, bytes]:
     widgets = importlib.resources.files("gpulab.widgets")
     sheets = (widgets / "panel.css", widgets / "simt_microscope.css", _HERE / "page.css")
     panel, microscope, page = (sheet.read_text(encoding="utf-8") for sheet in sheets)
-    # the rules for highlighted code, in the variables that page.css sets for both themes
+    # rules for highlighted code; their colors are variables, which page.css sets for both themes
     code = HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight")  # type: ignore[no-untyped-call,unused-ignore]
     return {
         "page.css": f"{panel}{microscope}{code}\n{page}".encode(),
@@ -192,7 +192,7 @@ def _index(pages: Sequence[Page]) -> str:
         rows[page.file] = {
             "title": page.title,
             "time": needed[1].strip() if needed else "",
-            # without mark-up
+            # without Markdown's marks
             "questions": [
                 re.sub(r"[`*]", "", line[2:]).strip() for line in listed if line.startswith("- ")
             ],

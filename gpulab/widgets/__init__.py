@@ -1,7 +1,7 @@
 """The instruments: interactive controls around core calls, in files by subject.
 
-The docstring of ``_instrument.py`` explains how to add one; it is made of the base class, actions,
-controls and a drawing, which are public too. Each name is imported on first use.
+The docstring of ``_instrument.py`` explains how to add an instrument. Its parts (the base class,
+actions, controls and a drawing) are public too. Each name is imported on first use.
 """
 
 from __future__ import annotations

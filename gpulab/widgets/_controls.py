@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 
-_MOST_NAMED = 40  # options that an error names; of more, the first ones and the last
+_MOST_NAMED = 40  # an error lists up to as many options; of more, only the first ones and the last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Control:
         The values of the control named ``view`` for which this control is shown; empty means all of
         them.
     when : callable, optional
-        Takes the values of all controls; whether this control is shown then.
+        Takes the values of all controls, and returns whether this control is shown.
     in_panel : bool
         False for a control that the instrument draws elsewhere than in the panel on top.
     """
@@ -110,7 +110,7 @@ class _Options(Control):
 
     def check(self, value: Any) -> Any:
         """Return the option that ``value`` names, by value or by its text."""
-        # an array compares element by element
+        # only plain values are compared with ==, since an array compares element by element
         plain = value is None or isinstance(value, (str, int, float, tuple)) or is_whole(value)
         for option, text in pairs(self.options):
             if plain and type(option) is not bool and type(value) is not bool and option == value:
@@ -150,7 +150,7 @@ class Choice(_Options):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """Whether they are radio buttons."""
+        """The name of the form that the panel draws: radio buttons or a drop-down list."""
         return "radio" if self.radio else "choice"
 
 
@@ -245,12 +245,12 @@ class Number(Control):
         """Return the number; as an int if only whole numbers are accepted."""
         try:
             number = float(str(value).replace(",", "").replace("_", "").strip())
-        except Exception:  # no number, or an object whose own text fails: reported below
+        except Exception:  # not a number, or an object whose __str__ fails: reported below
             number = math.nan
         fits = math.isfinite(number) and self.minimum <= number <= self.maximum
         if not fits or (self.integer and not number.is_integer()):
-            # A browser sends what it cannot read as a number, such as "64k" or a comma for a point,
-            # as nothing.
+            # A browser sends no value for text that it cannot read as a number, such as "64k" or a
+            # number with a decimal comma.
             problem = (
                 "no number was typed"
                 if value is None or (isinstance(value, str) and not value)
@@ -264,8 +264,8 @@ class Number(Control):
         return int(number) if self.integer else number
 
     def raw(self, value: Any) -> str:
-        """Return the shortest text that reads back as the number: the field shows what is worked
-        with.
+        """Return the shortest text that reads back as the number, so that the field shows exactly
+        the number in use.
         """
         return repr(float(value)).removesuffix(".0")
 

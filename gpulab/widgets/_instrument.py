@@ -10,7 +10,7 @@ How to add an instrument
    - ``title``, ``summary``, ``actions`` (an ``Action`` for each button; none for an analytic
      instrument, which only redraws);
    - ``make_controls()``: the controls (``Choice``, ``Slider``, ``Number``, ``Switch``,
-     ``Several``), in reading order; ``when`` states for which values one is shown;
+     ``Several``), in reading order; ``when`` states for which values a control is shown;
    - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value goes
      to ``self.results[action]``;
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the
@@ -18,13 +18,16 @@ How to add an instrument
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell; ``cell``
      and ``call`` write them from the arguments of the core call;
    - ``changed(name)``, if the options of one control depend on another control: call
-     ``self.rebuild(...)`` there with the names of those that ``make_controls`` then makes anew;
-   - ``ended(action)``, if a control selects which result is shown: set it to the new result there,
-     with ``self.turn`` (if it is named ``view`` and its values are the names of the actions, the
-     base class knows which result is shown; a control with ``views`` is shown only in those views);
-   - ``failed(action)``, if work without a result must remove what was shown before;
-   - if an action is to run by itself when the controls ask for something new, it inherits from
-     ``FollowingInstrument`` instead.
+     ``self.rebuild(...)`` there with the names of the controls that ``make_controls`` must make
+     again;
+   - ``ended(action)``, if a control selects which result is shown: call ``self.turn`` there to set
+     that control to the new result. If the control is named ``view`` and its values are the names
+     of the actions, the base class knows which result is shown, and a control with ``views`` is
+     shown only in those views;
+   - ``failed(action)``, if the old result must be removed when work ends without a result.
+
+   If an action is to run automatically when the controls ask for something new, the class inherits
+   from ``FollowingInstrument`` instead.
 3. Add its name to the list of ``gpulab/widgets/__init__.py``, where the tests find it, a row
    with what it shows to ``tests/widgets/test_displays.py``, and a cell with it to a notebook.
 
@@ -35,9 +38,9 @@ themes.
 Threads: messages from the browser are handled, and the instrument is redrawn, in the kernel's main
 thread or in a subshell (ipykernel 7 uses both for one panel). So two messages may be handled at the
 same time, and not in the order in which they were sent. The worker thread calls ``work`` and then
-``draw``. ``_lock`` serializes all of them. A value is sent with its view and a sequence number, so
-that an older value never replaces a newer one; a button also sends the values that are not
-acknowledged yet.
+``draw``. ``_lock`` serializes all of them. The browser sends each value with its view and a
+sequence number, so that an older value never replaces a newer one; a button also sends the values
+that are not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ from gpulab.widgets._controls import (
 )
 from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence, register
 
-# An instrument imports what it is made of from here.
+# Instruments import their parts from this module.
 __all__ = [
     "Action",
     "Choice",
@@ -99,10 +102,10 @@ __all__ = [
 ]
 
 Values = Mapping[str, Any]
-_NOTES = 2  # that are shown; more are folded
+_NOTES = 2  # notes that are shown; the others are folded, unless it is only one
 _NOTE_ROWS = ("note: ", "note on ")
-# What makes a result wrong comes before what makes a time doubtful, and how a time was taken comes
-# last.
+# The order of the notes: first those about a wrong result, then (weight 1) those about a doubtful
+# time, and last those about how a time was measured.
 _WEIGHTS = {
     "disagree": 0,
     "implausible": 0,
@@ -127,7 +130,7 @@ class Action:
     help : str
         One sentence.
     measures : bool
-        Whether it takes times, so that two must not run at once.
+        Whether the action measures times, so that no other measurement must run beside it.
     """
 
     name: str
@@ -141,12 +144,13 @@ class Drawing:
     """What an instrument shows: the figure, the table of the same results, and their evidence and
     notes.
 
-    ``message`` says what to do where there is no result yet. A cell of ``rows`` that is a ``Badge``
-    or its word is drawn as one.
-    ``is_stale`` tells whether the controls have changed since the result was made; None leaves that
-    to the instrument, which compares them.
-    The rows of notes that a result's own table has are left out: notes have their own place, below.
-    There the two most important stand first, and equal codes side by side.
+    ``message`` states what to do if there is no result yet. A cell of ``rows`` that is a ``Badge``,
+    or the word of one, is drawn as a badge.
+    ``is_stale`` states whether the controls have changed since the result was made; if it is None,
+    the instrument compares the controls itself.
+    ``rows`` leaves out the rows of notes in a result's own table, because notes are shown below the
+    table. There, a note of each of the two most important codes comes first, then all others,
+    grouped by code.
     """
 
     figure: LabFigure | None = None
@@ -221,8 +225,8 @@ def part_of(progress: Progress, number: int, count: int, name: str) -> Progress:
 
 
 def notes_for_button(notes: Sequence[Note]) -> list[Note]:
-    """Let the notes name the button here instead of an argument: pressed again, it measures
-    disturbed roofs afresh.
+    """Return notes that advise to press the button again, instead of passing ``refresh=True``: the
+    button then measures disturbed roofs again.
     """
     words = "measure again with refresh=True", "press the button again"
     return [dataclasses.replace(note, sentence=note.sentence.replace(*words)) for note in notes]
@@ -239,8 +243,8 @@ def script(name: str) -> str:
 
 
 class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
-    """A widget that several threads may write to. It is sent to the browser by ``open_now``, with
-    all that was written until then: a busy browser was seen to lose updates that followed a new
+    """A widget that several threads may write to. ``open_now`` sends it to the browser, with all
+    that was written until then, because a busy browser was seen to lose updates that followed a new
     panel immediately.
 
     Traits are sent in one direction only, from the kernel to the browser; the browser sends
@@ -250,7 +254,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
 
     _css = (_HERE / "panel.css").read_text(encoding="utf-8")
 
-    # by which its script finds the whole model, of which it is given a part
+    # The panel's script gets only a part of the model, and finds the whole model by this ID.
     own_id = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
@@ -259,7 +263,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
         super().__init__(model_id=own_id, own_id=own_id, **traits)
 
     def open(self) -> None:
-        """Do nothing: a widget calls this when it is made."""
+        """Do nothing, since ipywidgets calls this when the widget is made; see ``open_now``."""
 
     def open_now(self) -> None:
         """Send the panel to the browser in its present state."""
@@ -290,7 +294,7 @@ class ControlsPanel(Panel):
     state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
     fraction = traitlets.Float(0.0).tag(sync=True)
     progress = traitlets.Unicode().tag(sync=True)
-    # how many pieces of work are over: so that a second end differs from the first
+    # how many pieces of work have ended, so that the browser notices the end of each
     ended = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
@@ -305,7 +309,7 @@ class ResultsPanel(Panel):
     # caption: the picture in words; message: what to do where there is no result yet, or what to
     # know about this one; headers; rows of texts, where {"badge": "MEASURED"} is drawn as a badge;
     # evidence: [{"badge", "text", "rest"}, ...], whose "rest" unfolds; notes: [{"code",
-    # "sentence"}, ...]; more: those that are folded; code
+    # "sentence"}, ...]; more: the notes that are folded; code
     shown = traitlets.Dict().tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
 
@@ -344,10 +348,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.latest = ""
         # action -> the values that its result was made with
         self._made: dict[str, dict[str, Any]] = {}
-        self._working: dict[str, Any] | None = None  # the values of the work under way
+        self._working: dict[str, Any] | None = None  # the values of the running work
         # (view, control) -> the number of the newest value that came from there
         self._taken: dict[tuple[Any, str], int] = {}
-        self.values: dict[str, Any] = {}  # none yet, for the first controls
+        self.values: dict[str, Any] = {}  # empty for the first call of make_controls
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values.update({name: c.initial for name, c in self.controls.items()})
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
@@ -364,7 +368,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.add_class("gpulab-instrument")
         register(self)
 
-    # What a subclass gives.
+    # What a subclass defines.
 
     def make_controls(self) -> Sequence[Control]:
         """Return the controls, in reading order."""
@@ -400,7 +404,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Return the lines that give the same result in a cell."""
         raise NotImplementedError
 
-    # What everybody may call; the mouse does nothing else.
+    # The public interface, which the mouse uses too.
 
     def set(self, **values: Any) -> None:
         """Set controls by name, as the mouse would.
@@ -418,7 +422,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 self.values, self.controls = before
                 raise
             if self._refused in ("", *values):
-                # what another control on the screen was refused stays there
+                # an error about another control on the screen stays
                 self._panel.write(error="", error_control="")
             self._redraw()
 
@@ -456,8 +460,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.wait()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until no work is running, including work started when this work ended; an interrupt
-        of the kernel stops it, and so does the end of ``seconds``, where they are given.
+        """Wait until no work is running, including work that starts when this work ends. An
+        interrupt of the kernel stops the work; so does the end of ``seconds``, if given.
         """
         while (job := self._job) is not None:
             try:
@@ -483,7 +487,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def running(self) -> bool:
         """Whether work is running."""
-        # the end of one piece of work may begin the next: the moment between them is not the end
+        # one piece of work may start the next when it ends; the lock hides the moment between them
         with self._lock:
             return bool(self._panel.state != "idle")
 
@@ -531,8 +535,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     # For subclasses.
 
     def rebuild(self, *names: str) -> None:
-        """Replace controls by those that ``make_controls`` makes for the present values; a value is
-        kept if it is still valid, else it becomes the default.
+        """Replace the named controls by those that ``make_controls`` makes for the present values;
+        a value is kept if it is still valid, else it becomes the default.
         """
         for name, control in ((c.name, c) for c in self.make_controls() if c.name in names):
             self.controls[name] = control
@@ -540,7 +544,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 self.values[name] = control.check(self.values[name])
             except InputError:
                 self.values[name] = control.initial
-            # what was refused was meant for the one before
+            # the refused value was meant for the previous control
             if self._panel.error_control == name:
                 self._panel.write(error="", error_control="")
 
@@ -554,8 +558,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         )
 
     def publish(self, action: str, result: Any) -> None:
-        """Show an incomplete result; ``work`` may call this. If the work then returns none, the
-        previous result is shown again.
+        """Show an incomplete result; ``work`` may call this. If the work then ends without a
+        result, the previous result is shown again.
         """
         with self._lock:
             self._keep(action, self.values if self._working is None else self._working, result)
@@ -565,13 +569,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def _refused(self) -> str:
-        """The control on the screen whose field still holds a value that was refused, or ""."""
+        """The name of the control on the screen whose field still holds a refused value, or ""."""
         control = self.controls.get(self._panel.error_control)
         return control.name if control is not None and self.on_screen(control) else ""
 
     def _assign(self, values: Values) -> None:
-        """Take values in the controls' own order: one that decides another's options comes before
-        it.
+        """Set values in the order of the controls: a control that decides the options of another
+        one comes before it.
         """
         if unknown := [name for name in values if name not in self.controls]:
             raise InputError(
@@ -600,7 +604,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _on_message(self, panel: Any, content: Any, _: Any) -> None:
         """Handle what the browser sent; nothing that arrives here may end the instrument."""
-        # from its values to its start a run is one: no other message comes between
+        # no other message is handled between setting a run's values and starting it
         with self._lock:
             try:
                 self._handle(content)
@@ -608,7 +612,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 # shown inside the instrument: a callback's exception is shown nowhere else
                 self._panel.write(error=in_one_sentence(error), error_control="")
             finally:
-                # its number, and the view that counts so: every view of a panel hears every answer
+                # the message's number with its view: every view of the panel receives each
+                # acknowledgment, and each view numbers its messages itself
                 known = content if isinstance(content, dict) else {}
                 panel.send({"ack": known.get("seq"), "view": known.get("view")})
 
@@ -623,12 +628,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.stop()
 
     def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
-        """Set controls from a message's (name, raw value, number), in the controls' own order;
-        leave out what was overtaken.
+        """Set controls from a message's (name, raw value, number), in the order of the controls;
+        skip a value if a newer one from the same view has arrived.
 
-        Return False, and say so, where a value is refused: what came with it must not be run with
-        another one than was on the screen. A number, and too few ticks, stay there until they are
-        corrected; a choice that is not there any more is replaced by the one that the control has.
+        If a value is refused, show the error and return False: the action that came with it must
+        not run with another value than the one on the screen. A refused number, or too few ticked
+        boxes, stay on the screen until they are corrected. A choice that no longer exists is
+        replaced by the control's present one.
         """
         view, order, fits = content.get("view"), list(self.controls), True
         for name, raw, seq in sorted(values, key=lambda value: order.index(value[0])):
@@ -636,7 +642,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             if seq < newest:
                 continue
             self._taken[view, name] = seq
-            # a button also brings what was refused when it came by itself
+            # read even if seq == newest: a button sends again a value that was refused before
             try:
                 value = self.controls[name].read(raw)
             except InputError as error:
@@ -648,7 +654,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return fits
 
     def _start(self, action: Action) -> None:
-        # a value that was refused is still in its field: say so again rather than run with another
+        # a field still holds a refused value: its error stays, and nothing runs with another value
         if self._panel.error_control:
             return
         values = self._working = dict(self.values)
@@ -674,7 +680,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _on_progress(self, fraction: float, text: str) -> None:
         with self._lock:
-            if self.status == "running":  # not over what a stop wrote
+            if self.status == "running":  # else a stop has written its own text
                 self._panel.write(fraction=fraction, progress=text)
 
     def _end(
@@ -688,18 +694,18 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     self.ended(action.name)
                     self._redraw()
                 else:
-                    self.results, self._made, self.latest = before  # without what was published
+                    self.results, self._made, self.latest = before  # drops what ``publish`` kept
                     self._redraw()
                     self.failed(action.name)
             except Exception as failure:
-                # a picture that cannot be drawn must not leave the instrument running for ever
+                # a picture that cannot be drawn must not leave the instrument "running" forever
                 sentence = in_one_sentence(failure)
             ending = "stopped" if job.stopping else "failed" if sentence else "done"
             progress, error = (
                 (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
             )
-            # while the work ran: it is still in its field, and not in the next run before it is
-            # corrected
+            # A value that was refused while the work ran is still in its field. Its error stays,
+            # and prevents the next run until the value is corrected.
             refused = self._refused
             error = f"{error} {self._panel.error}".strip() if refused else error
             self._results.write(busy=False)
@@ -713,7 +719,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             )
 
     def is_stale(self, action: str) -> bool:
-        """Return whether a control that decides the action's result was moved since it was made."""
+        """Return whether a control that decides the action's result has changed since then."""
         made = self._made.get(action, {})
         return any(
             made.get(name, self.values[name]) != self.values[name]
@@ -725,7 +731,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._send_controls()
         drawing = self.draw(self.values)
         message = drawing.message
-        # a control of this name says which action's result is shown
+        # the control named "view", if there is one, selects the action whose result is shown
         shown = self.values.get("view", self.latest)
         if self.is_stale(shown) if drawing.is_stale is None else drawing.is_stale:
             button = next(a.label for a in self.actions if a.name == shown)
@@ -740,10 +746,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             data = {"data": mimebundle(figure), "metadata": {}}
             outputs = ({"output_type": "display_data", **data},)
             height = figure.layout.height + 4
-        self._picture.layout.min_height = f"{height}px"  # no jump while it is drawn again
+        self._picture.layout.min_height = f"{height}px"  # keeps its place while redrawn
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
-        # each sentence without its badge, which is drawn apart
+        # each sentence without its badge, which is drawn separately
         badges = {
             e.sentence.removeprefix(e.badge.value).strip(" ·").removeprefix("on "): e.badge.value
             for e in drawing.evidence
@@ -771,12 +777,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
 
 class FollowingInstrument(Instrument):
-    """The base class of instruments with an action that runs by itself when the controls ask for
-    something new.
+    """The base class of instruments with an action that runs automatically when the controls ask
+    for something new.
     """
 
     follows: ClassVar[str]  # the action
-    _tried: Any = None  # what it was last started for: a failure is not tried again by itself
+    _tried: Any = None  # ``wanted()`` of the last start: a failure is not retried automatically
 
     def wanted(self) -> Any:
         """Return what the controls ask for, in values that can be compared."""
@@ -787,7 +793,7 @@ class FollowingInstrument(Instrument):
         return True
 
     def set(self, **values: Any) -> None:
-        """Set controls by name, as the mouse would; what they ask for is begun at once."""
+        """Set controls by name, as the mouse would; start the action if they ask for it."""
         super().set(**values)
         self.run_if_wanted()
 
@@ -795,11 +801,11 @@ class FollowingInstrument(Instrument):
         """Start the action if the controls ask for something new and no work is running."""
         with self._lock:
             if not self.running and self.wanted() != self._tried and self.is_missing():
-                Instrument.run(self, self.follows)  # a subclass may take ``run`` for a new wish
+                Instrument.run(self, self.follows)  # a subclass's ``run`` may mean a new request
 
     def work_on_newest(self, make: Callable[[Any, Stop], Any], stop: Stop) -> Any:
-        """Return ``make(wanted, stop)`` for what the controls ask for now; when they move
-        meanwhile, leave it and begin again.
+        """Return ``make(wanted, stop)`` for what the controls ask for now; if that changes
+        meanwhile, stop the call and start again.
         """
         while True:
             with self._lock:
@@ -816,7 +822,7 @@ class FollowingInstrument(Instrument):
     def _end(self, *args: Any) -> None:
         with self._lock:
             super()._end(*args)
-            self.run_if_wanted()  # a control may have moved in the last moment of the work
+            self.run_if_wanted()  # a control may have changed at the very end of the work
 
 
 _LONGEST_SECONDS = 30.0  # enough for one run of each instrument of the course on two busy cores
@@ -843,6 +849,7 @@ def settle(seconds: float = _LONGEST_SECONDS) -> None:
                 each.run()
                 each.wait(seconds)
     for each in list(registry._instances.values()):
-        # A message that a thread sent after its cell was done is lost to whoever runs the notebook.
-        # (An Output's msg_id says where prints go; nbclient stumbles over one that was never set.)
+        # The program that runs the notebook misses messages that a thread sends after its cell is
+        # done, so every state is sent again. (Without an Output's msg_id, which selects where
+        # prints go: nbclient cannot handle one that was never set.)
         each.send_state([key for key in each.keys if key != "msg_id"])

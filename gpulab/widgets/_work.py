@@ -23,8 +23,8 @@ from gpulab.errors import GpulabError, StoppedError, message_of
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
-# Progress is sent at most every tenth of a second: the eye sees no more, and each message costs the
-# measured process time.
+# Progress is sent at most every tenth of a second: more often would not be visible, and each
+# message takes time from the measured process.
 _PROGRESS_SECONDS = 0.1
 _WAIT_SECONDS = 0.05
 
@@ -43,7 +43,8 @@ class Job:
     on_progress : callable
         Called with a fraction and a text, throttled.
     on_end : callable
-        Called once, in the thread: with the job, and the result and "", or None and a sentence.
+        Called once, in the thread, with the job, the result and a sentence about the failure: "" if
+        there was none; after a failure the result is None.
     exclusive : bool
         Whether the work measures, and so must not run beside another measurement.
     """
@@ -58,7 +59,8 @@ class Job:
         self._work, self._on_progress, self._on_end = work, on_progress, on_end
         self._exclusive = exclusive
         self._stop = threading.Event()
-        # and not is_alive: an interrupted Thread.join of Python 3.11 calls a running thread ended
+        # used instead of is_alive, which in Python 3.11 is False for a running thread after an
+        # interrupted Thread.join
         self._over = threading.Event()
         self._last = 0.0
         self.traceback = ""
@@ -66,12 +68,13 @@ class Job:
         self._thread = threading.Thread(target=self._main, name="gpulab-instrument", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; if the system cannot start one, the job ends at once with a
-        sentence.
+        """Start the thread; if the system cannot start one, the job ends at once with a sentence
+        about it.
         """
         _RUNNING.add(self)
-        # Work may set PyTorch's threads for its time, as a diet does, and a thread that first asks
-        # for them then keeps that number. another thread may be importing it
+        # Some work, such as a diet, changes PyTorch's number of threads temporarily. A thread that
+        # first asks for the number during that time would keep it, so this thread asks now.
+        # (``getattr`` because another thread may still be importing torch.)
         if (ask := getattr(sys.modules.get("torch"), "get_num_threads", None)) is not None:
             ask()
         try:
@@ -121,7 +124,7 @@ class Job:
             finally:
                 if self._exclusive:
                     _MEASURING.release()
-        except BaseException as error:  # the thread's last line: what is not said here is lost
+        except BaseException as error:  # the end of the thread: an error not reported here is lost
             # text only: a kept traceback would keep its tensors alive
             self.traceback = traceback.format_exc()
             self.stopped_empty = isinstance(error, StoppedError)
@@ -162,7 +165,7 @@ def stop_all(seconds: float = 2.0) -> None:
 atexit.register(stop_all)
 
 
-# Cell id -> the execution that made them -> the instruments made then.
+# Cell ID -> ID of an execution of the cell -> the instruments that this execution made.
 _MADE: dict[str, dict[str, weakref.WeakSet[Any]]] = {}
 
 

@@ -220,7 +220,7 @@ class OccupancyExplorer(Instrument):
         """
         launch = self.launch
         drawn = Drawing.of(launch, figures.occupancy(launch), launch.explanation)
-        facts = [row for row in drawn.rows if row[0] != "why"]  # it stands over the table
+        facts = [row for row in drawn.rows if row[0] != "why"]  # shown above the table
         return dataclasses.replace(drawn, rows=facts)
 
     def code_for(self, values: Values) -> str:
@@ -240,8 +240,8 @@ def _named(capability: str) -> str:
 # The roofline.
 
 _NONE = "none"
-# What one workload may fail with, and the others go on; MPS lacks some operators, which only their
-# first call shows.
+# If one workload fails with one of these errors, the others still run. MPS lacks some operators,
+# which shows only at their first call.
 _LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
 
 
@@ -336,14 +336,14 @@ class RooflineExplorer(Instrument):
     def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Roofline:
         """Measure the roofs, then each workload; the points so far are shown after each of them."""
         progress(0.0, "measuring the roofs")
-        # again where the button is pressed again: another process may have disturbed the first run
+        # measured again if the button is pressed again: another process may have disturbed them
         found = models.roofline(values["device"], refresh="run" in self.results, stop=stop)
         chosen = values["workloads"]
         for done, name in enumerate(chosen, start=1):
             part = part_of(progress, done, len(chosen) + 1, name)
             try:
                 found = self._one_more(found, name, values, part, stop)
-            except StoppedError:  # what was measured before it stays
+            except StoppedError:  # the points measured before are kept
                 return _noted(found, Note("stopped", f"Stopped before {name}."))
             self.publish("run", found)
         return found
@@ -380,7 +380,7 @@ class RooflineExplorer(Instrument):
         return self._beside(self.values)[0]
 
     def _beside(self, values: Values) -> tuple[Roofline | None, list[Note]]:
-        """Return the other machine with its points, and what was left out."""
+        """Return the other machine with its points, and notes on what was left out."""
         name, points, notes = values["beside"], list[RooflinePoint](), list[Note]()
         if name == _NONE:
             return None, notes
@@ -420,7 +420,7 @@ class RooflineExplorer(Instrument):
             return Drawing(notes=notes, message=message)
         made = self._made.get("run", values) if live else values
         headers, rows = _table(there)
-        # one of each badge and device: the points of one machine differ only in their samples
+        # one entry per badge and device: the points of one machine differ only in their samples
         evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
         several = {(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}
         return Drawing(
@@ -466,13 +466,13 @@ def _noted(roofs: Roofline, *notes: Note) -> Roofline:
 
 
 def _skipped(name: str, error: Exception) -> Note:
-    """Return an error's sentence under the name of its workload, which many begin with already."""
+    """Return a note with an error's sentence, which begins with the workload's name."""
     words = str(error)
     return Note("skipped", words if words.startswith(f"{name}:") else f"{name}: {words}")
 
 
 def _size(name: str, share: float) -> int:
-    """Return the size at a share of a workload's list of usual ones."""
+    """Return a usual size of a workload: ``share`` is its place in the list, 0 first to 1 last."""
     sizes = workloads.get(name).sizes
     return sizes[round(share * (len(sizes) - 1))]
 
@@ -482,8 +482,8 @@ def _workload(name: str, values: Values) -> Workload:
 
 
 def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]]]:
-    """Return the points of each machine with their badges; of a machine without points its roofs
-    are in the picture.
+    """Return the points of each machine with their badges. A machine without points has no row; its
+    roofs are in the picture.
     """
     headers: list[str] = []
     rows: list[list[str | Badge]] = []
@@ -492,8 +492,8 @@ def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]
         (_, *named), body = one.table()
         headers = ["work", "machine", "evidence", *named]
         for point, (label, *cells) in zip(one.points, body, strict=False):
-            # "matmul n=512" of "matmul n=512 float32": all rows share the format, and the
-            # column that binds names it; the badge in brackets has a column of its own
+            # Shorten "matmul n=512 float32" to "matmul n=512": all rows share the format, which the
+            # column of the limiting roof names. The badge in brackets has a column of its own.
             work, texts = " ".join(label.split(" ")[:2]), [badge.sub("", text) for text in cells]
             rows.append([work, one.device, point.evidence.badge, *texts])
     return headers, rows

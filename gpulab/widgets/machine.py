@@ -39,8 +39,8 @@ from gpulab.widgets._instrument import (
     rounded,
 )
 
-# The largest size of memory that a C library keeps for the next array; of a larger one the pages
-# are new each time (glibc: mallopt(3)).
+# The largest block of memory that the C library keeps for reuse; a larger array gets new pages each
+# time (glibc: mallopt(3)).
 _FRESH_BYTES = 2**25
 _FRESH = (
     "With both copies, each result goes into new memory of the host. Where it is larger than about "
@@ -232,7 +232,7 @@ class CompareTimings(Instrument):
         others, missing = _recorded_rows(*same) if values["recorded"] else ([], "")
         rows = [*(c.rows if c else ()), *others]
         times = [row.measurement for row in rows]
-        # those whose results with both copies go into new pages
+        # with both copies, results of this size go into new pages
         fresh = any(m.with_transfer_seconds and (m.nbytes or 0) > _FRESH_BYTES for m in times)
         verdict = _verdict(c) if c else "Press Run to measure on this machine."
         message = " ".join(filter(None, (verdict, missing, _FRESH if fresh else "")))
@@ -250,7 +250,7 @@ def _only(rows: Sequence[ComparisonRow]) -> Comparison:
 
 
 def _recorded_rows(workload: str, n: int, dtype: str) -> tuple[list[ComparisonRow], str]:
-    """Return what other machines recorded, and what to say where there is nothing."""
+    """Return what other machines recorded, and a sentence if there is nothing."""
     try:
         found = recorded(workload, n, dtype)
     except RecordingError as error:
@@ -276,8 +276,8 @@ def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Ba
 
 
 def _notes(rows: Sequence[ComparisonRow]) -> list[Note]:
-    """Return the notes of rows, which say whose they are; of a recorded one the symptom, as nobody
-    can measure it again here.
+    """Return the notes of all rows, each with the row's name. A recorded row's note states only the
+    symptom: its advice is of no use, because the row cannot be measured again here.
     """
     return [
         Note(
@@ -366,7 +366,7 @@ class TransferExplorer(Instrument):
         ]
         machines = [(_NONE, "none"), *recordings.readable()]
         seconds = [(s, rounded(format_seconds(s))) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
-        # of each sweep that is shown; the live one comes first
+        # the series of all sweeps that are shown, those of the live sweep first
         series = [
             (f"{where} {' '.join(one)}", f"{name}: {_series_words(*one)}")
             for where, (s, name) in self._sweeps().items()
@@ -381,7 +381,7 @@ class TransferExplorer(Instrument):
         ]
         sizes = [(n, rounded(format_bytes(n))) for n in (_MIB * 2**k for k in range(9))]
         default = transfer.link("pcie4-x16")
-        # what decides the result of a view's action, and what only shows it
+        # for controls that decide the result of a view's action, and for those that only show it
         own: dict[str, dict[str, Any]] = {
             view: {"views": (view,), "for_actions": (view,)}
             for view in ("sweep", "break_even", "overlap")
@@ -552,7 +552,7 @@ class TransferExplorer(Instrument):
             ),
         ]
 
-    # What controls do to each other.
+    # How controls change each other.
 
     def changed(self, name: str) -> None:
         """Set latency and bandwidth to those of a newly chosen link, and offer the series of the
@@ -579,8 +579,8 @@ class TransferExplorer(Instrument):
         return transfer.link(**_link_arguments(self.values))
 
     def _sweeps(self) -> dict[str, tuple[Sweep, str]]:
-        """Return sweep and name of what was measured here and of the recorded machine that is
-        chosen.
+        """Return the sweep measured here and that of the chosen recorded machine, as far as they
+        exist, each with its name.
         """
         both = {
             "live": (self.results.get("sweep"), "here"),
@@ -733,7 +733,7 @@ class TransferExplorer(Instrument):
     def _sweep_code(self, values: Values, link: str) -> list[str]:
         where, *series = values["series"].split(" ")
         chosen = ", ".join(f'"{part}"' for part in series) if len(series) == 2 else ""
-        # as the field shows it: six digits are too few
+        # with all digits, as the field shows it; the six of "g" are too few
         mebibytes = self.controls["predict_mebibytes"].raw(values["predict_mebibytes"])
         recording = Code(call("recordings.load", values["recorded"]))
         far = [f"far = {call('transfer.recorded_sweep', recording)}"]
@@ -766,8 +766,8 @@ def _recorded_sweep(values: Values) -> Sweep | None:
 
 
 def _link_arguments(values: Values) -> dict[str, Any]:
-    """Return what ``gl.transfer.link`` is given: a name, and only those numbers that are not the
-    named link's own.
+    """Return the arguments of ``gl.transfer.link``: a name, and only those numbers that differ from
+    the named link's own.
     """
     name = values["link"]
     preset = transfer.link(name)
@@ -791,8 +791,8 @@ def _series_words(direction: str, memory: str) -> str:
 
 
 def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str]:
-    """Return the rows of the chosen machine for these bytes and chunks, and what to say where it
-    has none.
+    """Return the rows of the chosen machine for these bytes and chunks, and a sentence if it has
+    none.
     """
     if name == _NONE:
         return [], ""
@@ -835,7 +835,7 @@ def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
 def _sweep_table(
     sweeps: Sequence[tuple[Sweep, str]], links: Sequence[Link], quantity: str
 ) -> tuple[list[str], list[list[str | Badge]]]:
-    """Return one row a size and one column a series or link, each column with its badge."""
+    """Return one row per size and one column per series or link, each column with its badge."""
     columns: list[tuple[str, Evidence, dict[int, str]]] = [
         (
             f"{f'{name}: ' if len(sweeps) > 1 else ''}{_series_words(*series)}",

@@ -49,8 +49,8 @@ _BEFORE = {
 
 
 class _Model(NamedTuple):
-    """A model of ``gpulab.networks``: its function with arguments, and the shape of one of its
-    samples, which are tokens where there is a vocabulary.
+    """A model of ``gpulab.networks``: its factory with arguments, and the shape of one sample. If
+    there is a vocabulary, the samples are tokens.
     """
 
     label: str
@@ -153,7 +153,7 @@ class _Step(NamedTuple):
         options: dict[str, Any] = {"targets": Code("y")}
         if not chosen.vocabulary:
             options["loss"] = Code("torch.nn.functional.cross_entropy")
-        # what is not the function's own default
+        # only the options that differ from the function's defaults
         usual = {"optimizer": "" if traces else "adam", "precision": "float32", "checkpoint": False}
         options |= {n: value for n, value in self._asdict().items() if value != usual.get(n, value)}
         model = Code("model" if traces else f"lambda: {made}")
@@ -199,7 +199,7 @@ class MemoryInspector(FollowingInstrument):
     )
 
     def __init__(self, **values: Any) -> None:
-        self._predictions: dict[_Step, Prediction] = {}  # the last one used at the end
+        self._predictions: dict[_Step, Prediction] = {}  # the last used at the end
         super().__init__(**values)
         self.run_if_wanted()
 
@@ -339,8 +339,8 @@ class MemoryInspector(FollowingInstrument):
         return found
 
     def _trace(self, step: _Step, device: str, progress: Progress, stop: Stop) -> MemoryTrace:
-        """Run the step, unless its prediction says that the memory for it and for a copy of its
-        parameters is not there.
+        """Run the step; refuse it if, by its prediction, the free memory cannot hold the step and a
+        copy of its parameters.
         """
         where = devices.find(device)
         expected = self._predict(step, progress, stop)
@@ -398,7 +398,7 @@ class MemoryInspector(FollowingInstrument):
         missing = (
             f"Not predicted yet: {step.words}; press Predict if the prediction does not start."
         )
-        # it belongs to the controls, or another one is under way
+        # never stale: the prediction belongs to the controls, or the message says that it does not
         return Drawing.of(
             newest, figure, verdict if known else f"{missing} {verdict}", is_stale=False
         )
@@ -434,7 +434,7 @@ class MemoryInspector(FollowingInstrument):
 
 
 def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
-    """Put a prediction at the end, among the newest; a slider that moves back answers at once."""
+    """Put a prediction at the end, as the newest; it is kept for when the controls move back."""
     predictions.pop(asked, None)
     predictions[asked] = found
 
@@ -487,7 +487,7 @@ _HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages"
 
 
 class _Asked(NamedTuple):
-    """One prediction by what decides it."""
+    """The values that decide a prediction."""
 
     model: str
     strategy: str
@@ -500,8 +500,8 @@ class _Asked(NamedTuple):
 
     @classmethod
     def of(cls, values: Values, strategy: str) -> _Asked:
-        """Return what the controls ask for with a strategy; no sequence is longer than the model's
-        context.
+        """Return the controls' values with a strategy; the length of a sequence is limited to the
+        model's context.
         """
         v = {**values, "strategy": strategy}
         v["positions"] = min(v["positions"], parallel.gpt_shape(v["model"]).context)
@@ -509,23 +509,25 @@ class _Asked(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The sequences that a rank's step takes."""
+        """The number of sequences in a rank's step."""
         return self.batch * (self.ranks if self.strategy.startswith("pipeline") else 1)
 
     @property
     def followed(self) -> tuple[int, ...]:
-        """The ranks of which one needs most: rank 0, which no other exceeds by more than a padded
-        share, and a pipeline's last stage.
+        """The ranks among which one needs the most memory: rank 0, and a pipeline's last stage.
 
-        The first stage holds the embeddings and, in 1F1B, the most activations; the last one the
-        output layer and its scores.
+        Without a pipeline, another rank needs more than rank 0 by at most the padding of its share.
+        In a pipeline, the first stage holds the embeddings and, in 1F1B, the most activations; the
+        last stage holds the output layer and its scores.
         """
         return (
             (0, self.ranks - 1) if self.strategy.startswith("pipeline") and self.ranks > 1 else (0,)
         )
 
     def predict(self, progress: Progress, stop: Stop) -> RankMemory:
-        """Follow the step of the rank that needs most."""
+        """Predict the step of each rank in ``followed``; return the one that needs the most
+        memory.
+        """
         x = torch.zeros(self.rows, self.positions, dtype=torch.int64, device="meta")
         shape, ranks = parallel.gpt_shape(self.model), self.followed
         several = (
@@ -661,8 +663,8 @@ class ShardingExplorer(Instrument):
         ]
 
     def _possible(self, values: Values) -> tuple[list[str], list[Note]]:
-        """Return the strategies that can split the model over so many ranks, and why the others
-        cannot.
+        """Return the strategies that can split the model over the chosen number of ranks, and notes
+        on why the others cannot.
         """
         shape = parallel.gpt_shape(values["model"])
         refused = {
@@ -686,7 +688,7 @@ class ShardingExplorer(Instrument):
         for number, (strategy, one) in enumerate(asked.items()):
             if one not in self._found:
                 part = part_of(progress, number, len(asked), strategy)
-                self._found[one] = one.predict(part, stop)  # a stop leaves those before it
+                self._found[one] = one.predict(part, stop)  # a stop keeps the earlier ones
             done[strategy] = self._found[one]
             self.publish(action, dict(done))
         return done
@@ -724,11 +726,11 @@ class ShardingExplorer(Instrument):
             list({one.evidence.sentence: one.evidence for one in results}.values()),
             self._possible(values)[1],
             _sentence(results, capacity, gpu),
-            is_stale=False,  # what is not predicted for the controls is shown as states only
+            is_stale=False,  # a strategy without a prediction shows only its states
         )
 
     def code_for(self, values: Values) -> str:
-        """Return the prediction of the chosen strategy (of zero3 where all are chosen)."""
+        """Return the prediction of the chosen strategy (of zero3 if all are chosen)."""
         strategy = "zero3" if values["strategy"] == _ALL else values["strategy"]
         a, gpu = _Asked.of(values, strategy), values["gpu"]
         extra = ", checkpoint=True" if a.checkpoint else ""
@@ -775,7 +777,7 @@ def _fate(one: RankMemory | RankStates, capacity: int) -> str:
 
 
 def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
-    """Return what fits, what does not, and what is not known yet."""
+    """Return which strategies fit, which do not, and which are not predicted yet."""
     fates = {one.strategy: _fate(one, capacity) for one in results}
     words = [
         f"{fate}: {', '.join(name for name, its in fates.items() if its == fate)}"

@@ -1,4 +1,4 @@
-"""Number formats: a number bit by bit in two of them, and a model's gradients in one."""
+"""Number formats: the bits of a number in two formats, and a model's gradients in one format."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ class NumberFormats(Instrument):
         ]
 
     def __init__(self, **values: Any) -> None:
-        # the bits of an infinity or nan, which no number field can hold
+        # the bits of an infinity, nan or -0.0, which the number field cannot hold
         self._special: int | None = None
         super().__init__(**values)
 
     def _assign(self, values: Values) -> None:
-        """Tick the bits of the number, before the browser is told."""
+        """Set the values, then tick the bits of the number, before the browser gets them."""
         super()._assign(values)
         if "bits" not in values:
             self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
@@ -122,7 +122,7 @@ class NumberFormats(Instrument):
             one = precision.format(self.values["format"])
             code = sum(1 << (one.bits - 1 - place) for place in self.values["bits"])
             held = precision.number_from_bits(code, one).held
-            # -0.0 and 0.0 are one number in the field: their bits differ, so they are kept.
+            # The field cannot distinguish -0.0 from 0.0, so the bits of -0.0 are kept.
             self._special = code if not math.isfinite(held) or (held == 0 and code) else None
             if math.isfinite(held):
                 self.values["value"], self.values["steps"] = held, 0
@@ -149,7 +149,7 @@ class NumberFormats(Instrument):
         many = [first]
         if values["beside"] != _NONE:
             many.append(precision.number(first.given, values["beside"]))
-        # a row's name, and what each format has there
+        # a row's name, and the fact of each format
         rows = [
             [cells[0][0], *(fact for _, fact in cells)]
             for cells in zip(*(n.table()[1] for n in many), strict=True)
@@ -182,7 +182,9 @@ def _described(one: precision.Format) -> str:
 
 
 def _bit_name(one: precision.Format, place: int) -> str:
-    """Return a bit's name: the sign, or its field and the power of two that it is worth there."""
+    """Return a bit's name: in an integer its value, in a float "s", "e" and its power of two, or
+    "m" and its place.
+    """
     if one.kind == "integer":
         return f"{'-' if place == 0 else ''}{2 ** (one.bits - 1 - place)}"
     fields = ("s", *(f"e{k}" for k in reversed(range(one.exponent_bits))))
@@ -335,7 +337,7 @@ class LossScaling(Instrument):
             training.fit(
                 task, model=model, steps=values["steps"], seed=0, progress=progress, stop=stop
             )
-            if stop():  # the gradients of a shorter training are not those that the controls name
+            if stop():  # gradients after fewer steps would not be those that the controls ask for
                 raise StoppedError(
                     f"Stopped before all {values['steps']} training steps were taken; no gradients "
                     "were computed."
@@ -361,8 +363,8 @@ class LossScaling(Instrument):
 
     @property
     def window(self) -> GradientWindow | None:
-        """The gradients in the format at the scale of the controls, or None before there are
-        any.
+        """The gradients in the format and at the scale of the controls; None if there are no
+        gradients yet.
         """
         source, v = self.gradients, self.values
         if source is None:
@@ -370,19 +372,21 @@ class LossScaling(Instrument):
         return precision.gradient_window(source, v["format"], v["scale"], which=v["which"])
 
     def draw(self, values: Values) -> Drawing:
-        """Return the histogram in the window, and the share of each fate."""
+        """Return the histogram in the format's window, and the share of gradients that are kept or
+        lost in each way.
+        """
         window = self.window
         if window is None:
             return Drawing(
                 message="Press Compute gradients: the model takes its training steps, then one "
                 "backward pass in float32 shows every gradient."
             )
-        # gradients of your own were made elsewhere: no control has moved since
+        # loaded gradients are never stale: they do not depend on the controls
         is_stale = False if values["task"] == _OWN else None
         return Drawing.of(window, figures.gradient_window(window), window.explanation, is_stale)
 
     def code_for(self, values: Values) -> str:
-        """Return the lines that train, take the gradients and lay the window over them."""
+        """Return the lines that train, compute the gradients and make their window."""
         which = {"which": values["which"]} if values["which"] != "all" else {}
         scaled = Code("g"), values["format"], values["scale"]
         window = (

@@ -19,7 +19,7 @@ VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 class PredictionPanel(Panel):
-    """The form of one prediction; all forms of the same question stay in agreement."""
+    """The form of one prediction; all forms of the same question show the same state."""
 
     _esm = script("prediction.js")
 
@@ -41,7 +41,7 @@ class PredictionPanel(Panel):
         register(self)
 
     def submit(self, value: str | float) -> None:
-        """Keep an answer, as the Save button does; an answer that is refused is explained in one
+        """Save an answer, as the Save button does; if it is refused, show the reason in one
         sentence.
         """
         try:

@@ -43,10 +43,10 @@ from gpulab.widgets._instrument import (
 
 
 class LiveRanks:
-    """At most one cluster at a time, of the size that was last asked for.
+    """At most one cluster at a time, of the size that was last requested.
 
-    Starting one takes seconds, and each rank takes some hundred MiB. So the instruments share it;
-    their measurements take turns anyway.
+    Starting a cluster takes seconds, and each rank takes some hundred MiB. So the instruments share
+    one; their measurements take turns anyway.
     """
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class LiveRanks:
         """
         with self._lock:
             if self._ranks is not None and self._ranks.n != n:
-                self.end()  # before others start: they have their memory until they are gone
+                self.end()  # before new ranks start: the old ones keep their memory until they end
             if self._ranks is None:
                 ranks = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
-                ranks.px = False  # %%px goes on reaching the learner's own ranks
+                ranks.px = False  # %%px still runs on the learner's own ranks
                 ranks.start()
                 self._ranks = ranks
             elif not self._ranks.ready:
@@ -85,8 +85,8 @@ atexit.register(LIVE.end)
 class OnRanks(Instrument):
     """The base class of instruments that run on real ranks."""
 
-    # the ranks that work under way uses; others may be at work on the shared ones while it waits
-    # its turn
+    # The ranks that this instrument's work uses; None while it waits its turn, when the shared
+    # ranks may be in use by another instrument.
     _used: Any = None
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class OnRanks(Instrument):
             LIVE.end()
 
     def stop(self) -> None:
-        """Ask the work to stop, interrupt its ranks and end their cluster."""
+        """Ask the work to stop and interrupt its ranks; their cluster is then ended."""
         super().stop()
         if (ranks := self._used) is not None:
             ranks.interrupt()
@@ -244,7 +244,7 @@ class PipelineSchedule(OnRanks):
 
     @property
     def _fresh(self) -> ScheduleRun | None:
-        """The measured run, as long as it fits the controls."""
+        """The measured run; None if there is none, or if the controls have changed since then."""
         run: ScheduleRun | None = self.results.get("measure")
         return None if self.is_stale("measure") else run
 
@@ -289,7 +289,7 @@ class PipelineSchedule(OnRanks):
             return cell(timetable, 'gl.figures.pipeline_schedule(s, unit="ms")')
         arguments = _digits(_measured(values))
         first = Code("ranks"), arguments.pop("schedule"), arguments.pop("microbatches")
-        # without messages the run has the timetable
+        # if messages take no time, the run itself has the timetable
         beside = bool(float(values["transfer_ms"]))
         return cell(
             f"with gl.parallel.cluster({values['stages']}) as ranks:",
@@ -300,7 +300,7 @@ class PipelineSchedule(OnRanks):
 
 
 def _digits(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with the numbers as code: all digits that they are rounded to."""
+    """Return arguments with the floats as code, which keeps all digits that they are rounded to."""
     return {
         name: Code(f"{value:.12g}") if isinstance(value, float) else value
         for name, value in arguments.items()
@@ -312,7 +312,7 @@ def _seconds(values: Values, name: str, scale: float) -> float:
 
 
 def _common(values: Values) -> dict[str, Any]:
-    """Return what both core calls take."""
+    """Return the arguments that both core calls take."""
     chunks = ("chunks",) if values["schedule"] == "interleaved" else ()
     return {name: values[name] for name in ("schedule", "microbatches", *chunks)}
 
@@ -361,7 +361,7 @@ def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
 
 _NONE = "none"
 _WAIT_SECONDS = 0.02
-# what a ring all-reduce costs: the step, the gradients, and the link
+# what the curve of a ring all-reduce depends on: the step, the gradients, and the link
 _RING = ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second")
 
 
@@ -369,8 +369,8 @@ class ScalingLab(OnRanks):
     """Show the speed-up of more ranks, and why it is less than their number; Measure runs training
     steps on real ranks.
 
-    ``curves`` are the models of the controls; ``result`` is the ``ScalingResult`` of the newest
-    measurement.
+    ``curves`` are the model curves for the controls; ``result`` is the ``ScalingResult`` of the
+    newest measurement.
 
     Examples
     --------
@@ -473,7 +473,7 @@ class ScalingLab(OnRanks):
             Slider(
                 name="step_seconds",
                 label="Step on one rank",
-                # as one types them: 5 * 10.0**-6 is not 5e-6
+                # from text, since 5 * 10.0**-6 is not exactly 5e-6
                 options=[
                     (s, format_seconds(s))
                     for s in (float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))
@@ -575,8 +575,8 @@ class ScalingLab(OnRanks):
 
     @property
     def _live_link(self) -> tuple[float, int, float, float] | None:
-        """One rank's step, the gradients' bytes and the link, as measured here; None where they
-        were not.
+        """One rank's step, the gradients' bytes and the link, as measured here; None if they were
+        not measured.
         """
         r: ScalingResult | None = self.results.get("measure")
         if r is None or r.latency_seconds is None or r.bandwidth_bytes_per_second is None:
@@ -586,7 +586,7 @@ class ScalingLab(OnRanks):
 
     @property
     def _ring(self) -> tuple[float, float, float, float]:
-        """What the curve with communication is made of: measured here, or from the sliders."""
+        """The step, gradients and link of the curve with communication: as measured or set."""
         live = self._live_link if self.values["basis"] == "measured" else None
         return live or tuple(self.values[name] for name in _RING)
 
@@ -672,8 +672,8 @@ class ScalingLab(OnRanks):
 
 
 def _made_of_step(values: Values) -> str:
-    """Return which of the curves depend on the step of one rank, in words, or "": in seconds all
-    do.
+    """Return words that name the curves which depend on the time of one rank's step, or "" if none
+    does. If seconds are shown, all curves depend on it.
     """
     if "ring" in values["laws"]:
         return "the curve with communication uses"
@@ -710,8 +710,8 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
 def _table(
     shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int
 ) -> tuple[list[str], list[list[str]]]:
-    """Return a row a number of ranks: what was measured and recorded, then what each model says."""
-    columns: list[tuple[str, dict[int, str]]] = []  # the heading, and a text by the ranks
+    """Return one row per number of ranks: what was measured and recorded, then each model."""
+    columns: list[tuple[str, dict[int, str]]] = []  # heading; ranks -> text
     for r in shown:
         steps = {p.ranks: format_seconds(p.median_seconds) for p in r.points}
         speedups = {

@@ -1,8 +1,8 @@
 """A kernel and its launch in the SIMT microscope: counts by line, steps of one warp by lane, and
 the kernels that the microscope offers.
 
-Which lanes touch which sectors and banks comes from ``gpulab.models``; here they get their words
-and their boxes.
+``gpulab.models`` computes which lanes touch which sectors and banks; this module describes them in
+words and as boxes.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def show_source(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _in_words(finding: Finding) -> str:
-    """Return what is wrong and who does it, in one sentence."""
+    """Return what is wrong and which threads cause it, in one sentence."""
     who = " and ".join(str(thread) for thread in finding.threads)
     times = "once" if finding.count == 1 else f"{finding.count:,} times"
     return f"{finding.message[:1].upper()}{finding.message[1:]} ({who}; {times})."
 
 
 def _cells(counts: Counts) -> list[dict[str, Any]]:
-    """Return the counts of a line as texts, each with whether it is worth a look."""
+    """Return the counts of a line as texts, each with whether it deserves attention."""
     sectors, ideal = counts.sectors_per_request, counts.ideal_sectors_per_request
     ratio = counts.active_ratio
     spaces = ((counts.global_requests, "device"), (counts.shared_requests, "shared"))
@@ -212,8 +212,8 @@ class Walk:
         self.steps = [np.flatnonzero(each) for each in active.reshape(-1, warps).T]
 
     def next_at(self, warp: int, step: int, line: int) -> int | None:
-        """Return the next step, from 1, at which the warp executes a line; the first one after the
-        last, None without any.
+        """Return the next step (counted from 1) at which the warp executes a line. After the last
+        such step, return the first; None if the warp never executes the line.
         """
         trace = self.simulation.trace
         places = enumerate(self.steps[warp], start=1)
@@ -293,14 +293,14 @@ def _ranges(numbers: Sequence[int]) -> str:
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     if len(numbers) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
         return f"every {_NTH.get(step, f'{step}th')} lane from {numbers[0]} to {numbers[-1]}"
-    # numbers that follow each other are as far from their places
+    # consecutive numbers have the same distance from their places in the list
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     return f"{_lanes(len(numbers))} {', '.join(words)}"
 
 
-_NTH = {2: "second", 3: "third"}  # of three lanes of a warp, the steps between are 15 at most
+_NTH = {2: "second", 3: "third"}  # the step between 3 lanes or more of a warp is at most 15
 
 
 # One access of one warp.
@@ -340,8 +340,8 @@ def show_access(access: StepAccess, warp: int) -> dict[str, Any] | None:
 
 
 def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
-    """Return the count in words, and whether fewer sectors could not hold as many bytes (the rule
-    of the simulation's counts).
+    """Return the count in words, and whether it is ideal: no smaller number of sectors could hold
+    the requested bytes (the rule of the simulation's counts).
     """
     lanes, sectors = plural(sum(pattern.active), "lane"), plural(pattern.sectors, "sector")
     ideal = min(pattern.sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
@@ -395,8 +395,8 @@ def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[s
 
 
 def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
-    """Return 32 columns, one for each bank, for each part of the warp that goes by itself; cells
-    are the words, each with its lanes.
+    """Return 32 columns, one per bank, for each part of the warp that is served separately. The
+    cells are the words, each with its lanes.
     """
     passes = _parts_of(pattern)
     banks = [pattern.bank_lanes(k) for k in range(passes)]
@@ -473,10 +473,10 @@ class Launch:
         return dataclasses.replace(self, kernel=now)
 
     def code(self) -> str:
-        """Return the source of the call's arguments: the variables that hold the arrays, else the
-        parameters; numbers as literals.
+        """Return the call's arguments as source. An array becomes the variable that holds it, or
+        else its parameter's name; a number becomes a literal.
         """
-        # in one go: a cell may define names while the work's thread looks
+        # copied at once: a cell may define names while the work's thread reads them
         there = list(getattr(_function(self.kernel), "__globals__", {}).items())
         variables = {id(value): name for name, value in there if not name.startswith("_")}
         parameters = dict(enumerate(self.parameters))
@@ -529,7 +529,7 @@ def _host_array(argument: Any) -> np.ndarray | None:
 
 
 def _count(extent: Any) -> int:
-    """Return the blocks of a grid or the threads of a block; 1 for what is neither (``simulate``
+    """Return the blocks of a grid or the threads of a block; 1 for an invalid extent (``simulate``
     then reports what is wrong with it).
     """
     parts = extent if isinstance(extent, (tuple, list)) else (extent,)
@@ -539,7 +539,7 @@ def _count(extent: Any) -> int:
 
 # The microscope's own kernels, whose cells are the files of ``course/04/microscope``.
 
-# By the kernel's name, which is also that of its file: its label in the list of choices, its grid
+# The kernel's name, which is also that of its file -> its label in the list of choices, its grid
 # and its block.
 EXAMPLES: Mapping[str, tuple[str, Any, Any]] = {
     "vector_add": ("vector add, with its guard", 4, 32),
@@ -568,8 +568,8 @@ def example_launch(name: str) -> Launch:
     """
     cell, file, names = example_cell(name), f"<{name}>", dict[str, Any]()
     exec(compile(cell, file, "exec"), names)
-    # As IPython does for its cells: without a time of change, the text is found again by inspect
-    # and never thrown away.
+    # As IPython does for its cells: ``inspect`` finds the text here, and without a modification
+    # time linecache never discards it.
     linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
     arguments = tuple(names[word] for word in inspect.signature(names[name]).parameters)
     return Launch(names[name], *EXAMPLES[name][1:], arguments)
@@ -647,8 +647,8 @@ class SimtMicroscope(FollowingInstrument):
         ),
     )
 
-    # of a kernel of the learner's: whether its name stood for it when it was given, so that Run may
-    # read the newest one
+    # For a learner's own kernel: whether its name referred to it when it was passed, so that Run
+    # may read the newest function of that name.
     _follows: bool
 
     def __init__(
@@ -668,7 +668,7 @@ class SimtMicroscope(FollowingInstrument):
             self._follows = self._own.newest() is self._own
         self._microscope = MicroscopePanel()
         self._microscope.on_msg(self._on_message)
-        self._again: object = None  # another one with each wish to run the same thing once more
+        self._again: object = None  # a new object for each request to run the same kernel again
         super().__init__(**values)
         self._microscope.open_now()
         self.children = (self._panel, self._microscope, self._results)
@@ -730,8 +730,8 @@ class SimtMicroscope(FollowingInstrument):
         ]
 
     def changed(self, name: str) -> None:
-        """Adjust the block and the warp to another kernel, and the step to another warp: it stays
-        at the same moment of the block, at the warp's first step that is not before it.
+        """Adjust the block and the warp to a new kernel, and the step to a new warp: it becomes the
+        new warp's first step at or after the present moment of the block.
         """
         if name == "kernel":
             self.rebuild("block_number", "warp")
@@ -743,12 +743,12 @@ class SimtMicroscope(FollowingInstrument):
 
     @property
     def _shown_warp(self) -> int:
-        """The chosen warp, or the last one that the result has: for a moment a new kernel's
-        controls stand over the old result.
+        """The chosen warp, or the last one of the result if it has fewer: for a moment the controls
+        of a new kernel are shown with the old result.
         """
         return min(int(self.values["warp"]), len(self.results["run"].steps) - 1)
 
-    # What is driven from Python.
+    # For use from Python.
 
     @property
     def launch(self) -> Launch:
@@ -790,7 +790,7 @@ class SimtMicroscope(FollowingInstrument):
         self.wait()
         return {} if self._walk is None else self._walk.outputs
 
-    # Runs begin by themselves: at the start, and when another kernel or block is chosen.
+    # Runs start automatically: at first, and when another kernel or block is chosen.
 
     def run(self, action: str | None = None, wait: bool = False) -> None:
         """Read the kernel again and run it; a run in progress is restarted."""
@@ -870,7 +870,7 @@ class SimtMicroscope(FollowingInstrument):
         if self._walk is None:
             self._place = None
             self._microscope.write(source=[], position={})
-            # a run that is wanted begins once this is drawn
+            # a run that the controls ask for starts only after this drawing
             is_begun = self._working is not None or self.wanted() != self._tried
             message = (
                 "The simulation is running."
@@ -884,7 +884,7 @@ class SimtMicroscope(FollowingInstrument):
         self._place = int(steps[step - 1]) if len(steps) else None
         self._microscope.write(position=self._walk.show(warp, step))
         rows = table_of(s, self._walk.outputs)
-        # it belongs to the controls, or a run is under way
+        # never stale: the result belongs to the controls, or a run is in progress
         return Drawing(
             None, ("", "count", "meaning"), rows, [s.evidence], (), verdict(s), is_stale=False
         )

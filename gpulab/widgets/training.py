@@ -44,8 +44,8 @@ from gpulab.widgets._instrument import (
 
 _STEPS = 24
 _SIZE = 128  # pixels of a sample
-# Milliseconds for one image before anything was measured: what a core of a few years ago takes to
-# decode and scale one.
+# Milliseconds for one image, until a run has measured them: the time in which a core of a few years
+# ago decodes and scales an image.
 _LOADING_MS = 1.5
 _LIVE = "live"
 
@@ -298,7 +298,8 @@ class ModelDiet(Instrument):
     )
 
     def __init__(self, **values: Any) -> None:
-        # the models, and the label of the newest one: weighed again, it keeps its place among them
+        # The models, and the label of the newest one, which is not always the last: a recipe that
+        # is measured again keeps its place.
         self._weighed: dict[tuple[Any, ...], tuple[Weighing, str]] = {}
         super().__init__(**values)
 
@@ -306,7 +307,7 @@ class ModelDiet(Instrument):
         """Return the task, the recipe in the order in which it is applied, and how the models are
         measured.
         """
-        # each point keeps its own recipe: a control that moves makes no result stale
+        # each point keeps its own recipe, so a changed control makes no result stale
         live: dict[str, Any] = {"shows_only": True}
         return [
             Choice(
@@ -431,7 +432,7 @@ class ModelDiet(Instrument):
         Raises
         ------
         InputError
-            If two of them do not go together.
+            If two of the settings cannot be combined.
         """
         v = self.values if values is None else values
         number, _, kind = v["stored"].partition(" ")
@@ -561,8 +562,8 @@ _HERE = "this machine"
 def _recorded_steps(
     plan: InferencePlan, device: str
 ) -> list[tuple[int, float, tuple[float, float] | None, str, Evidence]]:
-    """Return the fastest recorded step of decode for each batch, of this model on this product:
-    batch, seconds and their interval, what they are of, and the source.
+    """Return the fastest recorded step of decode for each batch, for the plan's model on
+    ``device``: batch, seconds, their interval, a description, and the evidence.
     """
     shape = plan.model
     if plan.cache != "bfloat16" or LANGUAGE_MODELS.get(shape.name) != shape:
@@ -588,7 +589,7 @@ def _recorded_steps(
         for entry in recording.select("generation", **asked)
         if entry.timing is not None
     ]
-    # of each batch the fastest comes last
+    # sorted from slow to fast, so the dict keeps the fastest of each batch
     by_batch = {one[0]: one for one in sorted(found, key=lambda one: one[1], reverse=True)}
     return [by_batch[batch] for batch in sorted(by_batch)]
 
@@ -624,7 +625,7 @@ class InferencePlanner(Instrument):
     def __init__(self, **values: Any) -> None:
         self._models = dict(LANGUAGE_MODELS)
         self._here: models.Roofline | None = None  # measured by the first run
-        self._measured: LanguageModel | None = None  # load may put another one under its name
+        self._measured: LanguageModel | None = None  # load may replace the model of its name
         super().__init__(**values)
 
     def make_controls(self) -> list[Control]:
@@ -716,7 +717,7 @@ class InferencePlanner(Instrument):
 
     @property
     def plan(self) -> InferencePlan:
-        """Memory and least times for the present controls."""
+        """The memory and the minimum times for the present controls."""
         return self._plan(self.values, self._roofs(self.values), self.values["batch"])
 
     def _roofs(self, values: Values) -> models.Roofline:
@@ -734,7 +735,7 @@ class InferencePlanner(Instrument):
         )
 
     def work(self, action: str, values: Values, progress: Progress, stop: Stop) -> Measurement:
-        """Measure the products of one layer with as many rows as sequences."""
+        """Measure the matrix products of one layer, whose inputs have a row for each sequence."""
         import torch
 
         if values["weights"] not in ("float32", "bfloat16"):
@@ -750,7 +751,7 @@ class InferencePlanner(Instrument):
             (shape.feed_width, shape.width),
         ]
         device, dtype = devices.find(None), getattr(torch, values["weights"])
-        own = torch.Generator(str(device)).manual_seed(0)  # the learner's own stays as it is
+        own = torch.Generator(str(device)).manual_seed(0)  # leaves torch's global one alone
         there = {"device": str(device), "dtype": dtype}
         batch = values["batch"]
         needed = 2 * dtype.itemsize * sum(i * out + batch * (i + out) for i, out in sizes)
@@ -760,7 +761,7 @@ class InferencePlanner(Instrument):
                 f"{device.free_bytes:,}. Choose a smaller model."
             )
         progress(0.0, "measuring the rates of this machine")
-        # again where the button is pressed again: another process may have disturbed the first run
+        # measured again if the button is pressed again: another process may have disturbed them
         self._here = models.roofline(refresh="measure" in self.results, stop=stop)
         layer = [torch.randn(out, inside, generator=own, **there) for inside, out in sizes]
         rows = [torch.ones(batch, inside, **there) for inside, _ in sizes]
