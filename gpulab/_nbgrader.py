@@ -139,8 +139,8 @@ def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, A
 def _exercise(
     cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float
 ) -> list[dict[str, Any]]:
-    # an answer cell and a test cell; if graded by hand, a plain cell with the check replaces the
-    # latter
+    # Makes an answer cell and a test cell. If the answer is graded by hand, a plain cell with the
+    # check takes the place of the test cell.
     number, by_hand = exercise.id.replace(".", "-"), bool(exercise.machine)
     answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
     name = call.partition(" = ")[0]

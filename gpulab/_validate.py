@@ -264,7 +264,7 @@ def items(function: str, name: str, values: Any, example: str = "") -> list[Any]
 
 
 def callback(function: str, name: str, given: Callable[..., T]) -> Callable[..., T]:
-    """Return the callable, wrapped so that the message of an error inside it names it.
+    """Return the callable, wrapped so that an error that it raises is reported under ``name``.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def clock(function: str, name: str, given: Callable[[], float]) -> Callable[[], 
         nonlocal last, equal
         now = read()
         is_number = type(now) is float or is_finite(now)
-        # 1e10 seconds are 300 years; a clock of nanoseconds counts as far in 10 seconds
+        # 1e10 seconds are 300 years; a clock of nanoseconds reaches 1e10 after 10 seconds
         if not is_number or not last <= now < 1e10:
             after = f" after {last!r}" if math.isfinite(last) else ""
             raise InputError(

@@ -193,7 +193,8 @@ def _across_libraries(
         try:
             view = _backends.share(plain, target.name)
         except CopyRequiredError:
-            # the target refuses this memory layout, so try a compact copy; numpy refuses the dtype
+            # The target may refuse the memory layout, so try a compact copy. NumPy refuses only the
+            # dtype, for which a copy is no remedy.
             compact = owner.compact(plain) if target.name != "numpy" else None
             if compact is None:
                 raise

@@ -87,8 +87,10 @@ class Environment(Result):
         Main memory that this process may use.
     driver : str or None
         The accelerator driver's version.
+    python : str
+        Python's version.
     libraries : mapping
-        Library name to version, for those that are loaded or that matter.
+        Library name to version, for the installed libraries that matter for a measurement.
     command : str or None
         The command that reproduces the figure, where there is one.
     """

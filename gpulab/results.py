@@ -142,10 +142,10 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     RecordingError
         If the value is not one that ``encode`` gives for this type.
     """
-    # a short path for most fields: the files of a class of thirty have a hundred thousand fields
+    # a fast path for most fields: the files of a class of thirty have a hundred thousand fields
     if (type(value) is hint and hint in _AS_THEY_ARE) or hint is Any:
         return value
-    # the class of the hint: tuple for tuple[int, ...]; a plain class is its own
+    # the class of the hint: tuple for tuple[int, ...]; a plain class stands for itself
     kind = _origin(hint) or hint
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, where)

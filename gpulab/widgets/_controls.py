@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from gpulab._validate import is_whole
 from gpulab.errors import InputError, shown
 
-_MOST_NAMED = 40  # an error lists up to as many options; of more, only the first ones and the last
+_MOST_NAMED = 40  # options that an error lists; of more, only the first ones and the last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ class Action:
     help : str
         One sentence.
     measures : bool
-        Whether the action measures times, so that no other measurement must run beside it.
+        Whether the action measures times, so that no other measurement may run beside it.
     """
 
     name: str
@@ -719,7 +719,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             )
 
     def is_stale(self, action: str) -> bool:
-        """Return whether a control that decides the action's result has changed since then."""
+        """Return whether a control that decides the action's result has changed since the result
+        was made.
+        """
         made = self._made.get(action, {})
         return any(
             made.get(name, self.values[name]) != self.values[name]
@@ -746,7 +748,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             data = {"data": mimebundle(figure), "metadata": {}}
             outputs = ({"output_type": "display_data", **data},)
             height = figure.layout.height + 4
-        self._picture.layout.min_height = f"{height}px"  # keeps its place while redrawn
+        self._picture.layout.min_height = f"{height}px"  # the page keeps its height
         if self._picture.outputs != outputs:
             self._picture.outputs = outputs
         # each sentence without its badge, which is drawn separately

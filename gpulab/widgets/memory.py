@@ -514,10 +514,10 @@ class _Asked(NamedTuple):
 
     @property
     def followed(self) -> tuple[int, ...]:
-        """The ranks among which one needs the most memory: rank 0, and a pipeline's last stage.
+        """The ranks of which one needs the most memory: rank 0, and the last stage of a pipeline.
 
-        Without a pipeline, another rank needs more than rank 0 by at most the padding of its share.
-        In a pipeline, the first stage holds the embeddings and, in 1F1B, the most activations; the
+        Without a pipeline, no rank needs more than rank 0, apart from the padding of its share. In
+        a pipeline, the first stage holds the embeddings and, in 1F1B, the most activations; the
         last stage holds the output layer and its scores.
         """
         return (
