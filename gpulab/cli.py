@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 done; 1 something to fix (doctor); 2 wrong arguments or one of gpulab's errors; 130
-        interrupted.
+        interrupted; 141 the program that reads the output has ended.
     """
     _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
