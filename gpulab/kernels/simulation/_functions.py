@@ -479,7 +479,7 @@ def _print(call: Call, frame: Frame, mask: Mask, *values: Any) -> None:
     launch = frame.machine.launch
     launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
     if len(launch.printed) == _MOST_PRINTED:
-        note = f"line {call.line}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
+        note = f"{call.place}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
         launch.notes.add((call.line, note))
 
 
