@@ -241,11 +241,11 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
 
 # Occupancy.
 
+_KIB = 1024
 # For each axis: its title; its share of the picture's width; the shape of its line (a block size
 # counts as the next whole warp, so the line steps up before the value; registers and shared memory
 # hold until the next step begins); the distance and the unit of its ticks; and a noun for its
 # values.
-_KIB = 1024
 _PANELS = {
     "threads_per_block": ("threads<br>per block", (0.0, 0.295), "vh", (256, 1), "threads"),
     "registers_per_thread": (
