@@ -305,8 +305,8 @@ def _whole(args: Any, outputs: Sequence[Any]) -> int:
 
 def _rows(args: Any, outputs: Sequence[Any]) -> int:
     """Return the estimate for norms: each thread sums the weights' gradient over its own rows."""
-    shortest = max((t.shape[-1] for t in tensors_in(args) if t.dim()), default=0)
-    return 8 * shortest * torch.get_num_threads() + _single(tensors_in(args)[:1]) + _SMALL
+    longest = max((t.shape[-1] for t in tensors_in(args) if t.dim()), default=0)
+    return 8 * longest * torch.get_num_threads() + _single(tensors_in(args)[:1]) + _SMALL
 
 
 def _attention(args: Any, outputs: Sequence[Any]) -> int:

@@ -320,7 +320,7 @@ def occupancy_table(
             *arrays, opted
         )
     except ValueError as error:
-        shapes = ", ".join(str(array.shape) for array in arrays)
+        shapes = ", ".join(str(array.shape) for array in (*arrays, opted))
         raise InputError(
             f"occupancy_table: the arrays have the shapes {shapes}; expected shapes that "
             "broadcast. Reshape them."
