@@ -1,6 +1,6 @@
-"""Clusters that the tests share, started once in a session: two ranks, or four.
+"""Clusters of two and of four ranks that the tests share; each is started once per session.
 
-Each test finds them ready: where the one before left them out of step, they recover.
+Each test gets a cluster that is ready: if the previous test left it out of step, it recovers first.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from gpulab.parallel import Ranks
 
 @pytest.fixture(scope="session")
 def two_started() -> Iterator[Ranks]:
-    """Two ranks, in whatever state."""
+    """Two ranks, in the state in which the previous test left them."""
     with gl.parallel.cluster(2, timeout_seconds=20.0) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def four_started() -> Iterator[Ranks]:
-    """Four ranks, in whatever state."""
+    """Four ranks, in the state in which the previous test left them."""
     with gl.parallel.cluster(4, timeout_seconds=20.0) as started:
         yield started
 

@@ -30,13 +30,13 @@ def gone(processes: Iterable[psutil.Process]) -> bool:
 
 
 def below() -> set[psutil.Process]:
-    """All Python processes below this one; a browser of other tests is none."""
+    """Return all Python descendants of this process, so not a browser that other tests started."""
     children = psutil.Process().children(recursive=True)
     return {one for one in children if one.is_running() and "python" in one.name()}
 
 
 def work(array: np.ndarray, *, tensor: torch.Tensor) -> dict[str, Any]:
-    """Sum over ranks, print, and tell where this runs."""
+    """Sum over ranks, print, and return the arguments and where this runs."""
     array += dist.get_rank()
     total = torch.full((1000,), float(array[0]))
     dist.all_reduce(total)
@@ -52,7 +52,7 @@ def work(array: np.ndarray, *, tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def test_a_function_runs_on_every_rank(ranks: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
-    """A result a rank in rank order; torchrun's variables; printed lines; the collectives' log."""
+    """Ranks have torchrun's variables; their results, printed lines and collectives come back."""
     array = np.zeros(3)
     found = ranks.run(work, array, tensor=torch.ones(2))
     for rank, one in enumerate(found):
@@ -73,7 +73,7 @@ def test_a_function_runs_on_every_rank(ranks: Ranks, capsys: pytest.CaptureFixtu
 
 
 def test_what_cannot_travel_leaves_the_ranks_usable(ranks: Ranks) -> None:
-    """A function or argument is refused here, a result is its rank's error."""
+    """A function or argument that cannot be sent is refused; such a result is its rank's error."""
     for call in ((3,), (len, (i for i in ()))):
         refused(InputError, ranks.run, *call)
     caught = refused(RankError, ranks.run, lambda: (i for i in range(3)))
@@ -89,8 +89,8 @@ def test_more_ranks_than_memory_are_refused() -> None:
 
 
 def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
-    """It has ranks of its own; an exception ends it, and so does dropping it: no process or thread
-    is left; the other goes on.
+    """A second cluster has its own ranks. An exception ends it, and so does dropping it: no process
+    or thread is left, and the first cluster still works.
     """
     said: list[float] = []
     second = gl.parallel.cluster(1, threads=2, progress=lambda part, _: said.append(part))
@@ -125,7 +125,7 @@ ranks.run(lambda: time.sleep(600))
 
 
 def test_nothing_outlives_a_killed_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes its processes with it, and its folder unless their guard was killed too."""
+    """A killed kernel's processes end; its folder is removed unless their guard was killed too."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for guard_too in (False, True):
         with subprocess.Popen(
@@ -143,7 +143,9 @@ def test_nothing_outlives_a_killed_kernel(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_profiles_engines_are_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that ``ipcluster start`` has started, as docs/clusters.md says; a death is named."""
+    """Engines that ``ipcluster start`` started, as docs/clusters.md says, run calls as ranks; the
+    error names an engine that died.
+    """
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     refused(InputError, gl.parallel.cluster(1, profile="site").start)
     (tmp_path / "profile_site").mkdir()

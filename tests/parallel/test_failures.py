@@ -1,4 +1,4 @@
-"""What goes wrong on a rank is named, within a time, and the cluster can be used again."""
+"""Errors name the failed rank and its fault in limited time; the cluster can be used again."""
 
 import datetime
 import os
@@ -35,7 +35,7 @@ def total() -> float:
 
 
 def fails(how: str) -> None:
-    """After a collective in step, rank 1 does something else than the others, who wait for it."""
+    """Run one collective on all ranks; then rank 1 fails as ``how`` says while the others wait."""
     faults = {
         "return": lambda: None, "raise": lambda: int("my mistake"),
         "sleep": lambda: time.sleep(300), "other": lambda: dist.broadcast(torch.ones(1000), 0),
@@ -65,7 +65,9 @@ def fails(how: str) -> None:
 def test_a_rank_that_fails_the_others_is_named(
     four_ranks: Ranks, how: str, kind: type[RankError], words: str
 ) -> None:
-    """The rank, its fault, the collective in which the others wait; after `recover` all work."""
+    """The error names the rank, its fault and the collective in which the others wait; after
+    `recover` all ranks work.
+    """
     begin = time.monotonic()
     caught = refused(kind, four_ranks.run, fails, how)
     caught.match(words)
@@ -78,7 +80,9 @@ def test_a_rank_that_fails_the_others_is_named(
 
 
 def test_what_a_rank_raised_is_the_cause(four_ranks: Ranks) -> None:
-    """With its traceback as a note; ranks that raise alike are named together, in step."""
+    """The cause has the rank's traceback as a note. If all ranks raise the same exception, one
+    error names them all, and they stay in step.
+    """
 
     def all_raise() -> None:
         raise KeyError("missing")
@@ -91,7 +95,7 @@ def test_what_a_rank_raised_is_the_cause(four_ranks: Ranks) -> None:
 
 
 def test_a_death_between_two_calls_and_its_children(four_ranks: Ranks) -> None:
-    """The next call names who died and how; what the rank had started dies with it."""
+    """The next call names the dead rank and its signal; processes that it started die with it."""
 
     def with_children() -> list[int]:
         new = (False, True)
@@ -107,7 +111,7 @@ def test_a_death_between_two_calls_and_its_children(four_ranks: Ranks) -> None:
 
 
 def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
-    """Killed together with a rank, or its second process alone: the first `recover` is enough."""
+    """One `recover` is enough after a rank and a process of the controller were killed together."""
     rank = psutil.Process(four_ranks.run(os.getpid)[0])
     below = rank.parent().children(recursive=True)
     heart = next(p for p in below if "-m" in p.cmdline() and p.ppid() != rank.ppid())
@@ -118,7 +122,7 @@ def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
 
 
 def hang(folder: Path, how: str) -> None:
-    """Sleep for ever; or rank 0 stands in an all-reduce to which nobody comes."""
+    """Sleep for 300 s; for "collective", rank 0 waits in an all-reduce without the others."""
     (folder / str(dist.get_rank())).touch()
     if how == "collective" and dist.get_rank() == 0:
         total()
@@ -127,8 +131,8 @@ def hang(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["collective", "sleep", "stop"])
 def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: str) -> None:
-    """Ctrl-C, or `interrupt` from another thread, ends the call; the engines stay, even if another
-    interrupt comes as late as in `recover`.
+    """Ctrl-C, or `interrupt` from another thread, ends the call. The engines stay alive, even if
+    another interrupt reaches them during `recover`.
     """
     before = four_ranks.run(os.getpid)
 
@@ -152,8 +156,8 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
 
 
 def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
-    """``%%px`` sends the signal by its name; as long as a cell has not ended, no call is sent after
-    it.
+    """An interrupt, which ``%%px`` sends by the signal's name, ends the cell. While a cell still
+    runs, a call is refused.
     """
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
@@ -168,7 +172,7 @@ def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
 
 
 def test_a_call_may_be_given_a_limit(four_ranks: Ranks) -> None:
-    """A function that takes longer is interrupted, and named with its line."""
+    """A function that takes longer is interrupted; the error names the line that it had reached."""
 
     def spin() -> None:
         while True:
@@ -181,7 +185,9 @@ def test_a_call_may_be_given_a_limit(four_ranks: Ranks) -> None:
 
 
 def test_a_collective_that_one_rank_alone_entered_is_noticed(four_ranks: Ranks) -> None:
-    """Unawaited, its call ends well; the next would sum wrong numbers, so it is refused."""
+    """The call that leaves the collective unawaited succeeds. The next call is refused, since it
+    would sum wrong numbers.
+    """
 
     def unawaited() -> None:
         if dist.get_rank() == 0:
@@ -193,7 +199,7 @@ def test_a_collective_that_one_rank_alone_entered_is_noticed(four_ranks: Ranks) 
 
 
 def test_messages_and_groups_of_some_ranks_leave_all_in_step(four_ranks: Ranks) -> None:
-    """A message has two ends, and only a group's members enter its collectives."""
+    """A message between two ranks, or a collective of some ranks, is not taken for a fault."""
 
     def right() -> None:
         here, x, everything = dist.get_rank(), torch.ones(2), [None] * 4

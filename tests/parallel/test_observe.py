@@ -1,4 +1,4 @@
-"""Every collective is seen with its name, payload, group and time, whoever entered it."""
+"""An observer records each collective's name, payload, group and time, whatever code calls it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def entered(call: Callable[[], Any]) -> tuple[CollectiveCall, ...]:
     return seen.calls
 
 
-FULL = torch.ones(100)  # float32, which are 400 bytes
+FULL = torch.ones(100)  # 400 bytes in float32
 
 
 CASES: list[tuple[Callable[[], Any], tuple[str, str, int, int]]] = [
@@ -53,14 +53,14 @@ CASES: list[tuple[Callable[[], Any], tuple[str, str, int, int]]] = [
 def test_payloads_are_those_of_the_tensors(
     alone: None, call: Callable[[], Any], expected: tuple[str, str, int, int]
 ) -> None:
-    """Name, dtype, given and got bytes, by hand."""
+    """Name, dtype, input bytes and output bytes of a call equal those computed by hand."""
     (one,) = entered(call)
     assert (one.name, one.dtype, one.input_bytes, one.output_bytes) == expected
     assert one.payload_bytes == expected[2]
 
 
 def test_a_work_is_in_flight_until_it_is_waited_for(alone: None) -> None:
-    """What a rank stands in can be read; observers nest and leave torch as it was."""
+    """Collectives in flight can be read; observers nest, and leave PyTorch unchanged."""
     before, found = dist.Work.wait, []
     with observe() as outer, observe() as inner:
         work = dist.reduce_scatter(torch.empty(4), [torch.ones(4)], async_op=True)

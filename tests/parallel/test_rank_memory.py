@@ -17,7 +17,8 @@ from gpulab.parallel import (
     rank_states,
 )
 
-SHAPE = GptShape("little", 5, 24, 4, 101, 8, "a test")  # 101 rows and five layers divide badly
+# Neither 101 rows nor five layers divide evenly.
+SHAPE = GptShape("little", 5, 24, 4, 101, 8, "a test")
 LAYER = 12 * 24**2 + 13 * 24
 X = torch.zeros(4, 8, dtype=torch.int64)
 
@@ -32,7 +33,7 @@ X = torch.zeros(4, 8, dtype=torch.int64)
 def test_states_are_what_stays_between_steps(
     strategy: str, size: int, rank: int, optimizer: str
 ) -> None:
-    """The arithmetic gives the bytes that stay in the strategies' own code, less the batch."""
+    """`rank_states` gives the bytes that the strategies' own code keeps, without the batch."""
     common: dict[str, Any] = {"strategy": strategy, "ranks": size, "rank": rank}
     p = predict_ranks(SHAPE.model, X, X, optimizer=optimizer, **common)
     states = rank_states(SHAPE, optimizer=optimizer, **common)
@@ -47,7 +48,7 @@ def test_states_are_what_stays_between_steps(
 
 
 def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
-    """Sharding leaves room for more; messages of errors look afterwards as before."""
+    """Sharding leaves room for a larger batch; `sys.excepthook` stays as it was."""
     hook, shape = sys.excepthook, GptShape("of one layer", 1, 24, 4, 101, 8, "a test")
 
     def batch(n: int) -> Any:
@@ -82,7 +83,7 @@ def test_shares_are_padded_and_stages_hold_their_layers() -> None:
 
 
 def test_the_states_of_seven_billion_parameters(approved: Any) -> None:
-    """16 bytes a parameter: whole, 8 + 8/N in stage 1, 16/N in stage 3; as a table."""
+    """16 bytes per parameter with DDP, 16/N with ZeRO-2 and ZeRO-3; a table has all strategies."""
     count, lines = gpt_shape("7B").parameter_count, []
     for strategy in STATE_STRATEGIES:
         for size in (1, 8, 32):
@@ -96,7 +97,7 @@ def test_the_states_of_seven_billion_parameters(approved: Any) -> None:
 
 @pytest.mark.parametrize("name", gpt_shapes())
 def test_shapes_are_those_that_were_published(name: str) -> None:
-    """GPT-3's table 2.1 with 2,048 tokens and GPT-2's 50,257 words; Llama 2 70B's width."""
+    """GPT-3's table 2.1 with 2,048 tokens and GPT-2's 50,257 words; 70B has Llama 2's width."""
     shape = gpt_shape(name)
     published = {
         "course": (2, 128, 4, 1000, 128), "125M": (12, 768, 12, 50_257, 2048),
@@ -111,7 +112,7 @@ def test_shapes_are_those_that_were_published(name: str) -> None:
 
 @pytest.mark.slow
 def test_checkpoints_and_bfloat16_take_less() -> None:
-    """Recomputed activations; gathered parameters in half the bytes."""
+    """Checkpointing saves activations; bfloat16 gathers parameters in about half the bytes."""
     whole, x = networks.transformer(100, 32, 4, 2, context=16), torch.zeros(4, 16).long()
     plain, again, half = (
         predict_ranks(whole, x, x, strategy="zero3", ranks=2, **more).peak_by_category
@@ -132,7 +133,7 @@ def test_checkpoints_and_bfloat16_take_less() -> None:
      ({"loss": lambda y, t: y}, "loss")],
 )  # fmt: skip
 def test_what_cannot_be_predicted_is_refused(options: dict[str, Any], words: str) -> None:
-    """With the value or what to pass; no process group stays behind."""
+    """The error has the value or what to pass instead; no process group stays initialized."""
     asked = {"model": SHAPE.model, "inputs": X, "strategy": "ddp", "ranks": 2, **options}
     model, inputs = asked.pop("model"), asked.pop("inputs")
     with pytest.raises(InputError, match=words):

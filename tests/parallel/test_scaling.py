@@ -25,7 +25,7 @@ OPERATIONS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
-    """Ascending sizes of whole float32 elements, times with intervals."""
+    """A sweep returns ascending sizes, in whole float32 elements, and times with intervals."""
     found = gl.parallel.sweep(ranks, operation, [2**14, 1001], deadline=0.1)
     assert [point.nbytes for point in found.points] == [1008, 2**14]  # two ranks' elements of 4
     for point in found.points:
@@ -40,7 +40,9 @@ def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "batches"), [("strong", [240, 120]), ("weak", [240, 240])])
 def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int]) -> None:
-    """A wait of 20 ms stands for compute; gradients are averaged; the prediction is the model's."""
+    """A wait of 20 ms stands in for compute. Batches fit the mode, and predictions equal those of
+    `models.scaling`.
+    """
     found = gl.parallel.scaling(ranks, "mlp", mode=mode, wait_seconds=0.02, deadline=0.6)
     assert [(p.ranks, p.batch) for p in found.points] == list(zip((1, 2), batches, strict=True))
     one, two = found.points
@@ -51,7 +53,7 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
     assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
     curve = models.scaling(one.median_seconds, found.parameter_bytes, *link, [1, 2], mode=mode)
-    for predicted in (found.prediction, found.overlapped):  # a wait hides none
+    for predicted in (found.prediction, found.overlapped):  # a wait hides no communication
         assert predicted.at(2).seconds == pytest.approx(curve.at(2).seconds)
     assert (found.evidence.badge, found.prediction.evidence.badge) == ("MEASURED", "MODELLED")
     assert ranks.run(dist.get_world_size) == [2, 2]
@@ -64,7 +66,7 @@ def machine(kind: str, *entries: Entry) -> Recording:
 
 
 def steps(mode: str, medians: dict[int, float], model: str = "mlp") -> list[Entry]:
-    """Recorded steps by ranks, known to 1 %."""
+    """Return recorded steps, one entry for each number of ranks, each known to 1 %."""
     common = {"model": model, "mode": mode, "batch": 240, "parameter_bytes": 4_000_000}
     return [
         Entry("data-parallel scaling", {**common, "ranks": k}, narrow(t))
@@ -79,7 +81,7 @@ def narrow(seconds: float) -> Any:
 
 
 def test_recorded_scaling_by_hand() -> None:
-    """100, 55 and 35 ms on 1, 2 and 4 ranks, and a ring of 50 us and 1 GB/s a message."""
+    """Steps of 100, 55 and 35 ms on 1, 2 and 4 ranks; a ring of 50 us and 1 GB/s per message."""
     reduces = [
         Entry("collectives", {"collective": "all_reduce", "nbytes": n, "ranks": 4},
               narrow(6 * (50e-6 + n / 4 / 1e9)))
@@ -98,7 +100,9 @@ def test_recorded_scaling_by_hand() -> None:
 
 
 def test_what_was_not_recorded_is_none() -> None:
-    """Other modes and models, and later versions'; weak scaling counts each rank's samples."""
+    """A mode that was not recorded gives None, and models of later versions are ignored; weak
+    scaling counts each rank's samples.
+    """
     later = steps("weak", {1: 0.1}, "of-a-later-version")
     recorded = machine("cuda", *later, *steps("weak", {1: 0.1, 2: 0.125}))
     for given in ((machine("cuda"),), (recorded,)):
@@ -109,7 +113,7 @@ def test_what_was_not_recorded_is_none() -> None:
 
 
 def test_the_scaling_of_the_shipped_recordings(approved: Any) -> None:
-    """Steps, speed-ups, efficiency, the link and what it predicts, in both modes."""
+    """Steps, speed-ups, efficiency, the link and the predictions from it, in both modes."""
     lines = []
     for name in ("amd-epyc-avx2-2-cores", "nvidia-h200", "amd-epyc-2-cores"):
         for mode in ("strong", "weak"):
@@ -149,7 +153,9 @@ def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> N
 
 @pytest.mark.slow
 def test_a_stopped_schedule_keeps_what_was_measured(four_ranks: Ranks) -> None:
-    """After the first step there is one with a note; before it nothing; bad input is refused."""
+    """A stop after the first step gives a result with a note, an earlier one `StoppedError`; bad
+    input is refused.
+    """
     asked: list[str] = []
     r = gl.parallel.run_schedule(
         four_ranks, "gpipe", 4, steps=5, progress=lambda _, text: asked.append(text),

@@ -72,12 +72,12 @@ def test_torchrun_gives_the_same_results(ranks: Ranks, tmp_path: Path, approved:
 
 
 def exported(path: Path | str, function: Any, *args: Any) -> str:
-    """The script of a cluster that need not be started."""
+    """Return the script that a cluster writes without being started."""
     return gl.parallel.cluster(2).export_script(path, function, *args).read_text("utf-8")
 
 
 def test_what_a_function_closes_over_and_what_is_installed(tmp_path: Path) -> None:
-    """A closed-over number is a constant, a package's function is imported."""
+    """A closed-over number becomes a constant; an installed package's function is imported."""
     factor = 11
 
     def scaled() -> int:
@@ -102,7 +102,7 @@ def uses_a_lock() -> object:
 
 
 def main() -> int:
-    """Work under the script's own name."""
+    """Have the same name as the script's own entry point."""
     return 1
 
 
@@ -115,7 +115,7 @@ def main() -> int:
 def test_what_cannot_be_written_down_is_refused(
     tmp_path: Path, function: Any, args: tuple[Any, ...], words: str
 ) -> None:
-    """With the name that cannot be written, and no file."""
+    """The error names the function, constant or argument; no file is written."""
     with pytest.raises(InputError, match=words):
         exported(tmp_path / "work.py", function, *args)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Strategies on two real ranks: what they compute, send and hold, and what is predicted of it.
+"""Strategies on two real ranks: their results, messages and memory, measured and predicted.
 
 Expected numbers come from one process, from ``training.fit`` and from the model's shapes.
 """
@@ -15,7 +15,7 @@ from gpulab.errors import InputError
 from gpulab.parallel import Ranks, StrategyResult
 
 WIDTH, LAYERS, CONTEXT, BATCH = 16, 2, 64, 8
-ACTIVATIONS = BATCH * CONTEXT * WIDTH * 8  # of a layer for the whole batch, in float64
+ACTIVATIONS = BATCH * CONTEXT * WIDTH * 8  # bytes of a layer for the whole batch, in float64
 STRATEGIES = parallel.strategies()
 
 
@@ -34,7 +34,7 @@ PARAMETERS = sum(parameter.numel() for parameter in tiny().parameters()) * 8  # 
 
 @pytest.fixture(scope="module")
 def result_of(two_started: Ranks) -> Callable[[str], StrategyResult]:
-    """A strategy's run over six steps in float64, once for all tests."""
+    """Return a function that runs a strategy for six steps in float64, once for all tests."""
 
     @functools.cache
     def run(strategy: str) -> StrategyResult:
@@ -53,7 +53,7 @@ def result_of(two_started: Ranks) -> Callable[[str], StrategyResult]:
 def test_computes_what_one_process_computes(
     result_of: Callable[[str], StrategyResult], strategy: str
 ) -> None:
-    """Losses and parameters after six steps are one process's; training moved both."""
+    """Losses and parameters after six steps equal those of one process, and the loss falls."""
     result = result_of(strategy)
     assert (result.steps, result.agrees, result.notes) == (6, True, ())
     assert max(result.loss_difference, result.state_difference) <= 1e-9
@@ -63,14 +63,15 @@ def test_computes_what_one_process_computes(
     for rank in range(2):
         seconds, overlap = lanes.seconds(rank), lanes.overlap_seconds(rank)
         assert 0 <= overlap <= seconds["communication"]
-        own = seconds["compute"] + seconds["idle"]  # of its thread, which never overlap
+        own = seconds["compute"] + seconds["idle"]  # spans of one thread, which never overlap
         assert 0 < own <= lanes.end_seconds * (1 + 1e-9)
         assert {"optimizer"} <= {span.name for span in lanes.lane(rank, "compute")}
         assert bool(lanes.lane(rank, "communication")) == (strategy != "single")
 
 
-# What enters collectives in a step on each rank, in bytes of whole tensors: a split model sums
-# activations, others gradients; and the calls that are known beforehand.
+# Bytes that each rank passes to collectives in a step, counted in whole tensors: a split model
+# communicates activations, the other strategies gradients or parameters. CALLS has the numbers of
+# calls that are known beforehand.
 GRADIENTS = {"all_reduce": PARAMETERS}
 THEORY: dict[str, dict[str, int]] = {
     "single": {},
@@ -92,7 +93,7 @@ CALLS = {
 def test_collectives_carry_the_bytes_of_theory(
     result_of: Callable[[str], StrategyResult], strategy: str
 ) -> None:
-    """Payloads by the model's shapes; around a ring of two each rank sends half of each pass."""
+    """Payloads follow from the model's shapes; in a ring of two, a rank sends half in each pass."""
     reports = result_of(strategy).reports
     for report in reports:
         assert report.payload_bytes == THEORY[strategy]
@@ -104,7 +105,7 @@ def test_collectives_carry_the_bytes_of_theory(
         "send": 1.0,
         "recv": 0.0,
         "broadcast": 0.5,
-    }  # 2 (n - 1) / n and (n - 1) / n; a broadcast's root sends all
+    }  # 2 (n - 1) / n and (n - 1) / n; of a broadcast's two ranks, only the root sends
     theory = sum(ring[name] * nbytes for name, nbytes in THEORY[strategy].items())
     assert sum(report.ring_bytes for report in reports) == 2 * theory
 
@@ -114,12 +115,12 @@ def test_collectives_carry_the_bytes_of_theory(
 def test_memory_is_what_was_predicted(
     result_of: Callable[[str], StrategyResult], strategy: str
 ) -> None:
-    """The peak and its parts on each rank, by `predict_ranks` without running the step."""
+    """`predict_ranks` gives each rank's peak and its parts without running the step."""
     shared = not strategy.startswith(("single", "tensor", "split", "pipeline"))
     x = torch.zeros(BATCH // 2 if shared else BATCH, CONTEXT, dtype=torch.int64)
     loss = lambda y, t: torch.nn.functional.cross_entropy(y.flatten(0, 1), t.flatten())  # noqa: E731
     whole = copy.deepcopy(tiny()).double()
-    late = 4096  # gloo's thread may let go of a collective's tensors after the step has gone on
+    late = 4096  # gloo's thread may release a collective's tensors only after the step has gone on
     for report in result_of(strategy).reports:
         predicted = parallel.predict_ranks(
             whole,
@@ -142,7 +143,7 @@ def test_memory_is_what_was_predicted(
 def test_memory_is_shared_out_as_each_stage_says(
     result_of: Callable[[str], StrategyResult],
 ) -> None:
-    """Adam keeps twice the parameters and a counter a tensor; the stages share out more each."""
+    """Adam keeps twice the parameters and a counter per tensor; later ZeRO stages shard more."""
     most = {
         name: [report.most_by_category for report in result_of(name).reports] for name in STRATEGIES
     }
@@ -160,7 +161,7 @@ def test_memory_is_shared_out_as_each_stage_says(
 
 @pytest.mark.slow
 def test_overlap_is_seen_in_ddp_alone(result_of: Callable[[str], StrategyResult]) -> None:
-    """DDP's buckets travel beside the backward pass; those sent afterwards never do."""
+    """DDP sends buckets during the backward pass; strategies that send afterwards do not."""
 
     def beside(name: str, rank: int) -> bool:
         lanes = result_of(name).timeline
@@ -177,7 +178,7 @@ def test_overlap_is_seen_in_ddp_alone(result_of: Callable[[str], StrategyResult]
 
 @pytest.mark.slow
 def test_one_process_is_the_loop_of_the_course(ranks: Ranks) -> None:
-    """The losses beside which strategies are set are those of `training.fit`."""
+    """Strategies are compared with one process, whose losses are those of `training.fit`."""
     result = parallel.train(ranks, "ddp", steps=4, batch_size=BATCH, seed=3)
     fitted = training.fit("prose-transformer", steps=4, batch_size=BATCH, seed=3, device="cpu")
     assert result.single_losses == pytest.approx(fitted.losses, rel=1e-5)
@@ -186,7 +187,7 @@ def test_one_process_is_the_loop_of_the_course(ranks: Ranks) -> None:
 
 @pytest.mark.slow
 def test_other_models(ranks: Ranks) -> None:
-    """Tied weights stay tied, linear layers split in pairs, batch norm is another computation."""
+    """Tied weights and pairs of linear layers work; batch norm and divergence get a note."""
     tied = tiny(layers=1, tied=True)
     options: dict[str, Any] = {"steps": 3, "dtype": "float64", "batch_size": BATCH}
     for strategy in ("ddp", "zero3", "tensor"):
@@ -218,7 +219,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("strategy", "options", "words"), REFUSED)
 def test_what_cannot_be_split_is_refused(strategy: Any, options: Any, words: str) -> None:
-    """Before a rank is started; the error has the value, or what to pass instead."""
+    """It is refused before a rank is started; the error has the value or what to pass instead."""
     with pytest.raises(InputError, match=words):
         parallel.train(options.get("ranks", parallel.cluster(2)), strategy,
                        **{name: v for name, v in options.items() if name != "ranks"})  # fmt: skip

@@ -1,4 +1,4 @@
-"""What tests of training share: a clock whose time the test lets pass, and parts that spend it."""
+"""Shared by the tests of training: a clock that only tests advance, and parts that advance it."""
 
 import functools
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from texts import table_text
 
 
 class Clock:
-    """Seconds that pass only where the test says so, in powers of two, so that sums are exact."""
+    """A clock that only the test advances, in powers of two if its sums are to be exact."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """Return the seconds; reading them takes a little, so that they never stand still."""
+        """Return the seconds; each reading takes a little, so that no two readings are equal."""
         self.spend(2.0**-20)
         return self.now
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 def data_that(do: Callable[[Any], Any], data: Any = None) -> Data:
-    """Data, the digits unless others are given, that do something with each batch."""
+    """Return data, by default the digits, that call ``do`` with each batch."""
 
     class Doing(Data):
         def __getitem__(self, indices: Any) -> Any:
@@ -38,20 +38,20 @@ def data_that(do: Callable[[Any], Any], data: Any = None) -> Data:
 
 
 class Layer(torch.nn.Module):
-    """The digits' network, which does something with what it computed."""
+    """The digits' network, whose scores pass through ``do(layer, scores)``."""
 
     def __init__(self, do: Callable[["Layer", Any], Any]) -> None:
         super().__init__()
         self.inner, self.calls, self.do = training.task("digits-mlp").make_model(0), 0, do
 
     def forward(self, x: Any) -> Any:
-        """Compute, then do it."""
+        """Count the call, compute the scores of ``x`` and return what ``do`` makes of them."""
         self.calls += 1
         return self.do(self, self.inner(x))
 
 
 def optimizer_that(do: Callable[[], Any]) -> dict[str, Any]:
-    """Options of a run whose optimizer does something in each step."""
+    """Return options of a run whose optimizer calls ``do`` after each of its steps."""
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         optimizer = torch.optim.SGD(parameters, lr=0.01)

@@ -1,4 +1,4 @@
-"""One call trains: against loops written by hand, with each option, on an injected clock."""
+"""`training.fit` against loops written by hand, with each option, and on an injected clock."""
 
 import dataclasses
 import itertools
@@ -34,7 +34,7 @@ def by_hand(
     clip: float | None = None,
     scaled: bool = False,
 ) -> tuple[list[float], Any]:
-    """A run of these batches as PyTorch's tutorials write it."""
+    """Train on these batches as PyTorch's tutorials do; return the losses and the model."""
     model, losses = job.make_model(seed), []
     optimizer = torch.optim.Adam(model.parameters(), lr=job.learning_rate)
     scaler = torch.amp.GradScaler("cpu", enabled=scaled)
@@ -104,7 +104,7 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
 def test_what_is_no_other_training_learns_the_same(
     name: str, options: dict, tolerance: float
 ) -> None:
-    """Who loads how changes no bit, over the end of an epoch; other forms change rounding alone."""
+    """Loading and recomputing change no bit, past an epoch's end too; other forms only round."""
     usual = {"batch_size": 400, "steps": 4, "optimizer": "sgd-momentum"}
     (plain, one), (result, other) = (fitted(name, **usual, **more) for more in ({}, options))
     near = {"rtol": tolerance, "atol": tolerance / 10}
@@ -144,7 +144,9 @@ class Steep(Task):
 
 @pytest.mark.parametrize("precision", ["float16", "pure-float16"])
 def test_dynamic_scaling_leaves_out_steps_that_overflow(precision: str) -> None:
-    """Each step left out halves the scale from 65,536 and changes no weight; pure is converted."""
+    """Each skipped step halves the scale of 65,536 and changes no weight; a run in pure float16
+    has converted the model.
+    """
     job = task_of(training.task("digits-mlp").train, Steep)
     options = {"precision": precision, "optimizer": "sgd", "learning_rate": 1e-4}
     result, _ = fitted(job, **options)
@@ -156,7 +158,7 @@ def test_dynamic_scaling_leaves_out_steps_that_overflow(precision: str) -> None:
 
 
 def test_the_model_is_trained_in_place_and_keeps_its_modes() -> None:
-    """A frozen, evaluating part stays so; PyTorch's switches are the caller's afterwards."""
+    """Parts that are frozen or in evaluation mode stay so; PyTorch's global modes are restored."""
     model = training.task("digits-cnn").make_model(0)
     watched = [model.features[0].weight.requires_grad_(False), model.head[2].weight]
     before, part = [weight.clone() for weight in watched], model.features[1].eval()
@@ -179,7 +181,7 @@ def _compiled_by(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_compiled_model_is_what_each_step_calls(compiled_by: Any, plain: Any) -> None:
-    """Its losses are those of the model; the memory inside is not followed, which a note says."""
+    """The losses are the uncompiled model's; a note says that memory in it is not tracked."""
     calls: list[Any] = []
     compiled_by(lambda model, x: calls.append(len(x)) or model(x))
     result, _ = fitted(compile=True)
@@ -191,7 +193,7 @@ def test_a_compiled_model_is_what_each_step_calls(compiled_by: Any, plain: Any) 
 def test_a_compiler_that_fails_leaves_the_model_as_it_is(
     compiled_by: Any, plain: Any, approved: Any
 ) -> None:
-    """A note says why."""
+    """The run goes on uncompiled with the same losses and memory, and a note says why."""
     compiled_by(Mock(side_effect=RuntimeError("no backend")))
     result, _ = fitted(compile=True)
     assert result.losses.tolist() == plain[0].losses.tolist()
@@ -202,7 +204,7 @@ def test_a_compiler_that_fails_leaves_the_model_as_it_is(
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_a_really_compiled_step_learns_the_same(plain: Any) -> None:
-    """PyTorch's own compiler: the losses of the model as it is but for rounding."""
+    """With PyTorch's own compiler, the losses equal the uncompiled model's up to rounding."""
     result, _ = fitted(compile=True, steps=4)
     assert result.options.compile
     np.testing.assert_allclose(result.losses, plain[0].losses[:4], rtol=1e-3)
@@ -211,7 +213,7 @@ def test_a_really_compiled_step_learns_the_same(plain: Any) -> None:
 def test_what_a_cpu_lacks_is_noted_and_the_next_best_runs(
     monkeypatch: Any, plain: Any, approved: Any
 ) -> None:
-    """One note each, the options say what ran, and the losses are those of a plain run."""
+    """Each such option gives a note, `options` says what ran, and the losses are a plain run's."""
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     asked = {"precision": "tf32", "pinned": True, "cuda_graph": True, "autotune": True}
@@ -250,7 +252,7 @@ def test_each_phase_gets_its_own_time() -> None:
     found = {phase: result.phase_seconds[phase] for phase in expected}
     assert found == pytest.approx(expected, abs=1e-2)
     assert sum(result.phase_seconds.values()) == pytest.approx(float(np.mean(result.step_seconds)))
-    assert result.step_seconds.shape == (23,)  # the first and the one that was followed are none
+    assert result.step_seconds.shape == (23,)  # without the first and the memory-tracked one
     assert result.samples_per_second == pytest.approx(50 / np.median(result.step_seconds))
     assert np.searchsorted(result.samples_per_second_interval, 50 / 3.625) == 1  # inside
     assert result.total_seconds == pytest.approx(25 * 3.625, rel=1e-3)
@@ -259,7 +261,7 @@ def test_each_phase_gets_its_own_time() -> None:
 
 
 def test_the_loss_falls_and_the_network_reads() -> None:
-    """The shortest task: the loss falls tenfold from ln 10, over nine in ten digits are read."""
+    """On the shortest task the loss falls from ln 10 to about 0.1; over 90 % of digits are read."""
     result = training.fit("digits-mlp", device="cpu")
     assert (result.losses[0], result.final_loss) == pytest.approx((math.log(10), 0.1), abs=0.2)
     assert (result.accuracy.interval[0] > 0.9, result.steps) == (True, 15 * (1297 // 64))
@@ -276,7 +278,7 @@ def run(**options: Any) -> training.FitResult:
 
 
 def lacks(result: training.FitResult) -> list[str]:
-    """What the device did not do of what was asked."""
+    """Return the notes on options that the device did not apply."""
     return [note.sentence for note in result.notes if note.code == "skipped"]
 
 
@@ -290,7 +292,7 @@ def lacks(result: training.FitResult) -> list[str]:
     ids=str,
 )  # fmt: skip
 def test_who_feeds_changes_no_bit(options: dict) -> None:
-    """Twice the same losses on the GPU; the first losses are the CPU's but for rounding."""
+    """Loading changes no loss on the GPU; the first losses equal the CPU's up to rounding."""
     fed = run(**options)
     assert (fed.losses.tolist(), lacks(fed)) == (run().losses.tolist(), [])
     np.testing.assert_allclose(fed.losses[:10], run(device="cpu", steps=10).losses, rtol=2e-3)
@@ -309,8 +311,8 @@ def test_who_feeds_changes_no_bit(options: dict) -> None:
     ids=str,
 )  # fmt: skip
 def test_faster_forms_learn_the_same(options: dict) -> None:
-    """Each is really done, and the losses are those of a plain run but for its rounding; of a
-    compiled step the memory has no categories.
+    """Each option is applied, and the final loss is within 10 % of a plain run's. Only a compiled
+    step gets a note: its memory has no categories.
     """
     found = run(**options)
     assert len(lacks(found)) == bool(options.get("compile"))
@@ -322,7 +324,7 @@ def test_faster_forms_learn_the_same(options: dict) -> None:
 
 @pytest.mark.gpu
 def test_what_no_graph_holds_runs_launched_and_is_noted() -> None:
-    """An Adam that is not capturable, and dynamic loss scaling."""
+    """An Adam that is not capturable and dynamic loss scaling run without a CUDA graph."""
     own = run(cuda_graph=True, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3))
     scaled = run(precision="float16", cuda_graph=True, steps=5)
     found = [(one.ended, one.options.cuda_graph, len(lacks(one))) for one in (own, scaled)]
@@ -331,7 +333,7 @@ def test_what_no_graph_holds_runs_launched_and_is_noted() -> None:
 
 @pytest.mark.gpu
 def test_the_instruments_see_the_device() -> None:
-    """Phases, the allocator's peak, kernels' lane, the pipeline's events, the ladder."""
+    """On a GPU there are phases, the allocator's peak, a lane of kernels, a pipeline, a ladder."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     result = run(batch_size=256, steps=100)

@@ -1,4 +1,4 @@
-"""How a run ends, in order or not, and how it goes on from a checkpoint."""
+"""How a run ends: by a stop, an interrupt, a loss that diverges, or an error."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def run_for(steps: int, **options: Any) -> training.FitResult:
 
 
 def note_of(result: training.FitResult, code: str) -> str:
-    """The sentence of the one note with that code."""
+    """Return the sentences of the notes with that code, empty if there is none."""
     return " ".join(note.sentence for note in result.notes if note.code == code)
 
 
@@ -30,7 +30,7 @@ def note_of(result: training.FitResult, code: str) -> str:
 
 
 def test_a_stop_keeps_what_was_reached_and_progress_is_reported() -> None:
-    """Asked between steps; before the first one there is nothing."""
+    """A stop between steps keeps the losses so far; before the first step there is no result."""
     asked, seen = iter([False] * 5 + [True]), []
     told = {"stop": lambda: next(asked), "progress": lambda *each: seen.append(each)}
     result, whole = run_for(50, **told), run_for(6)
@@ -45,7 +45,7 @@ def test_a_stop_keeps_what_was_reached_and_progress_is_reported() -> None:
 def test_an_interrupt_lets_the_step_finish_and_a_second_one_ends_it(
     signals: int, steps: int
 ) -> None:
-    """A real signal in step 3; what was reached is returned, the handler is the caller's again."""
+    """After a real SIGINT in step 3 the losses so far are returned and the handler is restored."""
 
     def interrupt(layer: Layer, scores: Any) -> Any:
         for _ in range(signals if layer.calls == 3 else 0):
@@ -82,7 +82,7 @@ NAN = float("nan")
     ids=["rate", "sgd", "clipped", "own", "scale", "pure", "model", "later"],
 )
 def test_a_run_that_diverges_names_its_step_and_what_to_try(options: dict, words: str) -> None:
-    """The first loss that is no number ends it; the advice fits the options."""
+    """The first loss that is not finite ends the run; the advice fits the options."""
     result = run_for(60, **options)
     assert (result.ended, result.first_bad_step) == ("diverged", result.steps - 1)
     assert np.isfinite(result.losses).tolist() == [True] * (result.steps - 1) + [False]
@@ -92,7 +92,7 @@ def test_a_run_that_diverges_names_its_step_and_what_to_try(options: dict, words
 
 
 def test_a_last_update_that_breaks_the_weights_is_named() -> None:
-    """All losses are finite, and the test's is not."""
+    """A run whose training losses are finite, and whose test loss is not, has diverged."""
     broken = run_for(1, optimizer="sgd", learning_rate=1e38)
     assert (broken.first_bad_step, broken.ended) == (None, "diverged")
 
@@ -109,7 +109,7 @@ def test_a_test_that_fails_costs_the_test_alone() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_named() -> None:
-    """The batch and the device; afterwards a smaller batch trains."""
+    """The error names the step, the batch and the device; afterwards a smaller batch trains."""
     small = memory.limit("6 MiB", device="cpu", on_top=True)
     with small, pytest.raises(OutOfMemoryError, match=r"step 0 .*batch_size=256.*cpu"):
         training.fit("digits-cnn", batch_size=256, steps=2, device="cpu")
@@ -118,13 +118,13 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
 
 @pytest.mark.parametrize("feeding", [{"prefetch": 1}, {}], ids=str)
 def test_data_that_fail_are_named(feeding: dict) -> None:
-    """An error in a thread ahead comes out like one here."""
+    """An error in a prefetching thread is raised like one in the caller's thread."""
     job = task_of(data_that(lambda batch: batch.shelf))
     refused(InputError, training.fit, job, steps=4, **SHORT, **feeding).match("shelf")
 
 
 def test_a_loss_that_rises_and_stays_finite_is_named() -> None:
-    """As of a learning rate that is too large for Adam; a usual run gets no such note."""
+    """A learning rate too large for Adam gets a note with the step; a usual run gets none."""
     rising = run_for(40, learning_rate=1.0)
     assert f"at step {int(rising.losses.argmax())}" in note_of(rising, "rising")
     assert not note_of(run_for(40), "rising")

@@ -1,4 +1,4 @@
-"""What looks into training: the input pipeline, the profiler, compile costs, hidden waits."""
+"""Instruments that look into training: the input pipeline, the profiler and hidden waits."""
 
 import math
 import warnings
@@ -28,7 +28,8 @@ def times(result: PipelineResult, lane: str) -> list[tuple[float, float]]:
     return [(round(1e3 * s.start_seconds, 6), round(1e3 * s.end_seconds, 6)) for s in spans]
 
 
-# Loading, computing and copying in seconds; options; when data is loaded and computed on, in ms.
+# Seconds to load, compute on and copy a batch; options; then the expected (start, end) of each load
+# and of each computation, in ms.
 TIMETABLES = {
     "everything takes turns": (
         (0.06, 0.03, 0.01), {}, [(0, 60), (100, 160), (200, 260)],
@@ -60,7 +61,7 @@ TIMETABLES = {
 
 @pytest.mark.parametrize("case", TIMETABLES)
 def test_timetables_by_hand(case: str) -> None:
-    """By the rules of PyTorch's loader and of one stream."""
+    """Timetables equal those derived from the rules of PyTorch's DataLoader and of one stream."""
     (loading, computing, copying), options, data, compute = TIMETABLES[case]
     options = {"steps": 3, "copy_seconds": copying, **options}
     found = training.model_pipeline(loading, computing, **options)
@@ -70,7 +71,7 @@ def test_timetables_by_hand(case: str) -> None:
 
 
 def test_pipelines_in_tables(approved: Any) -> None:
-    """Bound by data, copy and compute; the stall and the rate follow from the timetable."""
+    """Pipelines limited by loading, copying and computing; stall and rate follow from the times."""
     data = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4)
     figures = (data.step_seconds, data.stall_ratio, data.images_per_second)
     assert figures == pytest.approx((0.1, 0.7, 320))
@@ -81,7 +82,7 @@ def test_pipelines_in_tables(approved: Any) -> None:
 
 
 def pipeline_of(ends: Any, loading: float = 0.5) -> PipelineResult:
-    """A run whose steps compute for half a second up to these ends."""
+    """Return a run whose steps each compute for half a second and finish at these ends."""
     spans = [StepSpan("compute", k, 0, end - 0.5, end) for k, end in enumerate(ends)]
     spans += [StepSpan("copy", k, 0, end - 0.5, end - 0.5) for k, end in enumerate(ends)]
     spans += [StepSpan("data", k, -1, 0, loading * (k + 1)) for k, _ in enumerate(ends)]
@@ -89,7 +90,7 @@ def pipeline_of(ends: Any, loading: float = 0.5) -> PipelineResult:
 
 
 def test_the_interval_of_the_rate_by_hand() -> None:
-    """Batch means: six blocks of two steps of 1 to 6 s, by Student's t of five; few have none."""
+    """Six blocks of two steps give batch means with Student's t of 5 degrees; fewer give none."""
     found = pipeline_of(np.cumsum([1.0, *np.repeat([1, 2, 3, 4, 5, 6], 2)]))
     half = stats.t.ppf(0.975, 5) * math.sqrt(3.5 / 6)
     ends = (10 / (3.5 + half), 10 / (3.5 - half))
@@ -98,7 +99,7 @@ def test_the_interval_of_the_rate_by_hand() -> None:
 
 
 def test_a_replay_changes_one_thing() -> None:
-    """Loads of 0.5, 1 and 1.5 s stay as they were."""
+    """Loads still take 0.5, 1 and 1.5 s when only the reading of losses changes."""
     run = pipeline_of([1.0, 2.5, 4.5])
     changes = ({}, {"read_loss": False})
     assert [times(training.replay(run, **options), "compute") for options in changes] == [
@@ -110,7 +111,7 @@ def test_a_replay_changes_one_thing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_real_run_has_every_step_in_each_lane(workers: int) -> None:
-    """Loading is measured, the accelerator modelled; each batch goes data, copy, compute."""
+    """Loading is measured, the accelerator modelled; each batch is loaded, copied, computed on."""
     seen, few = [], iter([False] * 5 + [True] * 9)
     options: dict[str, Any] = {
         "batch_size": 2, "steps": 9, "image_size": 16, "device": "cpu",
@@ -132,7 +133,7 @@ def test_a_real_run_has_every_step_in_each_lane(workers: int) -> None:
 
 
 def test_profiles_by_hand(approved: Any) -> None:
-    """A step of 10 s, operators for 6 of them, kernels for 3; a long table adds up its rest."""
+    """A step of 10 s has operators for 6 s and kernels for 3 s; a long table sums its last rows."""
     spans = (
         ProfileSpan("a", "host", 0, 0, 4), ProfileSpan("inside a", "host", 1, 1, 9),
         ProfileSpan("b", "host", 0, 5, 7), ProfileSpan("cudaDeviceSynchronize", "host", 0, 7, 9),
@@ -150,8 +151,9 @@ def test_profiles_by_hand(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_steps_of_known_operators() -> None:
-    """Two products and a ReLU, a mark around the products; self times add up to the outer ones. A
-    step that only began does not count, and a second cycle, whose times begin at 0 too, is refused.
+    """A profile finds two products, a mark around them and a ReLU; self times add up to the times
+    of the outer operators. An unfinished step does not count. A second profiler cycle is refused,
+    since its times begin at 0 too.
     """
     x = torch.ones(64, 64)
 
@@ -188,8 +190,9 @@ def test_steps_of_known_operators() -> None:
 
 X = torch.arange(6.0)
 SOLVE = X.diag() + 1e3 * torch.eye(6)
-# What waits, under the name of what makes it wait: reads of a value, and operators that wait in
-# their own CUDA kernels, by PyTorch's sources (SummaryOps.cu, Repeat.cpp, Onehot.cpp) and manual.
+# Calls that wait for the device, with the name under which the wait is reported: reads of a value,
+# and operators whose CUDA code waits, by PyTorch's sources (SummaryOps.cu, Repeat.cpp, Onehot.cpp)
+# and manual.
 WAITS = [
     ("item", lambda x: x.sum().item()), ("item", lambda x: float(x[0])),
     ("item", lambda x: bool(x[0])),
@@ -203,7 +206,8 @@ WAITS = [
     ("one_hot", lambda x: functional.one_hot(x.long())),
     ("_linalg_check_errors", lambda x: torch.linalg.solve(SOLVE.to(x.device), x)),
 ]  # fmt: skip
-# With the size, the ends or the classes given, or without the check, nothing is read.
+# Calls that do not wait: the size, the slice's ends or the classes are given, or the check is left
+# out, so no value is read.
 NONE = [
     lambda x: x * 2, lambda x: x[1:3], lambda x: torch.where(x > 2, x, 0), lambda x: x.to(x.device),
     lambda x: x[torch.tensor([0, 2], device=x.device)], lambda x: x.size(0) + x.numel(),
@@ -215,7 +219,7 @@ NONE = [
 
 @pytest.mark.parametrize("inference", [False, True])
 def test_each_kind_of_wait_is_counted_once_on_its_line(inference: bool) -> None:
-    """Under its name; what does not wait is not counted; inference mode hides none."""
+    """Waits have a name and a line; other calls do not count; inference mode hides no wait."""
 
     def count(fn: Any) -> list[tuple[str, int]]:
         def call(x: torch.Tensor) -> None:
@@ -231,7 +235,7 @@ def test_each_kind_of_wait_is_counted_once_on_its_line(inference: bool) -> None:
 
 
 def test_a_fetch_counts_where_it_is_made() -> None:
-    """On a CPU by the word alone and on request; what was fetched waits no second time."""
+    """``to("cpu")`` on a CPU counts only on request; a fetched tensor does not wait again."""
     fetches = [
         (lambda: X.to("cpu"), 1, 0),
         (lambda: X.to(device="cpu"), 1, 0),
@@ -246,7 +250,7 @@ def test_a_fetch_counts_where_it_is_made() -> None:
 
 
 def test_a_training_step_waits_where_its_loss_is_read() -> None:
-    """Adam's counters and clipping do not count; the line is the learner's."""
+    """Adam's counters and clipping do not count; the reported line is in the learner's code."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -269,7 +273,7 @@ def test_cudas_debug_mode_counts_the_same() -> None:
     for number, (name, fn) in enumerate(
         [*(each for each in WAITS if each[0] != "numpy"), *(("", fn) for fn in NONE)]
     ):
-        # what a library waits for at its first call is not asked
+        # the first call is dropped, since a library may wait in its own set-up
         _, found = (training.hidden_waits(fn, x, device="cuda") for _ in range(2))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Runs beside each other: accuracy, seeds, the ladder, two scripts; the tasks."""
+"""Comparisons of runs: accuracy, seeds, the ladder, two scripts; and the tasks."""
 
 import threading
 from typing import Any
@@ -20,20 +20,20 @@ SHORT: dict[str, Any] = {"device": "cpu", "steps": 6}
 
 
 class Says(torch.nn.Module):
-    """A model that answers item k right where ``row[k]`` is 1; an item is its number."""
+    """A model that answers item k right if ``row[k]`` is 1; an item's only feature is k."""
 
     def __init__(self, row: Any) -> None:
         super().__init__()
         self.row, self.unused = torch.as_tensor(np.array(row)), torch.nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give the right class, 1, a score above or below that of class 0."""
+        """Score class 1, the right one, above class 0 where ``row`` is 1, else below it."""
         right = self.row[x[:, 0].long()]
         return torch.stack([1.0 - right, 1.0 * right], dim=-1) * self.unused
 
 
 def asked(items: int, answers: tuple[int, ...] = (), copies: int = 1, models: Any = ()) -> Task:
-    """A test of so many items with so many answers each; the models are made in that order."""
+    """Return a task of ``items`` with ``answers`` answers each; it makes ``models`` in order."""
     number = torch.arange(float(items))[:, None]
     data = Data(number, torch.ones(items, *answers, dtype=torch.int64), copies)
     made = iter(models).__next__
@@ -50,7 +50,9 @@ def asked(items: int, answers: tuple[int, ...] = (), copies: int = 1, models: An
     ],
 )
 def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float]) -> None:
-    """Cases of Newcombe 1998 (Statistics in Medicine 17, 857, table I); all right: n/(n+z^2)."""
+    """Cases of Newcombe 1998 (Statistics in Medicine 17, 857, table I); if all answers are right,
+    the lower end is n/(n+z^2).
+    """
     model = Says([1] * correct + [0] * (count - correct))
     found = training.evaluate(model, asked(count))
     assert (found.correct, found.count, found.ratio) == (correct, count, correct / count)
@@ -60,7 +62,7 @@ def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float
 
 
 def test_answers_that_hang_together_are_one_item() -> None:
-    """Forty windows of 64 answers, or two copies of forty digits, have Student's t of forty."""
+    """40 windows of 64 answers, or 40 digits in two copies, have the interval of 40 items."""
     half = [0.0] * 20 + [1.0] * 20
     windows = training.evaluate(Says(np.repeat(half, 64).reshape(40, 64)), asked(40, (64,)))
     copies = training.evaluate(Says(half * 2), asked(80, (), 2))
@@ -72,7 +74,7 @@ def test_answers_that_hang_together_are_one_item() -> None:
 
 @pytest.mark.slow
 def test_the_interval_over_seeds_and_items_covers_both(approved: Any) -> None:
-    """It holds the true mean in 95 of 100 cases; that over seeds alone does not."""
+    """It contains the true mean in about 95 % of cases; the interval over seeds alone does not."""
     rng, held = np.random.default_rng(1), np.zeros(2)
     for _ in range(300):
         seeds = rng.normal(0, 0.01, 5)
@@ -104,7 +106,7 @@ def test_a_task_trains_what_it_says(name: str, approved: Any) -> None:
 
 
 def test_the_data_are_the_same_for_ever() -> None:
-    """By NumPy's generator: 20,240 deals the digits out, 20,241 places the hard ones in noise."""
+    """NumPy's seed 20,240 splits the digits; seed 20,241 places the hard ones in noise."""
     images, classes = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     order = np.random.default_rng(20_240).permutation(1797)
     dealt, rng = (images[order] / 16).reshape(-1, 8, 8), np.random.default_rng(20_241)
@@ -136,12 +138,14 @@ def climbed(*chosen: Technique, **options: Any) -> training.LadderResult:
 
 
 def takes(name: str, seconds: float) -> Technique:
-    """Another optimizer, of so many seconds."""
+    """Return a technique that takes another optimizer, whose steps last ``seconds``."""
     return Technique(name, name, "the optimizer", optimizer_that(lambda: CLOCK.spend(seconds)))
 
 
 RESIDENT = Technique("resident", "data on the device", "loading", {"loading": "resident"})
-# By hand, in seconds a step: 8 as it is, 4 without loading, 4 + t with an optimizer of t.
+# By hand, in seconds per step: 8 at the start, 4 without loading, 4 + t with an optimizer of t.
+# Each row: techniques; speed-ups alone, upon the rung before and when removed; the speed-up of all
+# together; and the verdict on how much the product overstates it.
 LADDERS = {
     "different parts": ((RESIDENT, takes("quick", 1.0)), (2, 1.6), (2, 4), (5, 4), 8, "slower"),
     "the same part": (
@@ -158,7 +162,7 @@ LADDERS = {
 
 @pytest.mark.parametrize("case", LADDERS)
 def test_known_times_give_known_gains(case: str) -> None:
-    """Alone, upon the rung before, removed at the end, all together, and multiplied."""
+    """Gains alone, upon the rung before, when removed, together and as a product are exact."""
     chosen, alone, gains, removed, together, overstated = LADDERS[case]
     found, product = climbed(*chosen), np.prod(alone)
     for kind, wanted in (("alone", alone), ("gain", gains), ("removed", removed)):
@@ -172,7 +176,9 @@ def test_known_times_give_known_gains(case: str) -> None:
 
 
 def test_disturbed_steps_leave_the_product_its_interval() -> None:
-    """Four optimizers of 3 s, and one step in 7 takes a minute: every second turn has one."""
+    """With four optimizers of 3 s, of which one step in 7 takes a minute, the intervals still
+    contain the product and its overstatement.
+    """
     rng = np.random.default_rng(0)
     hit = optimizer_that(lambda: CLOCK.spend(60.0 if rng.random() < 1 / 7 else rng.normal(3, 0.1)))
     found = climbed(*(Technique(name, name, options=hit) for name in "abcd"), turns=40)
@@ -183,7 +189,9 @@ def test_disturbed_steps_leave_the_product_its_interval() -> None:
 
 
 def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> None:
-    """Five times as long with its figure, a hundred times without; few turns give no interval."""
+    """A step that takes 5 times as long is left out with its figure, one that takes 50 times as
+    long without; few turns give no interval.
+    """
     found = climbed(takes("slow", 36.0), RESIDENT, takes("hopeless", 400.0), turns=3)
     assert [rung.name for rung in found.rungs] == ["resident"]
     assert (found.turns, found.together.verdict) == (3, "no interval")
@@ -196,7 +204,9 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
 
 @pytest.mark.slow
 def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() -> None:
-    """A rate of nearly zero loses it; reading no loss changes no bit; a CPU has no CUDA graphs."""
+    """A learning rate near 0 loses accuracy, and not reading losses changes no bit; TF32,
+    autotuning and CUDA graphs are left out on a CPU.
+    """
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
     options = {"device": "cpu", "seeds": 2, "samples": 3200, "turns": 1, "clock": Clock()}
     chosen = ("waits", crawl, "batch", "tf32", "autotune", "graph")
@@ -221,7 +231,7 @@ def train(model: Any, data: Any, rate: float = 3e-3, share: float = 1.0) -> None
 
 
 def plain(model: Any, data: Any) -> None:
-    """Train after forward passes for nothing, which keep no gradients, and change its data."""
+    """Run useless forward passes without gradients, train, then change its data and threads."""
     SEEN.append((len(data), float(data.inputs.sum()), torch.get_num_threads()))
     with torch.no_grad():
         [(model(data[slice(0, 16)][0]), torch.linalg.qr(torch.eye(60))) for _ in range(200)]
@@ -241,7 +251,7 @@ def compared(after: Any, before: Any = plain, **options: Any) -> training.Script
 
 @pytest.mark.slow
 def test_a_real_speed_up_has_no_objection() -> None:
-    """The same samples and models; each call has its own data, and its switches are its own."""
+    """Both scripts get the same samples and models; no call changes another's data or threads."""
     threads, whole = torch.get_num_threads(), training.task("digits-mlp").train.inputs
     found = compared(train, seeds=2, deadline=20.0)
     assert (found.samples, found.accuracy_difference) == ((64, 64), 0.0)
@@ -252,7 +262,7 @@ def test_a_real_speed_up_has_no_objection() -> None:
 
 @pytest.mark.slow
 def test_what_is_no_speed_up_has_its_objection() -> None:
-    """It trains less, it is not shown to be faster, or its model is worse."""
+    """The script trains less, its model is worse, or it is not shown to be faster."""
     less = compared(lambda model, data: train(model, data, share=0.5))
     assert (less.samples, "trains less" in less.objections[0]) == ((64, 32), True)
     assert compared(lambda model, data: train(model, data, 1e-9)).accuracy_verdict == "lost"
@@ -260,14 +270,14 @@ def test_what_is_no_speed_up_has_its_objection() -> None:
 
 
 class Gate(threading.Event):
-    """Opens when the frame that holds it is left."""
+    """An event that is set when the frame that holds it is left."""
 
     def __del__(self) -> None:
         self.set()
 
 
 def early(model: Any, data: Any) -> None:
-    """Return, and train then: what a missing synchronization is on a GPU, a thread is here."""
+    """Return before a thread has trained, as a GPU script does without a synchronization."""
     opened, gate = threading.Event(), Gate()
     gate.set = opened.set
     threading.Thread(
@@ -286,7 +296,7 @@ def early(model: Any, data: Any) -> None:
     ids=["early", "idle", "raises", "none"],
 )
 def test_scripts_that_cannot_be_compared(script: Any, words: str) -> None:
-    """One that returns before its work is done, takes no sample, raises, or is no function."""
+    """A script is refused if it returns early, takes no sample, raises, or is no function."""
     assert words in str(refused(InputError, compared, script).value)
 
 

@@ -1,4 +1,4 @@
-"""What training's results say: tables, verdicts at boundaries, recorded runs, a page; refusals."""
+"""Results of training: tables, verdicts at boundaries, recorded runs, a page; and refusals."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +38,15 @@ SCRIPTS = training.ScriptsResult(
 
 
 def form(rate: float, *names: str) -> LadderForm:
-    """A form of so many samples a second, 5 % wide on either side, in batches of 16."""
+    """Return a form of ``rate`` samples per second, known to 5 %, with batches of 16."""
     ends = (0.95 * rate, 1.05 * rate)
     return LadderForm(names, 16, rate, ends, Gain(rate / 1000, None), 0.5, {}, None)
 
 
 def ladder(*verdicts: str | None, overstated: Gain | None = None) -> Any:
-    """A script of 1,000 samples a second and a rung for each verdict, each twice as fast."""
+    """Return a ladder: a script of 1,000 samples per second and a rung for each verdict, each twice
+    as fast as the one before.
+    """
     lost = (-0.025, (-0.05, -0.01), 99, False)
     rungs = tuple(
         Rung(
@@ -86,14 +88,14 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
     ],
 )
 def test_an_accuracy_is_lost_only_below_nothing(interval: tuple, verdict: str) -> None:
-    """Two points are allowed: an end of 0 is no loss, and one of -2 points is not kept."""
+    """Two points may be lost: an interval up to 0 is not "lost", one from -2 points not "kept"."""
     found = replace(SCRIPTS, accuracy_interval=interval)
     assert found.accuracy_verdict == verdict
     assert any("less accurate" in each for each in found.objections) == (verdict == "lost")
 
 
 def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> None:
-    """Heading, machine, sentences, tables and badges; nothing else is left."""
+    """A page has heading, machine, sentences, tables and badges; no other file is left."""
     less = replace(SCRIPTS, samples=(64, 32), gain=Gain(1.0, (1.0, 1.2)))
     unsure = replace(SCRIPTS, gain=Gain(1.8, None), notes=())
     results = (ladder("kept", None), SCRIPTS, less, unsure)
@@ -104,7 +106,9 @@ def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> No
 
 
 def test_what_a_ladder_says(approved: Any) -> None:
-    """Who lost accuracy is named once, and not who inherits it; the product by its interval."""
+    """Only the rung that loses accuracy is named, not the rungs that inherit the loss; the sentence
+    on the product follows its interval.
+    """
     verdicts = (
         ("lost", "lost", "kept"),
         ("kept", "lost", "lost"),
@@ -120,7 +124,7 @@ def test_what_a_ladder_says(approved: Any) -> None:
 
 
 def test_each_technique_is_what_its_title_says(approved: Any) -> None:
-    """Its options, and the part of a step that it works on."""
+    """Each title fits the technique's options, its model, and the part of a step it improves."""
     text = f"{dict(training.START)}\n"
     for each in training.techniques():
         model = each.model and repr(each.model()).partition("\n")[0]
@@ -128,8 +132,9 @@ def test_each_technique_is_what_its_title_says(approved: Any) -> None:
     assert text == approved
 
 
-# A call of ten steps of each form, in seconds: 320 samples in 1 s; a batch of 256 in 2 s is 4x,
-# fused alone in 0.5 s 2x, both in 1.6 s 5x where the product promises 8x; all but the batch 2x.
+# Form, technique, batch size, and seconds of a call of ten steps. The script takes 1 s for 320
+# samples. Batches of 256 in 2 s are a speed-up of 4x, fused alone in 0.5 s of 2x, both in 1.6 s of
+# 5x, where the product promises 8x; all but the batch is 2x.
 CLIMBED = [
     ("the script", "", 32, 1.0), ("alone", "batch", 256, 2.0), ("alone", "fused", 32, 0.5),
     ("with all before it", "batch", 256, 2.0), ("with all before it", "fused", 256, 1.6),
@@ -150,7 +155,9 @@ def recorded(*rows: tuple[str, str, int, float]) -> Any:
 
 
 def test_a_recorded_ladder_by_hand(approved: Any) -> None:
-    """Alone, upon the one before and removed; without all forms there is no whole or no product."""
+    """Gains alone, upon the rung before and when removed; without some of the forms there is no
+    gain of the whole, or no product.
+    """
     found = training.recorded_ladder(recorded(*CLIMBED))
     ratios = [gain.ratio for row in found.rows.values() for gain in row]
     assert ratios == pytest.approx([4, 4, 2.5, 2, 5, 1.25])
@@ -164,11 +171,12 @@ def test_a_recorded_ladder_by_hand(approved: Any) -> None:
 # -- defaults, edges and refusals ------------------------------------------------------------------
 
 fit, profile, pipeline = training.fit, training.profile, training.pipeline
-DIGITS = 1297  # that the digits' networks train on
+DIGITS = 1297  # training items of the digits' tasks
 RUN_OF_TWO = training.model_pipeline(0.01, 0.01, steps=2)
 FIT, LADDER = ("digits-mlp",), ("digits-mlp", ["batch"])
 SCRIPT, MODEL = (len, len, "digits-mlp"), (60, 60.0)
-# What is taken is seen by the refusal of the next argument: nothing trains here.
+# That a value is accepted shows in the refusal of another argument of the call: nothing trains
+# here.
 EDGES = [
     *[(fit, FIT, {"device": "cpu", **options}) for options in (
         {"batch_size": DIGITS, "accumulate": DIGITS + 1}, {"batch_size": DIGITS + 1}, {"steps": 0},
@@ -214,5 +222,5 @@ EDGES = [
 
 
 def test_edges_refusals_and_defaults(approved: Any) -> None:
-    """The last value that is taken, the first that is refused; what no options mean."""
+    """Each argument's last accepted and first refused value; and the defaults."""
     assert refusals(EDGES) + defaults(training) == approved
