@@ -1,20 +1,24 @@
 """Rewrite notebooks to one canonical form, so that a diff shows only what was edited.
 
     python tools/canonical.py              rewrite every notebook of notebooks/
-    python tools/canonical.py --check      name those that are not canonical; exit code 1 if there
-                                           are any
+    python tools/canonical.py --check      name the notebooks that are not canonical; exit code 1
+                                           if there are any
     python tools/canonical.py FILE ...     only these
 
-A file that is no notebook is named in one sentence, with exit code 2.
+A file that is not a notebook is named in one sentence, with exit code 2.
 
-Canonical: nbformat 4.5; the cell ids that a person gave, and ones by the cell's place in the
-notebook where Jupyter drew them; the python3 kernel and no other metadata; no execution counts,
-but a 1 where outputs are kept; those only in the cells that nbval compares (the tag
-``nbval-check-output``); one space of indentation; a newline at the end. Tags stay. A notebook of
-the course has the badge "Open in Colab" under its title, and after it the cell that installs gpulab
-there: both are written here, since they name the repository. So is what a notebook repeats from the
-file of an exercise: below a cell with the heading "### Exercise 02.5" and the task, its title, its
-hints, and the cell with the stub and the check.
+The canonical form:
+
+- nbformat 4.5, one space of indentation, a newline at the end;
+- cell ids that a person chose; an id that Jupyter drew at random is replaced by the cell's place;
+- the python3 kernel and no other metadata; the cells' tags stay;
+- outputs only in cells that nbval compares (the tag ``nbval-check-output``), with an execution
+  count of 1; no other execution counts.
+
+This file also writes two parts of the course's notebooks. The first is the badge "Open in Colab"
+under the title and the cell after it that installs gpulab on Colab, since both name the repository.
+The second is what a notebook repeats from the file of an exercise: in a cell with the heading
+"### Exercise 02.5" and the task, the title and the hints; and the cell with the stub and the check.
 """
 
 from __future__ import annotations
@@ -69,16 +73,16 @@ def canonical_text(path: Path) -> str:
 
 
 def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return the cells with the badge under the title, in the first of them, and the cell for Colab
-    after it.
+    """Return the cells with the badge under the title in the first cell, and with the cell for
+    Colab after it.
     """
     first, *others = [cell for cell in cells if cell.get("id") != "colab"]
     title, _, rest = re.sub(
         r"\n\n\[!\[Open in Colab.*", "", "".join(first["source"]), count=1
     ).partition("\n")
     address = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}"
-    # In the notebook itself, since a page that loads a picture from elsewhere shows none without
-    # the internet.
+    # The picture is stored in the notebook: without the internet, a page cannot load it from
+    # elsewhere.
     picture = {"image/png": base64.b64encode(_BADGE.read_bytes()).decode()}
     source = f"{title}\n\n[![Open in Colab](attachment:{_BADGE.name})]({address})\n{rest}"
     head = {**first, "source": source, "attachments": {_BADGE.name: picture}}
@@ -86,8 +90,8 @@ def _with_colab(cells: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _with_exercises(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the cells with each exercise as its file in gpulab/course has it; a cell with the
-    check is added where there is none.
+    """Return the cells with each exercise's title, hints, stub and check from its file in
+    gpulab/course; a missing cell with the check is added.
     """
     checked = {id for cell in cells for id in _CHECK.findall("".join(cell["source"]))}
     made: list[dict[str, Any]] = []
@@ -122,7 +126,7 @@ def _task(exercise: Exercise, source: str) -> str:
 
 
 def _check_cell(exercise: Exercise) -> str:
-    """Return the stub and its check, two empty lines below a function."""
+    """Return the stub and its check, which has two empty lines above it after a function."""
     gap = "\n\n\n" if exercise.stub.splitlines()[-1].startswith(" ") else "\n\n"
     return f'{exercise.stub}{gap}gl.lessons.check("{exercise.id}", {exercise.answer_name})'
 
@@ -146,7 +150,7 @@ def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
     made: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": source}
     if kind == "code":
         outputs = cell.get("outputs", []) if CHECKED in metadata.get("tags", []) else []
-        # nbval takes a cell that has outputs and no count for one that never ran, and fails it.
+        # nbval takes a cell with outputs but no count for one that never ran, and fails it.
         made |= {
             "execution_count": 1 if outputs else None,
             "outputs": [_output(output) for output in outputs],

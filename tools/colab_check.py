@@ -3,11 +3,14 @@
     python tools/colab_check.py            with notebooks 00 to 07
     python tools/colab_check.py 04 08      with these notebooks
 
-It installs gpulab as the first cell of a notebook does on Colab, and holds: no package that was
-there has another version afterwards, and none came but gpulab and NVIDIA's disassembler; every
-instrument can be made, and its panels carry their scripts; the notebooks run without an error. By
-hand or on a schedule, since it fetches gigabytes. It needs Python 3.13; there is no GPU in it, and
-no Colab around it.
+It installs gpulab as the first cell of a notebook does on Colab, and then checks that:
+
+- no package has changed its version, and only gpulab and NVIDIA's disassembler were added;
+- every instrument can be made, and its panels contain their scripts;
+- the notebooks run without an error.
+
+Run it by hand or on a schedule, since it fetches gigabytes. It needs Python 3.13, and runs without
+a GPU and outside Colab.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tools" / "colab-pins.txt"
 VENV = ROOT / ".gpulab" / "venv-colab"
 COMES = {"gpulab", "nvidia-cuda-nvdisasm"}
-# What a browser is sent of each instrument: the box of ipywidgets 7, and the scripts of gpulab's
-# own panels in it.
+# A check of what each instrument sends to a browser: the box of ipywidgets 7, and in it the scripts
+# of gpulab's own panels.
 INSTRUMENTS = """
 from gpulab import widgets
 for name in widgets.__all__:
@@ -63,8 +66,8 @@ def build() -> None:
     if setup_env.index_answers("cpu"):
         _pip("install", "-q", torch, "--index-url", f"{setup_env.INDEX}cpu")
     else:
-        # PyPI's build is for CUDA 13, and Colab's for CUDA 12: nothing may ask for CUDA 13's
-        # packages, or find its compiler
+        # PyPI's build is for CUDA 13, Colab's for CUDA 12: the metadata must not require CUDA 13's
+        # packages, and its compiler must not be found
         _pip("install", "-q", torch)
         facts = next(VENV.glob("lib/python*/site-packages/torch-*.dist-info/METADATA"))
         lines = facts.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -87,8 +90,8 @@ def installed() -> dict[str, str]:
 
 
 def changes(folder: Path) -> list[str]:
-    """Install gpulab from a copy of the project; return what is different then, and should not
-    be.
+    """Install gpulab from a copy of the project; return the changes of other packages, one sentence
+    each.
     """
     before = installed()
     _pip("install", "-q", folder)

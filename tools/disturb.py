@@ -1,5 +1,5 @@
-"""Take the cores away in bursts, as neighbours on a shared machine do: a test that fails only
-beside this hangs on the machine.
+"""Occupy the CPU cores in bursts, as other users of a shared machine do. A test that fails only
+beside this program depends on the machine's load.
 
 python tools/disturb.py                  until Ctrl-C
 make test ARGS=--disturbed               the tests beside it
@@ -15,15 +15,15 @@ import sys
 import time
 from collections.abc import Iterator
 
-# One more than the cores that there are: now and then nobody else has any.
+# One more than there are cores: at times, no core is left for other programs.
 BURNERS = (os.cpu_count() or 1) + 1
-# Seconds of a burst and of the pause after it: from less than a system's time slice to what a start
-# of a program takes.
+# Seconds that a burst, or the pause after it, may last: from less than a system's time slice to the
+# time that a program takes to start.
 SPANS = (0.05, 0.2, 0.5, 2.0, 5.0, 15.0)
 
 
 def burn(seed: int, parent: int) -> None:
-    """Work and rest in turns of random length, as long as the parent lives."""
+    """Occupy a core and sleep in turns of random length, as long as the parent lives."""
     spans = random.Random(seed)
     while os.getppid() == parent:
         for spend in (lambda: sum(range(5000)), lambda: time.sleep(0.05)):
@@ -34,7 +34,7 @@ def burn(seed: int, parent: int) -> None:
 
 @contextlib.contextmanager
 def disturbed(burners: int = BURNERS) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let as many processes take the cores away inside; gives them."""
+    """Run ``burners`` processes that occupy the cores inside the block; yield them."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         processes += [
@@ -50,7 +50,7 @@ def disturbed(burners: int = BURNERS) -> Iterator[list[subprocess.Popen[bytes]]]
 
 
 def main(arguments: list[str]) -> int:
-    """Burn as a child of ``disturbed``, or begin it and wait for Ctrl-C."""
+    """Occupy a core as a child of ``disturbed``; without arguments, start it until Ctrl-C."""
     if len(arguments) == 2:
         with contextlib.suppress(KeyboardInterrupt):  # a terminal sends it to the children too
             burn(int(arguments[0]), int(arguments[1]))

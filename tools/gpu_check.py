@@ -6,8 +6,8 @@ set-up: ``PYTHON=python3 make gpu-check``. Only the test files that hold gpu tes
 because others may need packages that such a machine lacks.
 
 The comparisons (Nsight Compute's counters, the driver's occupancy, cuBLAS) leave their files in
-``.gpulab/gpu-check``, or in the folder that GPULAB_RECORD_TO names. Each says in one sentence what
-it lacks where it cannot run, which is no failure.
+``.gpulab/gpu-check``, or in the folder that GPULAB_RECORD_TO names. A comparison that cannot run
+says in one sentence what it lacks; that does not count as a failure.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def gpu_test_files() -> list[str]:
 
 
 def _marks_gpu(text: str) -> bool:
-    """Return whether a test file's own code marks a test with gpu; a text inside of it may also say
-    so.
+    """Return whether a test file's own code marks a test with gpu, and not just a string in the
+    file.
     """
     if "mark.gpu" not in text:
         return False
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
         f"{torch.version.cuda}, Python {sys.version.split()[0]}"
     )
     targets = gpu_test_files()
-    options = ["-m", "gpu", "-v"]  # each name at once: a GPU machine may be gone before the end
+    options = ["-m", "gpu", "-v"]  # -v prints each result at once: the machine may be gone early
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "GPULAB_REQUIRE_GPU": "1", "PYTHONPATH": path}
     results = [

@@ -38,24 +38,24 @@ ELSEWHERE = {
     "nvidia-cuda-cccl-cu12": "12.6.77",
     "tensorflow": "2.21.0",
 }
-# Named differently where it is built for another processor, and asks for the same packages.
+# Packages whose build for another processor has another name, but the same requirements.
 ALIKE = {"tensorflow": "tensorflow-cpu"}
 # What pip does not see as a dependency of ours: the build backend.
 _ALSO = {"setuptools": tuple(SYSTEMS)}
 # The CUDA build of this torch asks for these versions exactly (its metadata: cuda-toolkit==13.0.3,
-# and that package's own metadata), so a newer pin would make it impossible to install; the CPU
-# build, which is the one here, does not tell. Look again when torch changes.
+# and that package's own metadata), so a newer pin would make it impossible to install. The CPU
+# build, which is installed here, does not name them. Check them again when torch changes.
 TORCH = "2.13.0"
 FIXED_BY_TORCH = {
     "nvidia-cuda-nvrtc": "13.0.88",
     "nvidia-cuda-runtime": "13.0.96",
     "nvidia-nvjitlink": "13.0.88",
 }
-# What else its CUDA builds ask for, and the CPU build does not: torch fixes their versions itself,
+# Prefixes of the packages that only torch's CUDA builds ask for: torch fixes their versions itself,
 # by its own or by its toolkit's metadata.
 _BY_A_CUDA_BUILD = ("nvidia-", "cuda-", "triton")
-# Kept at the release of those, though torch does not ask for them: headers and compilers of one
-# toolkit belong together.
+# Kept at the release of FIXED_BY_TORCH, though torch does not ask for them: headers and compilers
+# of one toolkit belong together.
 OF_THE_SAME_TOOLKIT = {
     "nvidia-cuda-crt": "13.0.88",
     "nvidia-cuda-cccl": "13.0.85",
@@ -120,7 +120,7 @@ def _closure(environment: dict[str, str]) -> set[str]:
             elsewhere = name in ELSEWHERE or not (
                 requirement.marker is None or requirement.marker.evaluate({"extra": asked})
             )
-            # such as what only an older Python needs: what it needs in turn is not known here
+            # such as a package for an older Python: its own requirements are not known here
             if elsewhere and not _installed(source):
                 continue
             for line in metadata.distribution(source).requires or []:
@@ -141,7 +141,7 @@ def _installed(name: str) -> bool:
 
 
 def _version(name: str) -> str:
-    """The installed version without a build's own tag (+cpu), so that every build of it fits."""
+    """Return the installed version without a build's tag (+cpu), so that every build fits it."""
     return ELSEWHERE.get(name) or metadata.version(name).split("+")[0]
 
 

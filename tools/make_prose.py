@@ -1,6 +1,6 @@
 """Write the text of the task "prose-transformer": the prose of the notebooks in ASCII.
 
-Run it only to change the task: figures measured on the older text would be of other data. Code,
+Run it only to change the task: figures measured on the old text do not apply to the new one. Code,
 links' targets and tables are left out.
 """
 

@@ -4,9 +4,9 @@
                                                      is newer than the pins, run the tests
     python tools/newest.py --list                    only say what is newer there than the pins
 
-By hand or on a schedule, not in continuous integration: a release of somebody else must not turn a
-red light on for a change of ours. PyTorch comes from its own index in the build for this machine;
-where that does not answer, the pinned one stays, and that is said.
+Run it by hand or on a schedule, not in continuous integration: a dependency's release must not make
+the checks of an unrelated change fail. PyTorch comes from its own index, in the build for this
+machine. If the index does not answer, the pinned version stays, and a message says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TESTS = (
 
 
 def torch_arguments(stack: setup_env.Stack, answers: bool) -> list[str]:
-    """Return pip's arguments for the newest PyTorch of a stack; for the pinned one where PyTorch's
+    """Return pip's arguments for the newest PyTorch of a stack, or for the pinned PyTorch if its
     index does not answer.
     """
     if stack.index is None:
@@ -50,7 +50,7 @@ def torch_arguments(stack: setup_env.Stack, answers: bool) -> list[str]:
 
 
 def normal(name: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
+    """Return a distribution's name as PEP 503 normalizes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -61,8 +61,8 @@ def pins(text: str) -> dict[str, str]:
 
 
 def newer(pinned: dict[str, str], installed: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Return (name, pinned, installed) of what differs, in the order of the names; a build's own
-    mark (``+cpu``) is no difference.
+    """Return (name, pinned, installed) of each package whose versions differ, sorted by name. A
+    build's tag (``+cpu``) is no difference.
     """
     there = {name: version.partition("+")[0] for name, version in installed.items()}
     return [
@@ -94,7 +94,7 @@ def install() -> None:
         )
     _pip(*torch_arguments(stack, answers))
     torch = installed()["torch"].partition("+")[0]
-    # else the upgrade of the rest would take the default build, gigabytes of it
+    # otherwise the upgrade of the rest would install the default build of torch, of gigabytes
     held = VENV / "held.txt"
     held.write_text(f"torch=={torch}\n", encoding="utf-8")
     cupy = [stack.extra or "cuda13"] if stack.name != "apple" else []

@@ -9,8 +9,8 @@ process, which is ended and replaced where a test takes longer than a minute. ``
 beside this file names the tests that no simulator of kernels can pass, each with its reason, and
 judges what is found in kernels of tests that pass.
 
-Not a part of the tests: what it measures is how much of the language of numba.cuda the microscope
-speaks.
+It is not part of the project's tests: it measures how much of the language of numba.cuda the
+microscope supports.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def on_the_microscope() -> Iterator[Launches]:
 
 
 def prepare_for_the_microscope() -> None:
-    """Let the suite run what Numba's simulator cannot, and count no allocations of the compiler's
-    runtime, which has none here.
+    """Let the suite also run the tests that it skips on Numba's simulator, and report no
+    allocations of the compiler's runtime, which does not run here.
     """
     from numba.cuda import testing
     from numba.cuda.memory_management import nrt
@@ -151,7 +151,7 @@ def tests_of_suite() -> dict[str, unittest.TestCase]:
             found[part.id().removeprefix(SUITE + ".")] = part
 
     for name in module_names():
-        # a module may need a compiler, and says so where it is imported
+        # importing a module that needs a compiler raises one of these
         with contextlib.suppress(unittest.SkipTest, ImportError):
             add(unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name)))
     return found
@@ -177,16 +177,16 @@ def outcome(result: unittest.TestResult, refusals: list[str], who: str) -> tuple
 
 
 def work(who: str) -> None:
-    """Run the tests that are asked for, one after the other."""
+    """Run the tests whose names are read from standard input, one after the other."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # on the microscope as well: the suite then asks no driver
+    # on the microscope too, so that the suite does not call a driver
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     stand_in_for_missing_modules()
     watched = on_numba if who == NUMBA else on_the_microscope
     if who == OURS:
         prepare_for_the_microscope()
-    with watched(), quiet():  # kernels are made where a module is imported
+    with watched(), quiet():  # importing a module makes its kernels
         tests = tests_of_suite()
     print(json.dumps(sorted(tests)), file=answers, flush=True)
     for line in sys.stdin:
@@ -290,7 +290,7 @@ class Worker:
 
 
 def run_suite(who: str, part: str) -> dict[str, dict[str, Any]]:
-    """Return what each test gave."""
+    """Return the answer of each test whose name contains ``part``."""
     worker = Worker(who)
     worker.start()
     try:
@@ -302,8 +302,8 @@ def run_suite(who: str, part: str) -> dict[str, dict[str, Any]]:
 def compare(
     numba: dict[str, dict[str, Any]], ours: dict[str, dict[str, Any]], excused: dict[str, str]
 ) -> dict[str, Counter[str]]:
-    """Return how the tests end on the microscope that launch a kernel: those that pass on Numba's
-    simulator, and those that it skips.
+    """Return how many tests that launch a kernel end in each way on the microscope: of those that
+    pass on Numba's simulator, and of those that it skips.
     """
     groups: dict[str, Counter[str]] = {"passed": Counter(), "skipped": Counter()}
     for name, test in ours.items():
@@ -317,8 +317,8 @@ def compare(
 
 
 def times(numba: dict[str, dict[str, Any]], ours: dict[str, dict[str, Any]]) -> str:
-    """Return how long those take that launch and pass on both, and how many take more than twice
-    as long as on Numba's simulator, by so much.
+    """Return, as a sentence, the time of the tests that launch a kernel and pass on both, and how
+    many exceed twice their time on Numba's simulator, by each of ``_MORE_SECONDS``.
     """
     both = [
         (numba[name]["seconds"], test["seconds"])

@@ -1,5 +1,5 @@
-"""Run every benchmark of ``benchmarks/`` in turn, each in a process of its own; arguments are
-passed on, --quick to those that have it.
+"""Run every benchmark of ``benchmarks/`` in turn, each in a process of its own. Options are passed
+on, --quick only to benchmarks that have it.
 
 Give names to run only those: ``python tools/run_benchmarks.py interval_coverage --quick``.
 """
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 def benchmarks() -> list[Path]:
-    """Return the files that are programs; the others are helpers of theirs."""
+    """Return the files that are programs; the other files are their helpers."""
     return [
         path
         for path in sorted(FOLDER.glob("*.py"))

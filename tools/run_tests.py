@@ -35,7 +35,7 @@ LINTERS = (
     ("lint-imports", "--no-logo"),
     ("python", "tools/size.py"),
 )
-# It takes most of a minute on one core without its cache, so it runs beside all the others.
+# Without its cache mypy takes most of a minute on one core, so it runs beside all the others.
 MYPY = ("mypy",)
 PYTEST = (
     # One worker for each of two cores. The tests of a file stay together, in the order of
@@ -62,8 +62,8 @@ def _run(command: tuple[str, ...]) -> bool:
 
 
 def _start(command: tuple[str, ...]) -> Callable[[], bool]:
-    """Start a command beside what comes next; the returned function waits for it, shows its output
-    and returns whether it passed.
+    """Start a command in the background; the returned function waits for it, shows its output and
+    returns whether it passed.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - read and closed at the end
     process = subprocess.Popen(
@@ -107,7 +107,7 @@ def has_browser() -> bool:
 
 
 def tests(check: bool) -> tuple[str, ...]:
-    """Return what pytest is asked to run."""
+    """Return pytest's arguments that select the tests."""
     if check:
         return FAST
     if has_browser():
@@ -125,8 +125,8 @@ def tests(check: bool) -> tuple[str, ...]:
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
     begin = time.monotonic()
-    # Hundreds of kernels and ranks are started: where Python is told to write no bytecode, each of
-    # them compiles all of gpulab anew.
+    # Hundreds of kernels and ranks are started. If Python may not write bytecode, each of them
+    # compiles all of gpulab again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = tuple(word for word in arguments if word not in ("--check", "--disturbed"))
     beside = disturb.disturbed() if "--disturbed" in arguments else contextlib.nullcontext()

@@ -5,11 +5,11 @@
     python3 tools/setup_env.py --wheelhouse    fill wheels/ for machines without a network (make
                                                wheelhouse)
 
-Runs with nothing but Python's standard library, also with a Python that is itself too old for the
-course (3.7), because it looks for a newer one. What it decides, it says, with the reason. A second
-run finds its stamp and does nothing; a run that was interrupted goes on where it stopped, since pip
-keeps what is installed and caches what it fetched. Where there is a folder wheels/ that was filled,
-every package is taken from it and none from the network.
+It needs only Python's standard library, and also runs with a Python that is too old for the course
+(3.7), because it looks for a newer one. It prints each decision with the reason. A second run finds
+the stamp of the first and does nothing. An interrupted run continues where it stopped, since pip
+keeps what is installed and caches what it fetched. If the folder wheels/ has been filled, every
+package is taken from it and none from the network.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "gpulab-setup.json"
 WHEELS = ROOT / "wheels"
-# Written last, so that a folder that was filled in part is not taken for a whole one: a line for
-# each kind of machine.
+# One line for each kind of machine that the folder was filled for. Written last, so that a partly
+# filled folder is not taken for a complete one.
 FILLED_FOR = WHEELS / "made-for.txt"
 OLDEST = (3, 11)
 NEWEST_TRIED = (3, 13)
 COMMANDS = ("python3.13", "python3.12", "python3.11", "python3", "python")
 INDEX = "https://download.pytorch.org/whl/"
-# How long PyTorch's own index may take to answer; set-up never waits longer for it, and never fails
-# for it.
+# How long PyTorch's own index may take to answer. Set-up never waits longer, and does not fail if
+# there is no answer.
 INDEX_SECONDS = 4.0
 # The first driver release of each CUDA major version on Linux (CUDA release notes, table of driver
 # versions).
 DRIVER_OF_CUDA = ((580, 13), (525, 12))
-# CUDA 13 builds leave out what is older than Turing; the CUDA 12.6 builds of PyTorch leave out
+# CUDA 13 builds leave out GPUs older than Turing; the CUDA 12.6 builds of PyTorch leave out
 # Blackwell (PyTorch RELEASE.md).
 OLDEST_FOR_CUDA_13 = (7, 5)
 NEWEST_FOR_CUDA_126 = (9, 0)
@@ -70,7 +70,7 @@ class SetupError(Exception):
 
 
 class Facts(NamedTuple):
-    """What decides which packages fit this machine."""
+    """The facts about a machine that decide which packages fit it."""
 
     system: str
     machine: str
@@ -91,8 +91,8 @@ class Stack(NamedTuple):
 
 
 def choose_python(candidates: list[tuple[str, tuple[int, int]]]) -> str | None:
-    """Return the best of (command, version): the newest version that was tried, else one newer than
-    that, else None.
+    """Return the command of the best Python: the newest of those up to NEWEST_TRIED, else the
+    oldest of those beyond it, else None.
     """
     fit = [(version, command) for command, version in candidates if version >= OLDEST]
     tried = [pair for pair in fit if pair[0] <= NEWEST_TRIED]
@@ -138,7 +138,7 @@ def choose_stack(facts: Facts) -> Stack:
     names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
     old = [name for name, capability in facts.gpus if capability < OLDEST_FOR_CUDA_13]
     new = [name for name, capability in facts.gpus if capability > NEWEST_FOR_CUDA_126]
-    # of two GPUs that no build has both of, the newer one
+    # if no build supports both of two GPUs, choose for the newer one
     if facts.cuda[0] >= 13 and (new or not old):
         left = f"; {', '.join(old)} is older than it supports" if old else ""
         reason = f"{names}, driver for CUDA {shown}: PyTorch and CuPy for CUDA 13{left}"
@@ -192,11 +192,11 @@ def parse_nvidia_smi(
 
 
 def _output(*command: str) -> str:
-    """What a command printed; "" if it is not there, fails or takes more than 20 seconds.
+    """Return what a command printed; "" if it is missing, fails or takes more than 20 seconds.
 
-    nvidia-smi cuts the paths of the programs on a GPU, also in the middle of a character, and on
-    Windows writes them in another alphabet than Python reads: what cannot be read is none of what
-    is looked for.
+    Bytes that cannot be decoded are replaced: nvidia-smi shortens the paths of the programs on a
+    GPU, even in the middle of a character, and on Windows writes them in another encoding than
+    Python expects. Set-up needs nothing from those paths.
     """
     try:
         done = subprocess.run(
@@ -272,7 +272,7 @@ def index_answers(index: str, opener: Callable[..., object] = urllib.request.url
             urllib.request.Request(INDEX + index + "/torch/", method="HEAD"), timeout=INDEX_SECONDS
         )
     except (OSError, ValueError, http.client.HTTPException):
-        # also what answers and is no web server, such as a wrong proxy
+        # also for an answer that does not come from a web server, as with a wrong proxy
         return False
     return True
 
@@ -284,8 +284,8 @@ def wanted_key(stack: str, python: tuple[int, int]) -> str:
 
 
 def read_stamp() -> dict[str, object]:
-    """What the last set-up left, of one that did not finish its stack alone; empty if there was
-    none or it cannot be read.
+    """Return the stamp of the last set-up; empty if there is none or it cannot be read. A set-up
+    that did not finish has left only its stack and the project's folder.
     """
     try:
         stamp = json.loads(STAMP.read_text())
@@ -295,7 +295,7 @@ def read_stamp() -> dict[str, object]:
 
 
 def write_stamp(facts: dict[str, object]) -> None:
-    """Leave what the next set-up has to know."""
+    """Write the stamp for the next set-up: ``facts`` and the project's folder."""
     STAMP.write_text(json.dumps({**facts, "root": str(ROOT)}) + "\n")
 
 
@@ -306,8 +306,8 @@ def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
 
 
 def is_there(extras: list[str]) -> bool:
-    """Whether the environment holds gpulab and all that it and ``extras`` require: what was removed
-    by hand since must come again.
+    """Return whether the environment holds gpulab and all that it and ``extras`` require, so that
+    packages removed by hand are installed again.
     """
     code = (
         "import importlib.metadata, sys\n"
@@ -389,7 +389,7 @@ def _pip(*arguments: str) -> None:
     offline = arguments[0] == "install" and FILLED_FOR.exists()
     if offline:
         command += ["--no-index", "--find-links", str(WHEELS)]
-    # On servers pip may be told to install for the user, which it refuses in an environment.
+    # A server may tell pip to install for the user, which pip refuses in an environment.
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0")
     if subprocess.run(command, env=environment, check=False).returncode != 0:
         if offline:
@@ -406,18 +406,18 @@ def _pip(*arguments: str) -> None:
 
 
 def room_needed(stack: str, extras: list[str], before: dict[str, object]) -> float:
-    """The free space in bytes that what is not there yet needs."""
+    """Return the free space, in bytes, that the packages still to be installed need."""
     there = before.get("extras")
     tests = "test" in extras and not (isinstance(there, list) and "test" in there)
     return (0.0 if before.get("key") else ROOM[stack]) + (ROOM_OF_TESTS if tests else 0.0)
 
 
 def compile_packages() -> None:
-    """Compile all packages and gpulab to bytecode, on all cores; pip does it on one: most of two
-    minutes for 19,000 files.
+    """Compile all packages and gpulab to bytecode on all cores; pip would use one core, for most of
+    two minutes for 19,000 files.
 
-    Files for other Pythons that packages carry along do not compile; pip passes over them too. The
-    packages' own tests, one file in seven, are left as they are: nobody imports them.
+    Files that packages contain for other versions of Python do not compile; pip ignores them too.
+    The packages' own tests, one file in seven, are not compiled, since they are never imported.
     """
     code = (
         "import compileall, re, sys, sysconfig\n"
@@ -449,9 +449,9 @@ def index_options(stack: Stack) -> list[str]:
 
 
 def project(stack: Stack, extras: list[str]) -> str:
-    """The project with its extras, as pip takes it."""
-    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS
-    # build).
+    """Return the project with its extras as a requirement for pip."""
+    # CuPy can be imported without a driver, and tests of gpulab's messages in that case need it (it
+    # has no macOS build).
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
     # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring
     # it in any case, to compile).
@@ -460,8 +460,8 @@ def project(stack: Stack, extras: list[str]) -> str:
 
 
 def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
-    """Download into wheels/ what this machine's environment is installed from; the project itself
-    is installed from its folder.
+    """Download into wheels/ all packages of this machine's environment but the project itself,
+    which is installed from its folder.
     """
     print(
         f"Filling {WHEELS} for machines like this one: {stack.name} ({stack.reason}).", flush=True
@@ -501,9 +501,9 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
             flush=True,
         )
     if before.get("stack", stack.name) != stack.name:
-        # the same version would count as there, though it is built for something else
+        # pip would keep the same version, though it was built for another stack
         _pip("uninstall", "--yes", "torch")
-    # for whom is known also where this is interrupted, and the next run is for something else
+    # written first: if this run is interrupted, the next one may be for another stack
     if before.get("stack") != stack.name:
         write_stamp({"stack": stack.name})
     constraints = ["--no-compile", "-c", str(ROOT / "constraints.txt")]
@@ -529,8 +529,8 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
             wanted if wanted.startswith("cuda") else None,
             "asked for by GPULAB_STACK",
         )
-    # Not CUDA 13's compiler beside PyTorch for CUDA 12.6, which brings its own: an older driver
-    # cannot load what CUDA 13 makes.
+    # PyTorch for CUDA 12.6 brings its own compiler and gets none of CUDA 13: an older driver cannot
+    # load what CUDA 13's compiler makes.
     extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
     if wheelhouse:
         fill_wheelhouse(stack, extras, python)

@@ -4,9 +4,9 @@
                                       budget
     python tools/size.py gpulab       the folders of one tree, the largest first
 
-Counted are statements and expressions of the syntax tree, without docstrings: shorter names, longer
-lines and fewer comments gain nothing. The course's content (``gpulab/course``) is data and is not
-counted.
+It counts the statements (docstrings are none) and the expressions of the syntax tree, so shorter
+names, longer lines and fewer comments gain nothing. The course's content (``gpulab/course``) is
+data and is not counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The long runs, outside continuous integration; an interrupted soak resumes.
 
-    python tools/soak.py            what is not done yet
-    python tools/soak.py --again    everything from the start
-    python tools/soak.py --list     the steps and how they went
-    python tools/soak.py course     only the steps whose name begins so
+    python tools/soak.py            run the steps that have not passed yet
+    python tools/soak.py --again    run everything from the start
+    python tools/soak.py --list     list the steps and their outcomes
+    python tools/soak.py course     run only the steps whose name begins with "course"
 
 Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms
 of the tests, with many more examples; the whole course, each notebook from top to bottom, twenty
@@ -60,7 +60,7 @@ def steps() -> list[Step]:
 
 
 def read_state() -> dict[str, dict[str, object]]:
-    """Return what is done, by step; empty if there is nothing or it cannot be read."""
+    """Return the outcome of each step that has run; empty if there is none or it cannot be read."""
     try:
         state = json.loads(STATE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -76,8 +76,8 @@ def _write_state(state: dict[str, dict[str, object]]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is not done; return 1 if a step failed."""
-    # each of thousands of kernels and ranks would compile all of gpulab anew
+    """Run the steps that have not passed; return 1 if a step failed."""
+    # with it set, each of thousands of kernels and ranks would compile all of gpulab again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
     chosen = [step for step in steps() if step[0].startswith(begins)]

@@ -34,7 +34,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "benchmarks" / "recorded" / "visible_faults.json"
-# For one turn of one fault; a turn that is cut off has caught nothing.
+# Limit for one turn of one fault; a turn that is cut off before a test fails has caught nothing.
 SECONDS = {"old": 240, "new": 300}
 OPTIONS = {
     "old": "-x -q -p no:cacheprovider --doctest-modules --nbval-lax --nbval-cell-timeout=120 "
@@ -60,7 +60,7 @@ def run_tests(tree: Path, suite: str, tests: list[str]) -> tuple[str, bool]:
     Returns
     -------
     (str, bool)
-        The test that failed, "" for none; whether the time was up before the end.
+        The test that failed ("" if none did), and whether the time was up before the end.
     """
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", prefix="gpulab-visible-") as notes:
         begin, child = time.monotonic(), os.fork()
@@ -74,7 +74,7 @@ def run_tests(tree: Path, suite: str, tests: list[str]) -> tuple[str, bool]:
             os.killpg(child, signal.SIGKILL)  # what the tests left behind
         reports = [json.loads(line) for line in notes]
     cut_off = time.monotonic() - begin >= SECONDS[suite]
-    # Of a process that died, the last test that began, if one did.
+    # If the process died: the last test that was reported, if there is one, and the exit code.
     died = [*(test for _, test in reports[-1:]), f"pytest: exit code {code}"]
     failed = [test for bad, test in reports if bad] or ([] if cut_off or code in (0, 5) else died)
     return next(filter(None, failed), ""), cut_off
@@ -103,7 +103,7 @@ def _run_in_child(tree: Path, arguments: list[str], notes: Path) -> None:
 def copied(suite: str) -> Iterator[Path]:
     """Yield a copy of this tree, or of the old commit.
 
-    Its compiled files are checked by content, so that no fault outlives its turn.
+    Python checks the copy's compiled files by content, so that no fault outlives its turn.
     """
     with tempfile.TemporaryDirectory(prefix="gpulab-visible-") as folder:
         tree = Path(folder, "tree")
@@ -128,7 +128,7 @@ def copied(suite: str) -> Iterator[Path]:
 
 
 def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
-    """Return what pytest is given for a file, in turns: the nearest tests first."""
+    """Return pytest's arguments for each turn of a file's fault: the nearest tests come first."""
     if suite == "old":
         sys.path.append(str(tree / "tools"))
         found = importlib.import_module("seed_faults").mapped(path, tree)
@@ -156,7 +156,8 @@ def turns(suite: str, path: str, tree: Path) -> list[list[str]]:
 
 def fails_without(tree: Path, suite: str, test: str, turn: list[str]) -> bool:
     """Return whether a test, or pytest itself for a turn, fails in the unchanged copy too."""
-    # A notebook's cell needs those before it; a file without a test's name cannot be collected.
+    # A notebook's cell needs the cells before it; a name without "::" is a file that could not be
+    # collected.
     asked = (
         turn
         if test.startswith("pytest:")
@@ -195,13 +196,13 @@ def attempt(tree: Path, suite: str, fault: dict[str, str], turn: int) -> dict[st
 
 
 def read_record() -> dict[str, Any]:
-    """Return what each suite found of each fault, and the tests that fail without one."""
+    """Return each suite's outcome for each fault, and the tests that fail without a fault."""
     first = {"seconds_per_turn": SECONDS, "failing": {"old": [], "new": []}, "faults": {}}
     return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else first
 
 
 def change_record(edit: Callable[[dict[str, Any]], object]) -> None:
-    """Change the record under a lock; the file is the old one or the new one at any time."""
+    """Change the record under a lock; the file is complete at any time, either old or new."""
     with Path(tempfile.gettempdir(), "gpulab-visible-faults.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = read_record()
@@ -238,7 +239,7 @@ def _said(found: dict[str, Any]) -> str:
 
 
 def report(faults: dict[str, dict[str, str]]) -> None:
-    """Print what each suite found of each fault, and the totals."""
+    """Print each suite's outcome for each fault, and the totals."""
     record = read_record()["faults"]
     for id, fault in faults.items():
         print(f"{id:15} {fault['path']}: {fault['sees']}")
@@ -267,7 +268,7 @@ def main() -> None:
     faults = {one["id"]: one for one in listed if Path(one["id"]).match(asked.only)}
     if asked.suite and not asked.report:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests/conftest.py sets it too late
-        # Imported once, before the fork of each run: most of a short run of tests is its start.
+        # Imported once, before each run is forked: most of a short run's time is its start.
         for name in ("hypothesis", "nbval.plugin", "torch", "plotly.graph_objects"):
             importlib.import_module(name)
         try_all(faults, asked.suite, asked.again)
