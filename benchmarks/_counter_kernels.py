@@ -207,7 +207,7 @@ def chosen(names: str) -> tuple[Case, ...]:
     Raises
     ------
     ValueError
-        If one is not there.
+        If a name is unknown.
     """
     wanted = [name for name in names.split(",") if name]
     known = {case.name: case for case in CASES}

@@ -1,10 +1,10 @@
-"""What the microscope counts beside what the GPU's counters say: which are compared, by which rule,
-and the file that keeps both.
+"""The microscope's counts and the GPU's own counters: which are compared, by which rule, and the
+record that keeps both.
 
-Rule: whole counts are equal when they are the same number; averages when they differ by no more
-than the last digit that ncu prints. Nothing is forgiven beyond that. A difference is not hidden: a
-person who has looked at the machine code writes into ``explanation`` why the two differ, and
-``usual_reasons`` says what to look for.
+Rule: whole counts are equal when they are the same number, averages when they differ by no more
+than the last digit that ncu prints. No larger difference is tolerated or hidden: a person who has
+looked at the machine code writes into ``explanation`` why the two differ. ``usual_reasons`` says
+what to look for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FEWEST_KERNELS = 20
 
 @dataclass(frozen=True)
 class Counter:
-    """One comparison: the metrics of ncu that it needs, the number from them, the microscope's
-    number, and why they may differ.
+    """One comparison: the metrics of ncu that it needs, the GPU's number made from them, the
+    microscope's number, the tolerance (``room``), and the usual reasons for a difference.
     """
 
     name: str
@@ -86,8 +86,8 @@ def _requests_and_sectors(short: str, kind: str) -> tuple[Counter, Counter]:
 
 
 def _shared(short: str, kind: str) -> tuple[Counter, Counter]:
-    # Counted at the instruction; the counter of the L1 data stage below also has the passes of
-    # other work in that stage.
+    # Counted at the instruction. The counter of the L1 data stage, on the next line, also counts
+    # the passes of other work in that stage.
     at_instruction = f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{short}.sum"
     conflicts = f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{short}.sum"
     wide = (
@@ -136,8 +136,8 @@ _RESIDENT = (
     "launch__shared_mem_per_block_dynamic",
     "launch__block_size",
 )
-# Kept in the file because they help to explain a difference: FACTS' own averages, what predicates
-# left out, achieved occupancy.
+# Kept in the file because they help to explain a difference: ncu's own averages, the lanes that
+# predicates switched off, achieved occupancy.
 ALSO_KEPT = (
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
@@ -160,7 +160,7 @@ def _atomics(n: Numbers) -> float | None:
 
 
 def _uniform(s: Simulation) -> float:
-    """Return the percentage of branches that kept a warp together: 100 where there is none."""
+    """Return the percentage of branches that kept a warp together: 100 if there are none."""
     total = s.totals
     return 100 * (1 - total.divergent_branches / max(1, total.branches))
 
@@ -209,8 +209,8 @@ METRICS = tuple(
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """One counter of one kernel; ``explanation`` is empty until a person fills it, and needed where
-    the numbers differ.
+    """One counter of one kernel. ``explanation`` is empty until a person fills it in, which is
+    required if the numbers differ.
     """
 
     counter: str
@@ -296,7 +296,7 @@ def _compared(
 
 
 def room_of(counter: str) -> float:
-    """Return how far the numbers of a counter may be apart."""
+    """Return the largest difference between a counter's two numbers that counts as equal."""
     return next((c.room for c in COUNTERS if c.name == counter), PRINTED)
 
 
@@ -306,8 +306,8 @@ REASONS = {c.name: c.usual_reasons for c in COUNTERS} | {
 
 
 def with_explanations(record: CounterRecord, earlier: CounterRecord) -> CounterRecord:
-    """Return the record with what a person wrote into an earlier one, wherever both numbers are as
-    they were then.
+    """Return the record with the explanations that a person wrote into an earlier one, for
+    comparisons whose numbers have not changed.
     """
     known = {
         (name, c.counter, c.hardware, c.simulated): c.explanation for name, c in earlier.unequal()

@@ -24,7 +24,7 @@ LIVE_DEADLINE = 1.0
 
 
 def work_on(x: np.ndarray, y: np.ndarray) -> None:
-    """About a quarter of a millisecond on one core."""
+    """Work for about a quarter of a millisecond on one core."""
     np.sqrt(x, out=y)
     np.exp(y, out=y)
 
@@ -35,8 +35,8 @@ def arrays(elements: int = ELEMENTS) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Handed:
-    """Hands its work to a thread and returns at once, as an asynchronous call without a synchronise
-    does; one work at a time.
+    """Hands its work to a thread and returns at once, like an asynchronous call that is not
+    synchronized. Only one piece of work runs at a time.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Handed:
         self.data = arrays(4_000_000)
 
     def __call__(self) -> None:
-        """Start the work unless the last one is still running; return at once."""
+        """Start the work unless the previous work is still running; return at once."""
         if self.free.acquire(blocking=False):
             threading.Thread(target=self._work, daemon=True).start()
 
@@ -106,7 +106,7 @@ def helper(code: str, *arguments: object) -> Iterator[None]:
     )
     try:
         if process.stdout is not None:
-            process.stdout.readline()  # it says when it is ready
+            process.stdout.readline()  # it prints a line when it is ready
         yield
     finally:
         process.kill()
@@ -127,7 +127,7 @@ time.sleep(60)
 
 
 def live_contended(_: int) -> Measurement:
-    """A neighbour that never rests, on the same core."""
+    """Another process keeps the same core busy all the time."""
     x, y = arrays()
     with pinned() as core, helper(_NEIGHBOUR, core):
         return measure(work_on, x, y, deadline=LIVE_DEADLINE)
@@ -142,8 +142,8 @@ def live_stopped(seed: int) -> Measurement:
 
 
 def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
-    """Return a control group with a fifth of a core, and the group to go back to; None where the
-    machine lets nobody make one.
+    """Return a control group with a fifth of a core, and its parent, to which the process goes
+    back; None if the machine does not allow making one.
     """
     root = pathlib.Path("/sys/fs/cgroup")
     for parent, quota, value in (
@@ -163,7 +163,7 @@ def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
 
 
 def live_throttled(_: int) -> Measurement | None:
-    """A control group that gives a fifth of a core."""
+    """A control group that gives a fifth of a core; None if none can be made."""
     made = _make_cgroup()
     if made is None:
         return None
@@ -171,7 +171,7 @@ def live_throttled(_: int) -> Measurement | None:
     x, y = arrays()
     try:
         (group / "cgroup.procs").write_text(str(os.getpid()))
-        conditions._cpu_stats.cache_clear()  # gpulab looks once for the groups of its process
+        conditions._cpu_stats.cache_clear()  # gpulab caches the groups of its process
         return measure(work_on, x, y, deadline=LIVE_DEADLINE)
     finally:
         (parent / "cgroup.procs").write_text(str(os.getpid()))
@@ -181,7 +181,7 @@ def live_throttled(_: int) -> Measurement | None:
 
 
 def live_clean(seed: int) -> Measurement:
-    """Work that nothing disturbs, warmed up before: element-wise, a sort, or pure Python."""
+    """Undisturbed work after a warm-up call: element-wise, a sort, or pure Python."""
     x, y = arrays()
     kind = seed % 3
     fn: Callable[..., object] = (

@@ -18,7 +18,7 @@ from gpulab.timing import Measurement, measure, notes
 DEADLINE = 2.0
 CALL_SECONDS = 1e-3
 SLICE_SECONDS = 3e-3  # what the scheduler gives a neighbour at a time
-# of the 2 s, within which the sampler never stops: a fault put here is in every window
+# Seconds of the deadline in which the sampler never stops: every window has a fault put here.
 FIRST_WINDOW = 0.6
 IDLE = Readings(
     seconds=0.0,
@@ -52,7 +52,7 @@ class World:
         return self.now
 
     def elapsed(self) -> float:
-        """Return the seconds since the readings before the sampling."""
+        """Return the seconds since the first reading of the counters, -1 before it."""
         return self.now - self.began if self.began < math.inf else -1.0
 
     def relative(self) -> float:
@@ -75,7 +75,7 @@ class World:
         return 1 + 0.01 * math.exp(0.8 * z)  # a tail to the right, as real timings have
 
     def call(self) -> None:
-        """Do the work once: it takes time, and CPU time of this process."""
+        """Do the work once, which takes wall time and CPU time of this process."""
         self.calls += 1
         self.before_call(self)
         seconds = CALL_SECONDS * max(0.2, self.relative()) * self.factor(self.elapsed())
@@ -84,7 +84,7 @@ class World:
         self.own(seconds)
 
     def own(self, seconds: float) -> None:
-        """Let this process work."""
+        """Let this process work for ``seconds``."""
         self.now += seconds
         s = self.state
         self.state = replace(
@@ -94,11 +94,11 @@ class World:
         )
 
     def background(self) -> float:
-        """Return own work and up to 1.5 % of other processes, on the other core."""
+        """Return busy time per own CPU time: other processes add up to 1.5 % on the other core."""
         return 1 + 0.015 * float(self.rng.random())
 
     def lose(self, seconds: float, **counters: float) -> None:
-        """Let time pass without work, and count it where named."""
+        """Let time pass without work, and add ``counters`` to the counters of those names."""
         self.now += seconds
         self.state = replace(
             self.state,
@@ -108,8 +108,8 @@ class World:
         )
 
     def read(self) -> Readings:
-        """Return the counters, in the steps that the kernel gives them, with what a quiet machine
-        shows.
+        """Return the counters, in the steps that the kernel reports, with the delays and jitter of
+        a quiet machine.
         """
         if self.began == math.inf:
             self.began = self.now
@@ -225,8 +225,8 @@ def stopped(seed: int) -> Measurement:
 
 
 def shifted(seed: int) -> Measurement:
-    """The time per call changes by 5 % or more for a part of the window; noise of 2 % at most, or 5
-    % would be lost in it.
+    """The time per call changes by 5 % or more for a part of the window. The noise is at most 2 %,
+    since 5 % would be lost in more.
     """
     w = world(seed, ("quiet", "independent")[seed % 2])
     by, start = size(w.rng), 0.1 + 0.2 * float(w.rng.random())
@@ -244,15 +244,15 @@ def shifted(seed: int) -> Measurement:
 
 
 def compiling(seed: int) -> Measurement:
-    """The first call compiles: from 5 to 5,000 calls' worth."""
+    """The first call also compiles, which takes as long as 5 to 5,000 calls."""
     w = world(seed)
     w.first_extra = CALL_SECONDS * 5 * 1000 ** float(w.rng.random())
     return w.measured()
 
 
 def clean(seed: int) -> Measurement:
-    """Nothing is wrong; besides the four noises of the faults, three that are harder to tell from
-    one.
+    """Nothing is wrong. Besides the four noises of the faulty runs, there are three that are harder
+    to distinguish from a fault.
     """
     noises = (
         "quiet",
@@ -277,8 +277,8 @@ LEVELS = (
 
 
 def too_fast(seed: int) -> list[Note]:
-    """A rate at least 5 % above the ceiling and its allowance: arithmetic, or traffic of a working
-    set in some level.
+    """A rate at least 5 % above the ceiling and its allowance: of arithmetic, or of a working set's
+    traffic in some memory level.
     """
     rng = np.random.default_rng(seed)
     above = notes.ALLOWANCE * (1 + size(rng))
@@ -311,8 +311,8 @@ def possible(seed: int) -> list[Note]:
 def gpu_window(
     seed: int, busy: float = 0.0, slowed: float = 0.0, reasons: tuple[str, ...] = ()
 ) -> list[Note]:
-    """A GPU's counters over two seconds, with a neighbour or a limit. At its limit an H200 named
-    the power cap, and ran at 1,515 MHz.
+    """Return the notes from a GPU's counters over two seconds, with another process or a limit. At
+    its limit an H200 reported the power cap, and ran at 1,515 MHz.
     """
     rng = np.random.default_rng(seed)
     quiet = Readings(seconds=0.0, cores=8, run_delay_seconds=0.0, busy_seconds=0.0)
@@ -352,8 +352,8 @@ def _gpu_throttled(seed: int) -> list[Note]:
 
 
 def after_heavy_work(seed: int) -> list[Note]:
-    """A GPU whose counters of slowing down run on beside a full clock, as an H200's did after heavy
-    work: nothing is wrong.
+    """A GPU at its full clock whose counters of slow-downs still rise, as an H200's did after heavy
+    work. Nothing is wrong.
     """
     return gpu_window(seed, slowed=float(np.random.default_rng(seed + 10**6).random()))
 

@@ -1,5 +1,5 @@
-"""The training steps on which predictions are held against reality: named ones, and random ones
-that nobody tuned on.
+"""The training steps for which predictions are compared with reality: named ones, and random ones
+on which nothing was tuned.
 """
 
 from __future__ import annotations

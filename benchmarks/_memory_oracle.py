@@ -1,9 +1,9 @@
-"""An independent account of a training step's memory; it shares no code with ``gpulab.memory``.
+"""An independent measurement of a training step's memory, without code of ``gpulab.memory``.
 
-Two witnesses. ``live_peak`` runs the real step under a small dispatch mode of its own and sums the
-storages that are alive after each operator. ``allocator_peak`` runs it without any mode under
-PyTorch's profiler, which records every allocation and release of the CPU allocator, those inside
-operators too. On a GPU ``cuda_peaks`` asks PyTorch's allocator itself.
+There are two measurements on a CPU. ``live_peak`` runs the real step under a small dispatch mode of
+its own and sums the storages that are alive after each operator. ``allocator_peak`` runs it without
+a mode under PyTorch's profiler, which records every allocation and release of the CPU allocator,
+also inside operators. On a GPU ``cuda_peaks`` reads the statistics of PyTorch's allocator.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class NotOnThisProcessorError(Exception):
 
 
 class RealStep:
-    """The ordinary loop, on real tensors. A case's loss holds its targets, so on a GPU the cases
-    themselves must be made under ``torch.device``.
+    """A step of the ordinary training loop, on real tensors. A case's loss holds its targets, so on
+    a GPU the cases themselves must be made under ``torch.device``.
     """
 
     def __init__(self, case, seed=0, device="cpu"):
@@ -124,7 +124,7 @@ class RealStep:
 
 
 def live_peak(case, steps=3, seed=0):
-    """Return (first step's peak, peak of the later steps, the operator at it), in bytes."""
+    """Return (first step's peak, later steps' peak, the operator at the later peak); bytes."""
     step = RealStep(case, seed)
     mode = LiveStorages()
     state = [
@@ -149,8 +149,8 @@ def cuda_peaks(case, steps=3, device="cuda"):
     """Return the highest level of PyTorch's CUDA allocator over the later steps, in bytes above
     what was there before: as allocated (in blocks of 512 bytes), and as requested.
 
-    The same step was taken before and dropped, so that cuBLAS's workspaces, which stay for good,
-    are among what was there.
+    One such step is run before and dropped, so that cuBLAS's workspaces, which are never released,
+    count as memory that was there before.
     """
     RealStep(case, device=device)()
     gc.collect()
@@ -183,7 +183,7 @@ def _allocations(events):
 
 @contextlib.contextmanager
 def _quiet():
-    """Kineto writes two lines to stderr for each profile."""
+    """Hide stderr, to which Kineto writes two lines for each profile."""
     saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
     try:

@@ -1,5 +1,5 @@
-"""Models of other kinds than those that the predictions were built on: written after the code
-stood, run once, reported as found.
+"""Models of other kinds than those on which the predictions were developed. They were written after
+the code was finished, run once, and reported as found.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def unusual_cases():
 
 
 def large_cases():
-    """Return steps of some hundred MiB, for the growth of a whole process."""
+    """Return steps of some hundred MiB, to compare with the growth of a whole process."""
     wide = lambda: (torch.randn(16, 3, 128, 128, dtype=torch.float64),)  # noqa: E731
     text = lambda: networks.transformer(8000, 256, 4, 4, context=128)  # noqa: E731
     return [

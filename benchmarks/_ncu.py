@@ -31,7 +31,7 @@ _TIMEOUT_SECONDS = 400
 
 
 class NcuError(Exception):
-    """What ncu could not do, in one sentence."""
+    """ncu could not do what was asked; the message is one sentence."""
 
 
 class NotAvailableError(NcuError):
@@ -170,8 +170,8 @@ def find_ncu() -> str:
 
 
 def command_line(ncu: str, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
-    """Return the command that profiles what lies between cudaProfilerStart and cudaProfilerStop of
-    the program.
+    """Return the command that profiles the program's launches between cudaProfilerStart and
+    cudaProfilerStop.
     """
     options = [
         "--csv",
@@ -188,7 +188,7 @@ def command_line(ncu: str, metrics: Sequence[str], log: Path, program: Sequence[
 
 
 def run(command: Sequence[str]) -> Ran:
-    """Run a command to its end, at most a few minutes; its numbers are printed as in C."""
+    """Run a command for at most a few minutes, in the C locale, which fixes its number format."""
     try:
         ended = subprocess.run(
             command,

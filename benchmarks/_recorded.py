@@ -1,4 +1,4 @@
-"""Where comparisons with hardware are kept: made on a GPU machine, explained by a person,
+"""The files of comparisons with hardware, which are made on a GPU machine, explained by a person,
 committed, and read by a test.
 """
 

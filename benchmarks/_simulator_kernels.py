@@ -1,9 +1,9 @@
-"""The kernels on which the microscope is timed against Numba's simulator: the same text, sizes and
-arrays for both.
+"""The kernels on which the microscope is timed against Numba's simulator: the same source, sizes
+and arrays for both.
 
-Regular kernels do the same in all threads but for a guard; in irregular ones threads loop for
-different times, or go where data send them. The kernels of one warp loop for long in 32 threads,
-where NumPy has nothing to spread its cost over.
+In regular kernels all threads do the same, apart from a bounds check. In irregular kernels threads
+loop a different number of times, or their data decide what they do. The kernels of one warp loop
+many times in 32 threads, so the cost of a NumPy call is spread over few threads.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def bisect_root(x, out):
 
 
 def cases(scale=1.0):
-    """Yield (name, kind, kernel, grid, block, make): ``make()`` gives fresh arguments. One warp is
-    one warp at any scale.
+    """Yield (name, kind, kernel, grid, block, make): ``make()`` gives fresh arguments. ``scale``
+    does not change the kernels of one warp.
     """
 
     def floats(*shape):

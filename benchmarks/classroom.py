@@ -28,8 +28,8 @@ MEASURING = {"00.5", "00.7", "01.9", "02.9", "03.3", "03.6", "07.13", "08.15"}
 
 
 def full_report(number: int) -> Any:
-    """A report with an answer to every exercise that needs no measurement, and a prediction for
-    every question.
+    """Return a report with an answer to every exercise that needs no measurement, and a prediction
+    for every question.
     """
     checks = []
     for lesson in content.lessons():
@@ -94,13 +94,13 @@ def reading(folder: pathlib.Path) -> Any:
 
 
 def keeping() -> None:
-    """Time what a check does to keep its answer, for every solution that needs no measurement."""
+    """Time how a check keeps its answer, for every solution that needs no measurement."""
     times = []
     for lesson in content.lessons():
         for exercise in lesson.exercises.values():
             if exercise.id not in MEASURING:
                 answer = made_class.answer_of(exercise, exercise.solution)
-                _answers.keep(answer)  # the first loads what it needs
+                _answers.keep(answer)  # the first call also loads modules
                 begin = time.perf_counter()
                 _answers.keep(answer)
                 times.append(time.perf_counter() - begin)
@@ -124,7 +124,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
-        # making them is what takes long
+        # twelve reports serve all students, since making one takes long
         few = [full_report(number).to_dict() for number in range(12)]
         for number in range(chosen.students):
             report = lessons.StudentReport.from_dict(

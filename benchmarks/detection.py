@@ -1,5 +1,5 @@
-"""What ``gl.measure`` detects: a table of faults, the note each must get, how often it did, and how
-often a clean run got one.
+"""What ``gl.measure`` detects: a table of faults, the note that each must get, how often it got the
+note, and how often a clean run got one.
 
 Scripted: seeded runs on a clock and machine counters that exist only here, so that every
 disturbance has a known size (5 % and more). Live: real faults on this machine.
@@ -35,7 +35,7 @@ ALARMS = {
     "slow-first-call",
 }
 
-# The smallest disturbance that is to be caught: where a clean run's own pace moved by more, a note
+# The smallest disturbance that must be caught. If a clean run's own pace changed by more, a note
 # about it is no false alarm.
 MOVED = 0.05
 
@@ -46,8 +46,8 @@ def codes(outcome: Measurement | list[Note]) -> set[str]:
 
 
 def run_scripted(runs: int, first_seed: int = 0) -> dict[str, float]:
-    """Return the share of runs that got the right note, and for the clean ones the share that got
-    any.
+    """Return the share of each fault's runs that got the right note, and the share of the clean
+    runs that got any note of ``ALARMS``.
     """
     shares = {}
     for name, (make, code) in SCRIPTED.items():
@@ -60,8 +60,8 @@ def run_scripted(runs: int, first_seed: int = 0) -> dict[str, float]:
 
 
 def run_live(runs: int, clean_runs: int) -> dict[str, float | None]:
-    """Return the share caught of each fault (None where it cannot be made here), and the share of
-    clean runs with an alarm.
+    """Return the share of each fault's runs that got its note (None if the fault cannot be made
+    here), and the share of clean runs with an alarm.
     """
     shares: dict[str, float | None] = {}
     for name, (make, code) in LIVE.items():
@@ -98,8 +98,8 @@ def run_live(runs: int, clean_runs: int) -> dict[str, float | None]:
 
 
 def pace_moved(measurement: Measurement) -> float:
-    """Return by how much the median of the slowest eighth of the samples lies above that of the
-    fastest eighth, as a share.
+    """Return by what share the median of the slowest eighth of the samples, in their order in time,
+    is above that of the fastest eighth.
     """
     eighths = [float(np.median(part)) for part in np.array_split(measurement.samples_seconds, 8)]
     return max(eighths) / min(eighths) - 1

@@ -1,5 +1,5 @@
-"""The GPU's counter of energy, and joules of a call: how often the counter moves, what a reading
-costs, and whether joules over seconds are the watts that NVML reads.
+"""The GPU's energy counter, and the joules of a call: how often the counter moves, how long a
+reading takes, and whether joules per second equal the watts that NVML reads.
 
     python benchmarks/energy.py [--quick]
 """

@@ -1,12 +1,12 @@
-"""The microscope's counts beside a GPU's own counters: each kernel once under Nsight Compute, the
-same grid and arrays in both.
+"""Compare the microscope's counts with a GPU's own counters: each kernel runs once under Nsight
+Compute, with the same grid and arrays.
 
     python benchmarks/hardware_counters.py [--record FOLDER] [--only NAME,NAME] [--quick]
 
 It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters,
-it says so and ends well. The file that it writes has both numbers of each counter and whether they
-are equal by the rule in it. Where they differ, fill in ``explanation`` (``usual_reasons`` in the
-file says what to look for, ``machine_code`` what the compiler made), then put the file into
+it says so and exits with 0. The file that it writes has both numbers of each counter and whether
+they are equal by the rule in it. Where they differ, fill in ``explanation`` (``usual_reasons`` in
+the file says what to look for, ``machine_code`` what the compiler made), then put the file into
 benchmarks/recorded and commit it: tests/kernels/test_ladder.py and tests/models/test_access.py read
 it.
 """
@@ -43,14 +43,14 @@ _UNDER_WAY = "the process ended while it ran"
 _INSTRUCTION = re.compile(
     r"(@!?U?P\d+\s+)?\b(LDG|STG|LDS|STS|ATOMG|ATOMS|ATOM|REDG|RED|SHFL|BRA)((?:\.\w+)*)\s"
 )
-# Of the largest value: a GPU fuses multiplications with additions, and has other functions such as
-# tanh.
+# Tolerances relative to the largest value, by the kind of dtype: a GPU fuses multiplications with
+# additions, and its functions such as tanh differ.
 _ROOM = {"f": 5e-5, "i": 0.0, "u": 0.0}
 
 
 def work(folder: Path, cases: Sequence[kernels.Case]) -> None:
-    """Launch each kernel once between the marks that ncu looks for, and leave its arrays in the
-    folder. Runs under ncu.
+    """Launch each kernel once between the calls that switch ncu's profiling on and off, and save
+    its arrays in the folder. This runs under ncu.
     """
     import torch
 
@@ -133,7 +133,7 @@ def profiled(
 
 
 def _launched(folder: Path) -> dict[str, str]:
-    """Return what the worker tried, with what went wrong or "" by kernel."""
+    """Return the problem of each kernel that the worker tried, or "" if it had none."""
     path = folder / _MANIFEST
     return (
         {each["name"]: each["problem"] for each in json.loads(path.read_text(encoding="utf-8"))}
@@ -151,8 +151,8 @@ def _three(extent: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def agree(there: Sequence[np.ndarray], here: Sequence[np.ndarray]) -> bool:
-    """Return whether the GPU's arrays are the microscope's, floats to a few units in the last place
-    of the largest.
+    """Return whether the GPU's arrays equal the microscope's, floats to within 5e-5 of the largest
+    value.
     """
     return len(there) == len(here) and all(
         a.shape == b.shape
@@ -164,8 +164,8 @@ def agree(there: Sequence[np.ndarray], here: Sequence[np.ndarray]) -> bool:
 def machine_code(
     kernel: Callable[..., None], arguments: Sequence[object], compute_capability: str
 ) -> dict[str, int]:
-    """Return how often the instructions that move data or branch stand in the compiled kernel;
-    empty where it cannot be read.
+    """Return how often each instruction that moves data or branches occurs in the compiled kernel;
+    empty if the kernel cannot be compiled or disassembled.
     """
     try:
         text = compile_python(
@@ -188,7 +188,7 @@ def record_of(
     folder: Path,
     compute_capability: str,
 ) -> records.KernelRecord:
-    """Simulate one kernel, and set its counts beside the metrics of its launch."""
+    """Simulate one kernel, and compare its counts with the metrics of its launch."""
     arguments = case.make()
     told = tuple(
         f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(a) for a in arguments
@@ -234,8 +234,8 @@ def compare(
 
 
 def drift(record: records.CounterRecord) -> list[str]:
-    """Return where the microscope counts otherwise today than when the record was made, one
-    sentence each.
+    """Return where the microscope's counts are not those of the record any more, one sentence
+    each.
     """
     known = {case.name: case for case in kernels.CASES}
     found = []
@@ -294,7 +294,7 @@ def _shown(value: float | None) -> str:
 
 
 def _earlier(record: records.CounterRecord) -> records.CounterRecord:
-    """Return the record with the explanations of the committed one of this device, where there is
+    """Return the record with the explanations of this device's committed record, if there is
     one.
     """
     path = _recorded.FOLDER / _recorded.file_name("counters", record.environment.device)

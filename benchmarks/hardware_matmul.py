@@ -1,11 +1,12 @@
-"""The matmul ladder's last rungs in float32 as a share of cuBLAS, TF32 off, in turns; the goal is
-93 %.
+"""Time the matmul ladder's last float32 rungs as a share of cuBLAS, with TF32 off, in turns; the
+goal is 93 %.
 
     python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick]
 
 A round measures cuBLAS and each rung with each of its compiler options, forwards and then
-backwards, so that a clock that drifts meets all alike. The share is the median over the rounds of
-cuBLAS's seconds over the rung's. The rungs on Tensor Cores are left out: they are not float32.
+backwards, so that a drifting clock affects all alike. The share is the ratio of cuBLAS's seconds to
+the rung's, the median over the rounds. The rungs on Tensor Cores are left out: they are not
+float32.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _ROWS_CHECKED = 64
 
 @dataclass(frozen=True)
 class ShareRecord(Result):
-    """One rung with one set of options: seconds and cuBLAS's seconds in each round, beside it.
+    """One rung with one set of options: its seconds and cuBLAS's seconds in each round.
 
-    ``max_relative_difference`` is to float64, of some rows, relative to the largest value.
+    ``max_relative_difference`` is the largest difference of some rows from the float64 result,
+    relative to its largest value.
     """
 
     rung: str
@@ -53,7 +55,7 @@ class ShareRecord(Result):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """One share a round."""
+        """The ratio of cuBLAS's seconds to the rung's in each round."""
         return tuple(
             theirs / ours for ours, theirs in zip(self.seconds, self.library_seconds, strict=True)
         )
@@ -66,7 +68,7 @@ class ShareRecord(Result):
 
 @dataclass(frozen=True)
 class MatmulRecord(Result):
-    """The comparison on one GPU. ``tf32_allowed`` is what PyTorch said while cuBLAS was
+    """The comparison on one GPU. ``tf32_allowed`` is PyTorch's setting while cuBLAS was
     measured.
     """
 
@@ -104,8 +106,8 @@ def in_turns(
 
 
 def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
-    """Return the largest difference of some rows of ``c`` to float64, relative to the largest value
-    there.
+    """Return the largest difference of some rows of ``c`` from ``a @ b`` in float64, relative to
+    its largest value there.
     """
     rows = np.linspace(0, len(a) - 1, min(_ROWS_CHECKED, len(a)), dtype=int)
     expected = a[rows].astype(np.float64) @ b.astype(np.float64)
@@ -113,7 +115,7 @@ def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _launchers(n: int) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
-    """Yield the name, the options, what is launched, and the arguments on the host."""
+    """Yield each rung's name, options, launcher, and arguments on the host."""
     for rung in map(rung_of, RUNGS):
         for options in rung.options:
             given = rung.arguments(n)

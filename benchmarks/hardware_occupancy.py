@@ -5,8 +5,8 @@ shared memory, barriers and bounds.
     [--quick]
 
 The driver is asked through CuPy (cuOccupancyMaxActiveBlocksPerMultiprocessor) about compiled
-kernels; nothing is launched. A second part sets the preferred share of shared memory as well; CUDA
-calls that share a hint, so its differences are written down and fail nothing.
+kernels; nothing is launched. A second part also sets the preferred share of shared memory. CUDA
+calls that share a hint, so these differences are recorded, but are no failures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BOUNDS = (None, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Variant:
-    """What a kernel is made to take; the compiler has the last word on registers."""
+    """The resources that a kernel is made to use; the compiler decides on the registers."""
 
     live: int
     shared: int
@@ -45,8 +45,8 @@ class Variant:
 
     @property
     def source(self) -> str:
-        """CUDA C++ of a kernel ``busy`` that keeps so many floats alive, and meets at so many named
-        barriers.
+        """CUDA C++ of a kernel ``busy`` that keeps ``live`` floats alive, and synchronizes at
+        ``barriers`` named barriers.
         """
         bounds = f"__launch_bounds__({self.bound})" if self.bound else ""
         static = f"__shared__ char tile[{self.shared}];" if self.shared else ""
@@ -55,7 +55,7 @@ class Variant:
             if self.shared
             else ""
         )
-        # Barriers by number: a kernel that is never launched need not make sense otherwise.
+        # Named barriers, without a purpose in the kernel, which is never launched.
         meet = "".join(f'asm volatile("bar.sync {k};");' for k in range(self.barriers))
         return f"""
 extern "C" __global__ void {bounds} busy(float* x, int n) {{
@@ -98,8 +98,8 @@ def variants() -> tuple[Variant, ...]:
 
 @dataclass(frozen=True)
 class FunctionRecord(Result):
-    """A compiled kernel, as the driver describes it; ``barriers`` is as its source has it, since
-    the driver has no word for it.
+    """A compiled kernel, as the driver describes it. ``barriers`` is the number in its source,
+    since the driver does not report it.
     """
 
     registers: int
@@ -109,13 +109,13 @@ class FunctionRecord(Result):
 
 
 class Driver(Protocol):
-    """Who is asked: CuPy in earnest, something made up in a test."""
+    """What ``compare`` asks: the real driver through CuPy, or a stand-in in a test."""
 
     functions: Sequence[FunctionRecord]
     most_shared: int
 
     def blocks(self, function: int, threads: int, dynamic_bytes: int, carveout: int) -> int:
-        """Return blocks for each SM; a carveout of -1 is none."""
+        """Return the blocks of each SM; a carveout of -1 is no preference."""
 
 
 class CupyDriver:
@@ -166,8 +166,8 @@ class Difference(Result):
 
 @dataclass(frozen=True)
 class OccupancyRecord(Result):
-    """The comparison on one GPU; the first ``KEPT`` differences of each part are kept, and
-    ``explanation`` is a person's.
+    """The comparison on one GPU. The first ``KEPT`` differences of each part are kept; a person
+    writes ``explanation``.
     """
 
     environment: Environment
@@ -186,12 +186,12 @@ class OccupancyRecord(Result):
 def draw(
     functions: Sequence[FunctionRecord], launches: int, most_shared: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return launches as rows of function, threads and dynamic bytes: every function, half of the
-    blocks whole warps, half without bytes.
+    """Return launches as rows of function, threads and dynamic bytes; every function occurs.
 
-    A quarter of the blocks is small, so that the number of blocks itself limits some.
-    Shared memory is that which some number of blocks shares evenly, and a few bytes around it, so
-    that many lie next to a limit.
+    Half of the blocks have whole warps, and half have no dynamic bytes. A quarter of the blocks is
+    small, so that the number of blocks itself limits some launches. The other dynamic bytes are
+    ``most_shared`` divided evenly among some number of blocks, give or take up to 1,200 bytes, so
+    that many launches lie next to a limit.
     """
     which = np.concatenate([np.arange(len(functions)), rng.integers(0, len(functions), launches)])[
         :launches
@@ -234,7 +234,7 @@ def modelled(
 def differences(
     driver: Driver, rows: np.ndarray, carveout: np.ndarray, compute_capability: str
 ) -> tuple[Difference, ...]:
-    """Ask both about each launch; return those with different answers."""
+    """Ask driver and model about each launch; return the launches with different answers."""
     ours = modelled(driver.functions, rows, carveout, compute_capability)
     found = []
     for (function, threads, dynamic), share, blocks in zip(

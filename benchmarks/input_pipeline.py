@@ -5,9 +5,9 @@ step.
     python benchmarks/input_pipeline.py --quick
 
 Each row is a real run (JPEG files, a ``DataLoader``, a modelled accelerator). "rules" replays the
-run: the same loading times through the arithmetic, so the difference is what the rules leave out
+run: the arithmetic with the same loading times, so the difference is what the rules leave out
 (handing batches over, waking up). "forecast" takes the loading time of the run without workers and
-the cores of the machine, so the difference also holds what neighbours did meanwhile.
+the cores of the machine, so the difference also includes the effect of other programs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpulab.units import format_seconds
 
 
 def compare_with_runs(steps: int) -> list[tuple[float, float]]:
-    """Run, replay and forecast over workers, step times and ways of the loop; return both errors of
-    each.
+    """Run, replay and forecast each combination of step time, workers and reading of losses; return
+    the errors of replay and forecast for each.
     """
     cores = devices.environment("cpu").cores
     training.pipeline(steps=4)  # the files are encoded once

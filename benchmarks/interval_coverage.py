@@ -4,10 +4,10 @@ injected clock.
     python benchmarks/interval_coverage.py [--runs 2000] [--seed 1] [--deadline 2.0] [--only TEXT]
     [--out FILE] [--quick]
 
-Calls of 1 ms, a virtual deadline of 2 s. ``cost`` is the number of samples taken over the number
-that an oracle, which knows the process's autocorrelation and density, would need for an interval as
-wide as the one reached (mean over runs). ``strict`` is the coverage of the median of the process
-itself where clock states switch: the acceptance counts any value between the modes.
+Calls take 1 ms, and the virtual deadline is 2 s. ``cost`` is the ratio of the number of samples
+taken to the number that an oracle, which knows the process's autocorrelation and density, would
+need for an interval of the same width (mean over runs). ``strict`` is the coverage of the process's
+own median where clock states switch: the acceptance counts any value between the two modes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROCESSES = catalogue()
 
 
 class Replay:
-    """A clock that moves only inside the calls, by the durations drawn; it shows whole ticks."""
+    """A clock that moves only during calls, by the durations drawn, and shows whole ticks."""
 
     def __init__(self, durations_seconds: np.ndarray, tick_seconds: float = 0.0) -> None:
         self._durations = durations_seconds.tolist()
@@ -46,7 +46,7 @@ class Replay:
         return self._now // self._tick * self._tick if self._tick else self._now
 
     def run(self, calls: int) -> tuple[float, float]:
-        """Let so many calls pass."""
+        """Let ``calls`` calls pass; return the seconds that the clock shows, as both durations."""
         start, spent = self.clock(), sum(self._durations[self.calls : self.calls + calls])
         self.calls += calls
         self._now += spent
@@ -55,7 +55,7 @@ class Replay:
 
 
 def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
-    """Run the catalogue's process of that index ``runs`` times and return its figures."""
+    """Run one process of the catalogue, given by its index, many times; return its figures."""
     index, runs, seed, deadline, relative_width = task
     process = PROCESSES[index]
     covered = strict = refused = narrow = 0
@@ -100,7 +100,7 @@ def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
 
 
 def verdict(row: dict) -> str:
-    """Return what the acceptance bounds say of a row."""
+    """Return which acceptance bounds a row violates, or "ok"."""
     faults = []
     if row["covered"] < 0.93:
         faults.append("covers less than 93 %")

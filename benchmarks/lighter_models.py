@@ -1,5 +1,5 @@
-"""What lighter models keep of their accuracy, over seeds and test items, with the bytes of their
-files; 8-bit inputs without VNNI.
+"""How much accuracy lighter models keep, over seeds and test items, with the bytes of their files;
+and the error of 8-bit inputs without VNNI.
 
 python benchmarks/lighter_models.py    the hard digits, three seeds (three minutes on two quiet
                                        cores)
@@ -57,7 +57,7 @@ def overflow() -> None:
 
 
 def main() -> None:
-    """Cook, weigh, print."""
+    """Compress the models, measure them, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", default="digits-hard-cnn", choices=training.tasks())
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,8 +1,8 @@
 """A made-up class for tests and benchmarks: reports of different machines, some right, some wrong,
 some damaged or hostile.
 
-The machines are data sheets and round numbers, the answers the course's own solutions and usual
-wrong answers; nothing is measured.
+The machines' figures come from data sheets or are round numbers. The answers are the course's own
+solutions and usual wrong answers. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def answer_of(exercise: Exercise, source: str) -> Any:
 
 
 def check_of(id: str, source: str, state: str, attempts: int = 1) -> ReportedCheck:
-    """An exercise's entry with the answer that a source defines."""
+    """Return an exercise's entry in a report, with the answer that a source defines."""
     return ReportedCheck(id, state, attempts, 0, False, copy.deepcopy(_kept(id, source)), None)
 
 
 @functools.cache
 def _kept(id: str, source: str) -> dict[str, Any]:
-    """What is kept of an answer: many students give the same."""
+    """Return what a report keeps of an answer; cached, since many students give the same one."""
     return _answers.keep(answer_of(content.exercise(id), source))
 
 
@@ -129,7 +129,7 @@ def report_of(
 
 
 def _made_check(id: str, number: int) -> ReportedCheck:
-    """Two of three students are right; the wrong ones take the usual wrong answers in turn."""
+    """Return a right answer for two of three students, else one of the usual wrong answers."""
     exercise = content.exercise(id)
     if (number + len(id) + int(id[-1])) % 3:
         return check_of(id, exercise.solution, "passed", 1 + number % 4)
@@ -164,7 +164,7 @@ def _nested(depth: int) -> str:
     return text.replace('"HERE"', "[" * depth + "]" * depth)
 
 
-# What each must be refused with: the words that its sentence has to hold.
+# Files that must be refused, each with the words that the sentence of the refusal must contain.
 DAMAGED: dict[str, tuple[bytes | str, str]] = {
     "cut_off": (json.dumps(report_of(0).to_dict())[:-200], "not JSON"),
     "empty": ("", "not JSON"),
@@ -218,7 +218,7 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     ),
     "negative": (_changed(lambda d: d["checks"][0].update(attempts=-5)), "less than never"),
 }
-# Names that must be shown as text, and be no formula in a spreadsheet.
+# Names that must be shown as text, and must not become a formula in a spreadsheet.
 NAMES = (
     "<script>alert(1)</script>",
     '=HYPERLINK("http://x","y")',
@@ -231,8 +231,8 @@ NAMES = (
 
 
 def make_class(folder: pathlib.Path, students: int, damaged: int = 0) -> None:
-    """Fill a folder with so many good reports and, beside them, so many files that are damaged or
-    hostile.
+    """Fill a folder with good reports of ``students`` students, and with up to ``damaged`` files
+    that are damaged or hostile.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(students):

@@ -1,11 +1,11 @@
-"""The memory hierarchy of this machine by both ways of chasing, several times, to see whether they
-find the same levels.
+"""Measure this machine's memory hierarchy by both methods of pointer chasing, several times, to see
+whether they find the same levels.
 
     python benchmarks/memory_hierarchy.py [--runs 3]
 
-Prints, for each run and method, the levels of the curve with their ends; then the loads under way
-with 16 chains and the rates of one core reading. How busy the machine was is printed first: other
-programs make caches look smaller.
+Prints, for each run and method, the levels of the curve with their ends; then the loads in flight
+with 16 chains and the rates at which one core reads. The machine's load is printed first, since
+other programs make caches look smaller.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Hold predicted memory against real steps: `python benchmarks/memory_prediction.py [--quick]
+"""Compare predicted memory with real steps: `python benchmarks/memory_prediction.py [--quick]
 [--held-out N] [--device cuda]`.
 
-Live storage is compared with an own tracker, live storage plus scratch with the CPU allocator's
-events under the profiler (see ``_memory_oracle``). Also: PyTorch's MemTracker on the same cases,
-and the time and memory of predicting a billion-parameter transformer in a process of its own.
+The predicted live storage is compared with a tracker of the benchmark's own, and live storage plus
+scratch with the CPU allocator's events under the profiler (see ``_memory_oracle``). Also: PyTorch's
+MemTracker on the same cases, and the time and memory of predicting a billion-parameter transformer
+in a process of its own.
 
-With ``--device cuda`` the named cases run on the GPU, and the predicted peak is held against
+With ``--device cuda`` the named cases run on the GPU, and the predicted peak is compared with
 ``torch.cuda.max_memory_allocated`` (bounds: 1 % in the median, 5 % at worst; peak + scratch must
-not be lower), and against the bytes that were requested of the allocator, which has blocks of 512
-bytes. Then PyTorch is limited to 4 GiB: the batch that ``largest_batch`` finds must run, and one
-whose predicted peak alone is above the limit must not.
+not be lower), and with the bytes that were requested from the allocator, which rounds up to blocks
+of 512 bytes. Then PyTorch is limited to 4 GiB: the batch that ``largest_batch`` finds must run, and
+a batch whose predicted peak alone is above the limit must not.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ print(json.dumps({"seconds": time.perf_counter() - start, "above_imports": resid
 
 
 def billion(checkpoint=False, width=1792, layers=24):
-    """Return the time, memory and answer of predicting a 24-layer transformer in a fresh
-    process.
+    """Predict a 24-layer transformer in a fresh process; return the time, the memory used above
+    imports, and the prediction.
     """
     out = subprocess.run(
         [sys.executable, "-c", BILLION % (width, layers, checkpoint)],
@@ -121,7 +122,7 @@ def mem_tracker(case):
                 step()
         snapshot = tracker.get_tracker_snapshot("peak")
         return next(iter(snapshot.values()))["Total"]
-    except Exception as error:  # a table of what a peer does, errors included
+    except Exception as error:  # the table also shows the errors that a peer raises
         return type(error).__name__
 
 
@@ -189,7 +190,7 @@ def predicted(case, device):
 
 
 def on_gpu(quick, device="cuda"):
-    """Hold the named cases against the CUDA allocator."""
+    """Compare the predictions for the named cases with the CUDA allocator."""
     with torch.device(device):
         cases = named_cases()[:: 5 if quick else 1]
     against_allocated, against_requested, with_scratch = [], [], []
@@ -240,7 +241,7 @@ LIMITED = {
 
 
 def runs(model, make_batch, size, device):
-    """Return whether two steps of a batch fit, and the highest level of the allocator."""
+    """Return whether two steps with a batch fit, and the allocator's highest level."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -260,7 +261,7 @@ def runs(model, make_batch, size, device):
 
 
 def limited(device="cuda"):
-    """Hold ``largest_batch`` against an allocator that has no more than the limit."""
+    """Check ``largest_batch`` with an allocator that is limited to ``LIMIT_BYTES``."""
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES / total)
     for name, (model, make_batch) in LIMITED.items():

@@ -23,9 +23,9 @@ from gpulab.units import plural
 
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
 LEAST_SECONDS = 1e-4
-_FEWEST_POINTS = 8  # of a series, so that half of it makes a line
-# What stands in a device's name -> its link to the host and the processor that the models know it
-# by (NVIDIA's data sheet of the part).
+_FEWEST_POINTS = 8  # of a series, since the line is fitted to half of them
+# Part of a device's name -> the names that the models have for its link to the host and for its
+# processor (NVIDIA's data sheet of the part).
 _MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 
@@ -79,8 +79,8 @@ class ModelError(NamedTuple):
 
 
 def model_errors(recording: Recording) -> tuple[ModelError, ...]:
-    """Return the errors of the models on a recorded machine, for those models whose experiments it
-    has.
+    """Return the errors of the models on a recorded machine, for the models whose experiments the
+    recording has.
 
     The roofline is evaluated for each float32 workload of the catalogue for which it predicts at
     least 0.1 ms; the line of a transfer is fitted to every second size and evaluated at the others.
@@ -116,7 +116,7 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
         try:
             point = roofs.place_workload(work)
         except InputError:
-            # there is no roof of its arithmetic: a short recording has not come to each format
+            # no roof for this number format: a short recording does not reach all of them
             continue
         if point.attainable_seconds >= LEAST_SECONDS:
             ratios.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
@@ -124,8 +124,8 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
 
 
 def _workload(entry: Entry) -> workloads.Workload | None:
-    """Return the work of an entry of the catalogue; None where this version has none of that name,
-    size or number format.
+    """Return the workload of an entry of the catalogue; None if this version has no workload of
+    that name, size or number format.
     """
     try:
         return workloads.get(str(entry.params["workload"]))(

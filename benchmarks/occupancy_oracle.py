@@ -7,7 +7,7 @@ Next to a limit: one thread, register or byte more (or less) gives another numbe
 
 The header comes with the wheel ``nvidia-cuda-runtime`` and is compiled with the machine's C
 compiler into a temporary folder. It is never copied. Its inputs (threads, registers and shared
-memory of an SM) are typed here again, from the CUDA Programming Guide's table.
+memory of an SM) are entered here independently, from the CUDA Programming Guide's table.
 """
 
 from __future__ import annotations
@@ -202,16 +202,16 @@ def next_to_a_limit(
     """Move one of threads, registers and dynamic shared memory of each launch to where the header's
     number of blocks changes.
 
-    Returns the launches, on one side of the change or the other, and which of them found one. The
-    change is found by bisection.
+    Returns the launches, each on one side or the other of its change, and for which of them there
+    is a change. The change is found by bisection.
     """
     rng = np.random.default_rng([seed, 2])
     moved, found = launches.copy(), np.zeros(len(launches), bool)
     ends = {0: (1, 1100), 1: (0, 255), 3: (0, _most_shared(capability))}
     for turn, column in enumerate([*rng.permutation([0, 1, 3, 0, 1, 3]), 1, 3, 0, 0, 0, 0, 0, 0]):
         rows = np.flatnonzero(~found & (rng.random(len(launches)) < (0.3 if turn < 6 else 1.0)))
-        # what no single step can make possible asks for too much of two things: it gets little of
-        # both
+        # A launch that no change of one resource makes possible asks for too much of two: it gets
+        # few registers, and no dynamic shared memory or virtual resources.
         if turn == 8:
             moved[rows[:, None], [1, 3, 7]] = 32, 0, 0
         here, there = moved[rows], moved[rows]
@@ -233,8 +233,8 @@ def next_to_a_limit(
 
 
 def most_barriers(capability: str, version: tuple[int, int]) -> int:
-    """Barriers to draw: the headers before 13.5 give an SM of 10.3 64 barriers and later ones 32,
-    which one barrier a block can't tell.
+    """Return the most barriers of a block to draw. The headers before 13.5 give an SM of 10.3 64
+    barriers and later ones 32, which makes no difference with one barrier per block.
     """
     return 1 if capability == "10.3" and version < (13, 5) else 16
 
@@ -246,11 +246,11 @@ def compare(
     how many lie next to a limit.
     """
     launches = draw(capability, count, seed, most_barriers(capability, version))
-    start = count * 49 // 100  # a few find no limit, and half shall have one
+    start = count * 49 // 100  # a few find no limit, and half should lie at one
     near, found = next_to_a_limit(library, capability, launches[start:], seed)
     launches[start:] = near
     theirs, mine = vendor(library, capability, launches), ours(capability, launches)
-    # the number of blocks is the same, that of the barriers alone is not
+    # only the limit by barriers differs, not the number of blocks
     if most_barriers(capability, version) == 1:
         theirs[:, 5] = mine[:, 5]
     wrong = (theirs != mine).any(axis=1)

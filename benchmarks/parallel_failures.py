@@ -1,10 +1,10 @@
-"""Kill ranks at random moments, over all strategies and collectives: how soon is it named, how soon
-do the ranks work again, what is left.
+"""Kill ranks at random moments, in all strategies and collectives: how soon the dead rank is named,
+how soon the ranks work again, and which processes are left.
 
 Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2]
-[--seed 0] [--quick]``. Fails where a bound is passed: a death named within 5 s, a collective that a
-rank skips within 5 s after the timeout, recovery within 30 s, no process left. ``tests/parallel``
-has two of them; ``make soak`` runs all.
+[--seed 0] [--quick]``. It fails if a bound is violated: a death is named within 5 s, a skipped
+collective within 5 s after the timeout, recovery takes at most 30 s, and no process is left.
+``tests/parallel`` has a few such cases; ``make soak`` runs all.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ from gpulab.parallel._train import TrainingJob, train_on_rank
 
 NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
-# after the start of the call: while a model is made, in the first step, or in one of many
+# A kill comes at most this long after the start of the call: while a model is made, in the first
+# step, or in a later one.
 _LATEST_SECONDS = 4.0
 _STEPS = 10_000
-_TIMEOUT_SECONDS = 5.0  # of the ranks one of which skips a collective
-_MOST_CALLS = 200  # before it does
+_TIMEOUT_SECONDS = 5.0  # of the cluster in which a rank skips a collective
+_MOST_CALLS = 200  # before the skipped one, at most
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill: in what, of which rank, by which signal, and how it went (seconds)."""
+    """One kill or skip: the work, the rank, the signal (of a skip: what the rank did instead), and
+    the seconds until the rank was named and until all ranks worked again.
+    """
 
     work: str
     rank: int
@@ -59,8 +62,8 @@ class Kill:
 
 
 def collective_for_ever(name: str, skipper: int = -1, number: int = -1, then: str = "") -> None:
-    """In a rank: one collective again and again; the rank ``skipper`` leaves out one of them, and
-    then returns or goes on sleeping.
+    """Repeat a collective on each rank. The rank ``skipper`` leaves out call ``number``, and
+    returns or sleeps instead.
     """
     import itertools
     import time
@@ -113,7 +116,7 @@ def call_for(work: str) -> tuple[Any, ...]:
 
 
 def all_reduce_works() -> float:
-    """In a rank: whether the group works."""
+    """Return, on each rank, an all-reduce of ones, which is the number of ranks that work."""
     import torch
     import torch.distributed as dist
 
@@ -123,10 +126,10 @@ def all_reduce_works() -> float:
 
 
 def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
-    """Kill a rank at a random moment of some work; return how soon it was named and mended."""
+    """Kill a rank at a random moment of some work; return how soon it was named and replaced."""
     victim = rng.randrange(ranks.n)
     number = rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT))
-    call = call_for(work)  # before the clock runs: what it loads here takes seconds
+    call = call_for(work)  # before the clock starts, since this loads modules for seconds
     pid = ranks.run(os.getpid)[victim]
     killed: list[float] = []
 
@@ -159,7 +162,7 @@ def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     """Let a rank skip a collective; return how long after the timeout it was named, and how soon
     all work again.
     """
-    # a broadcast waits for its root alone
+    # the other ranks of a broadcast wait only for its root
     skipper = 0 if work == "broadcast" else rng.randrange(ranks.n)
     then = rng.choice(("returns", "sleeps"))
     begin = time.monotonic()
@@ -180,7 +183,7 @@ def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
 
 
 def skips(ranks: Ranks, count: int, seed: int) -> list[Kill]:
-    """Let a rank skip each kind of collective in turn; the seconds named are those after the
+    """Let a rank skip each kind of collective in turn; ``named_seconds`` counts from the
     timeout.
     """
     rng = random.Random(seed)
@@ -192,7 +195,7 @@ def skips(ranks: Ranks, count: int, seed: int) -> list[Kill]:
 
 
 def kills(ranks: Ranks, count: int, seed: int) -> list[Kill]:
-    """Kill a number of times, each kind of work in turn and in random order."""
+    """Kill a rank ``count`` times, in each kind of work in turn; the order of kinds is random."""
     rng = random.Random(seed)
     works = [*COLLECTIVES, *(name for name in gl.parallel.strategies() if name != "single")]
     rng.shuffle(works)
@@ -204,7 +207,7 @@ def kills(ranks: Ranks, count: int, seed: int) -> list[Kill]:
 
 
 def main(arguments: list[str]) -> int:
-    """Kill, print, and judge."""
+    """Kill ranks, print the results, and return 1 if a bound is violated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--skips", type=int, default=12)

@@ -1,7 +1,7 @@
 """Seeded synthetic processes of call times, on which the coverage of intervals is measured.
 
-Each draws the durations of calls of about one millisecond and knows its truth; nothing here knows
-how intervals are made.
+Each process draws the durations of calls of about one millisecond and knows the true value. The
+module is independent of how intervals are computed.
 
 - Stationary processes: the truth is the median of the process.
 - Two clock states: any value between the two modes counts (``low`` to ``high``); ``median`` is the
@@ -52,10 +52,10 @@ class Process:
     slow_share : float
         The share of calls that come out slower than any of the others (drift).
     oracle_width : float or None
-        Relative width times the square root of the number of samples of the 95 % interval of one
-        who knows the autocorrelation.
+        For the 95 % interval of an oracle that knows the autocorrelation: its relative width times
+        the square root of the number of samples.
     tick_seconds : float
-        The tick of the clock that shows the calls; 0 for one that shows every moment.
+        The tick of the clock that shows the calls; 0 for a clock without ticks.
     """
 
     name: str
@@ -85,8 +85,8 @@ def mixture_median(levels: np.ndarray, noise: float, share: float = 0.5) -> floa
     low, high = float(centres.min()), float(centres.max())
     for _ in range(40):
         middle = (low + high) / 2
-        # The normal distribution is (1 + erf(z / sqrt 2)) / 2; NormalDist.cdf says the same four
-        # times as slowly.
+        # The normal distribution is (1 + erf(z / sqrt 2)) / 2; NormalDist.cdf gives the same, but
+        # takes four times as long.
         below = 0.5 + 0.5 * np.mean(
             list(map(math.erf, ((middle / centres - 1) / (noise * math.sqrt(2))).tolist()))
         )
@@ -111,7 +111,7 @@ def _normal_or_lognormal(z: np.ndarray, noise: float, shape: str) -> np.ndarray:
 
 
 def correlated(rho: float, noise: float, shape: str) -> Process:
-    """Return AR(1) noise (independent where rho is 0) of a relative size, normal or lognormal."""
+    """Return calls with normal or lognormal AR(1) noise of a relative size; rho 0: independent."""
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         return Drawn(
@@ -241,7 +241,7 @@ def interference(kind: str, period: int, size: float, noise: float) -> Process:
 
 
 def ticking(ticks: float, noise: float) -> Process:
-    """Return calls of so many ticks of a clock, which shows a batch of them in whole ticks."""
+    """Return calls of ``ticks`` ticks each; the clock shows the time of a batch in whole ticks."""
     tick = CALL_SECONDS / ticks
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
@@ -254,8 +254,8 @@ def ticking(ticks: float, noise: float) -> Process:
 
 
 def other(kind: str) -> Process:
-    """Return what the acceptance does not name: a moving average, an oscillation, bursts of
-    variance, a slow level, coarse ticks.
+    """Return a process that the acceptance does not name: a moving average, an oscillation, bursts
+    of variance, a slow level, coarse ticks.
     """
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:

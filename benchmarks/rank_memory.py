@@ -1,10 +1,10 @@
-"""Hold predicted memory per rank against real ranks: `python benchmarks/rank_memory.py [--ranks 2
+"""Compare predicted memory per rank with real ranks: `python benchmarks/rank_memory.py [--ranks 2
 4] [--quick]`.
 
 Each strategy trains the course's transformer and its CNN (or MLP, where layers are split) on a gloo
-cluster of this machine; the live tensor storage of every rank is followed operator by operator, and
-its peak is set beside `predict_ranks`. Then the largest case: a 7-billion-parameter transformer on
-1,024 ranks, with the time and the growth of a process of its own.
+cluster of this machine; the live tensor storage of every rank is tracked operator by operator, and
+its peak is compared with `predict_ranks`. Then the largest case is predicted in a process of its
+own: a 7-billion-parameter transformer on 1,024 ranks, with the time and the growth of the process.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ print(json.dumps({"strategy": sys.argv[1], "seconds": round(time.perf_counter() 
 
 
 def make(kind):
-    """Return (factory, this rank's inputs, targets, loss) of a model; the same on real ranks and
-    fake ones.
+    """Return (factory, this rank's inputs, targets, loss) of a model, which are the same for real
+    ranks and for predictions.
     """
     import torch
 
@@ -68,7 +68,7 @@ def make(kind):
 
 
 def on_real_rank(kind, strategy, options):
-    """Take three steps on this rank with real tensors; return what `follow` saw."""
+    """Take three steps on this rank with real tensors; return the peaks that `follow` measured."""
     import torch
 
     from gpulab.parallel._rank_memory import follow
@@ -81,13 +81,13 @@ def on_real_rank(kind, strategy, options):
 
 
 def real(ranks, kind, strategy, options):
-    """Return one answer a rank."""
+    """Return the answer of each rank."""
     on_real_rank.__globals__["make_here"] = make
     return ranks.run(on_real_rank, kind, strategy, options, timeout_seconds=120)
 
 
 def cases(size, quick):
-    """Yield (kind, strategy, options) of the matrix at a number of ranks."""
+    """Yield (kind, strategy, options) of each case."""
     for strategy in strategies():
         for kind in (TRANSFORMER, "mlp" if strategy in (*PIPELINES, "tensor") else "cnn"):
             options = {"microbatches": 4 if strategy in PIPELINES else 1}
@@ -99,7 +99,7 @@ def cases(size, quick):
 
 
 def compare(ranks, size, quick=False):
-    """Print each case's worst rank; return the relative errors."""
+    """Print the error of each case on the first and the last rank; return all errors."""
     errors = []
     for kind, strategy, options in cases(size, quick):
         factory, inputs, targets, loss = make(kind)

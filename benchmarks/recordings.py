@@ -1,22 +1,22 @@
-"""Is a recording to be believed? The same machine recorded twice, and recorded cases timed again in
-turns by a plain loop.
+"""Check whether a recording can be trusted: record the same machine twice, and time recorded cases
+again in turns with a plain loop.
 
     python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--deadline 1] [--only EXPERIMENT
     ...] [--keep FOLDER] [--quick]
 
-Part 1 records this machine twice, each with the budget, and sets both beside each other: the share
-of the cases whose ratio of medians is 1 within both intervals, or within 2 % (bound: 90 %), of all
-cases and of those with both intervals. ``--keep`` keeps both recordings;
+Part 1 records this machine twice, each time for ``--minutes``, and compares the two recordings. It
+prints the share of cases whose ratio of medians is 1 within both intervals, or within 2 %: of all
+cases (bound: 90 %), and of the cases with both intervals. ``--keep`` keeps both recordings;
 ``--minutes 0`` leaves this part out.
 
-Part 2 times cases of the recorder in turns, as ``gl.measure`` does it and by a plain loop: on a CPU
-``time.perf_counter`` around each call, on a GPU a pair of CUDA events around a train of calls; the
-host copy also by the C library's ``memmove``. On a GPU the loop of copies is one of
+Part 2 times cases of the recorder in turns, by ``gl.measure`` and by a plain loop: on a CPU
+``time.perf_counter`` around each call, on a GPU a pair of CUDA events around a train of calls. The
+host copy is also timed by the C library's ``memmove``. On a GPU copies are also timed by a loop of
 ``cudaMemcpyAsync`` (through CuPy's runtime), for pinned memory against ``gl.transfer.sweep``, and
-matrix products are held against a loop of cuBLAS's ``gemmEx`` (through CuPy, not PyTorch). What is
-reported is the median over rounds of ours over theirs, with the extremes, so that a change of the
-machine's speed strikes both (bounds: 3 %; 1 % for pinned copies, 2 % for cuBLAS; for copies within
-a device by another library the ratio only says which stores they use).
+matrix products by a loop of cuBLAS's ``gemmEx`` (through CuPy, not PyTorch). The figure reported is
+the ratio of our time to the loop's, as the median over rounds with the extremes, so that a change
+of the machine's speed affects both (bounds: 3 %; 1 % for pinned copies, 2 % for cuBLAS; for copies
+within a device by another library the ratio only shows which stores they use).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def train_seconds(run: Callable[[], Any], calls: int) -> float:
 
 
 def cublas_product(x: Any, y: Any) -> Callable[[], None]:
-    """Return ``x @ y`` of two square matrices of PyTorch by cuBLAS itself, checked once."""
+    """Return a function that calls cuBLAS for ``x @ y`` of two square matrices; checked once."""
     import cupy
     import torch
     from cupy_backends.cuda.libs import cublas
@@ -142,8 +142,8 @@ def cublas_product(x: Any, y: Any) -> Callable[[], None]:
 
 
 def pinned_copies(device: Device, deadline: float) -> dict[str, tuple[Callable, Callable]]:
-    """Return the seconds of copies of pinned memory: by ``gl.transfer.sweep``, and by a loop of
-    ``cudaMemcpyAsync``.
+    """Return pairs of functions that time copies of pinned memory: by ``gl.transfer.sweep``, and by
+    a loop of ``cudaMemcpyAsync``.
     """
     import cupy
     import torch
@@ -179,8 +179,8 @@ def pinned_copies(device: Device, deadline: float) -> dict[str, tuple[Callable, 
 
 
 def pairs(device: Device, deadline: float) -> dict[str, tuple[Callable, Callable]]:
-    """Return how many seconds a call takes by us, and by the plain loop: the same call, except
-    where the name tells another.
+    """Return pairs of functions that time a call, by ``gl.measure`` and by the plain loop. Both
+    time the same call, unless the name of the pair mentions another.
     """
 
     def both(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[Callable, Callable]:

@@ -1,11 +1,11 @@
-"""One exact rounding against other casts: how often they differ, and what a number costs.
+"""Compare one exact rounding with other casts: how often they differ, and the time per number.
 
     python benchmarks/rounding.py [--quick] [--count 20000000] [--seed 1]
 
-Three questions: does ``gl.precision.round_to`` agree with NumPy's casts of float64 to float32 and
-float16, which round once, on random bits; how many of the float64 numbers just beside a midpoint
-does PyTorch's cast from float64 round to the wrong side; what does a number cost in this process's
-own time. In the first, nothing may differ: the exit code is 1 if something does.
+Three questions. Does ``gl.precision.round_to`` agree, on random bits, with NumPy's casts of float64
+to float32 and float16, which round once? How many of the float64 numbers just beside a midpoint
+does PyTorch's cast from float64 round to the wrong side? How much CPU time does a number take? In
+the first, nothing may differ: the exit code is 1 if something does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PYTORCH = {
 
 
 def against_numpy(name: str, count: int, seed: int) -> int:
-    """Return how many of ``count`` random floats round otherwise than NumPy casts them; nans are
-    left out.
+    """Return how many of ``count`` random floats are rounded differently from NumPy's cast; nans
+    are left out.
     """
     rng, wrong = np.random.default_rng(seed), 0
     top = {"float32": 2.0**129, "float16": 2.0**17}[name]
@@ -51,8 +51,8 @@ def against_numpy(name: str, count: int, seed: int) -> int:
 
 
 def beside_midpoints(name: str) -> tuple[int, int]:
-    """Return (how many PyTorch rounds to the wrong side, how many there are): the float64 on either
-    side of every midpoint.
+    """Return (how many PyTorch rounds to the wrong side, how many there are) of the float64 numbers
+    on either side of every midpoint.
     """
     codes = precision.decode(np.arange(2 ** precision.format(name).bits), name)
     numbers = np.unique(codes[np.isfinite(codes)])
@@ -68,7 +68,7 @@ def beside_midpoints(name: str) -> tuple[int, int]:
 
 
 def nanoseconds(name: str) -> float:
-    """Return the processor time of one number of a million, the least of ten tries."""
+    """Return the CPU time per number, for a million numbers, in ns: the least of ten tries."""
     x = np.random.default_rng(0).standard_normal(1_000_000)
     taken = []
     for _ in range(10):
@@ -79,7 +79,7 @@ def nanoseconds(name: str) -> float:
 
 
 def main() -> int:
-    """Print the figures; 1 if ours differs from NumPy's."""
+    """Print the figures; return 1 if a rounding differs from NumPy's."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

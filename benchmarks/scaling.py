@@ -1,5 +1,5 @@
-"""How a training step scales over real ranks beside its prediction, and what the global batch does
-to learning.
+"""How a training step scales over real ranks, compared with its prediction, and how the global
+batch affects learning.
 
 python benchmarks/scaling.py    two ranks, three runs of each (three minutes on two quiet cores)
 python benchmarks/scaling.py --ranks 4 --runs 1
@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def steps(ranks: int, runs: int, model: str, deadline: float) -> None:
-    """Print measured and predicted steps, run after run."""
+    """Print measured and predicted steps for each run."""
     print(
         f"| {model} | ranks | step, 95 % | predicted | speed-up, 95 % | link | notes "
         "|\n|---|---|---|---|---|---|---|"
@@ -87,7 +87,7 @@ def batch(seeds: int, each: int = 16, rate: float = 0.03) -> None:
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure and print both parts, or the one that ``--only`` names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3)

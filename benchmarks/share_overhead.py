@@ -1,7 +1,7 @@
 """What ``gl.share`` costs over the library's own ``from_dlpack``, in microseconds a call.
 
-Both are timed in one run, taking turns batch by batch, so that a change of the clock or a neighbour
-meets both. Run: python benchmarks/share_overhead.py [--quick]
+Both are timed in one run, taking turns batch by batch, so that a change of the clock or another
+program affects both. Run: python benchmarks/share_overhead.py [--quick]
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def cases() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
 
 
 def _with_extras(tensor: torch.Tensor) -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """Return the directions of JAX and TensorFlow, where they are installed; each beside the
-    library's own call without a copy.
+    """Return the directions of JAX and TensorFlow, if they are installed, each with the library's
+    own call without a copy.
     """
     found: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
     if importlib.util.find_spec("jax") is not None:
@@ -106,7 +106,7 @@ def main() -> int:
     )
     for name, ours, theirs in cases():
         share, own, difference = paired(ours, theirs, rounds, 2000)
-        # what JAX and TensorFlow would do unasked costs a look at dtype and address
+        # not JAX and TensorFlow: to see what they do unasked, share also checks dtype and address
         if not name.replace("tf", "jax").count("jax"):
             worst = max(worst, difference)
         print(f"{name:16} {share:10.2f} {own:12.2f} {difference:11.2f}")

@@ -3,10 +3,10 @@ kernels and sizes, in one run.
 
     python benchmarks/simulator_speed.py [--scale 1.0] [--repeat 3] [--kind "one warp"] [--matmul]
 
-Both run in processes of their own, case by case in turns, on one thread. The ratio is Numba's
-shortest time over ours, ours after a first run that is thrown away (it reads and translates the
-kernel). ``--matmul`` also times a tiled matmul of 1024 x 1024 under the microscope alone. Needs
-numba and numba-cuda.
+Both run in processes of their own, case by case in turns, on one thread. The ratio is that of
+Numba's shortest time to ours. Our first run, which reads and translates the kernel, does not count.
+``--matmul`` also times a tiled matmul of 1024 x 1024 under the microscope alone. Needs numba and
+numba-cuda.
 """
 
 from __future__ import annotations

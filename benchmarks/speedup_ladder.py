@@ -1,11 +1,11 @@
-"""The speed-up ladder on this machine: its figures, whether they come again, and what threads cost
-beside busy neighbours.
+"""The speed-up ladder on this machine: its figures, whether they repeat, and how threads slow down
+beside other busy processes.
 
     python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice
     python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all,
-                                                          beside so many busy processes
+                                                          beside two busy processes
     python benchmarks/speedup_ladder.py --product         how often the interval of multiplied gains
-                                                          holds the true product (simulated times)
+                                                          contains the true product (simulated)
 
 Prints Markdown; ``docs/measurements.md`` has the figures.
 """
@@ -28,7 +28,7 @@ SAMPLES = 6400
 
 
 def ladders(times: int) -> None:
-    """Climb so many times; print every technique's three gains of each."""
+    """Climb the ladder ``times`` times; print the three gains of each technique each time."""
     for number in range(times):
         begin = time.perf_counter()
         found = training.ladder(
@@ -60,11 +60,11 @@ def ladders(times: int) -> None:
 
 
 def products(runs: int = 400) -> None:
-    """Print how often the interval of a product of gains holds the true one, and how wide it is:
-    ours, and that of the median of the turns' products.
+    """Print how often the interval of a product of gains contains the true product, and how wide it
+    is: for our interval, and for that of the median of the turns' products.
 
-    Each form takes as long as the script divided by its gain, with noise of 5 % of memory rho; a
-    share of the times is 1.5 to 6 times as long.
+    The time of each form is the script's divided by the form's gain, with noise of 5 % and
+    autocorrelation rho; a share of the times is 1.5 to 6 times as long.
     """
     print("| gains, turns | disturbed | rho | ours | high / low | turns' products | high / low |")
     print("|---|---|---|---|---|---|---|")

@@ -1,12 +1,13 @@
-"""All strategies on real ranks: what they compute beside one process, hold, send, and where the
-time goes.
+"""All strategies on real ranks: how far their results are from one process's, what they hold and
+send, and where the time goes.
 
     python benchmarks/strategies.py             at 2 and 4 ranks
     python benchmarks/strategies.py --ranks 2   at 2
 
-A transformer of four layers on the characters of the course's prose, 20 steps of Adam, the same
-weights and whole batches for each. One run in float64 for the comparison, one in float32 for
-everything else. Seconds are of the machine at that moment; bytes are exact.
+Each strategy trains a transformer of four layers on the characters of the course's prose for 20
+steps of Adam, from the same weights and on the same whole batches: once in float64 for the
+comparison, and once in float32 for everything else. Seconds depend on the machine at that moment;
+bytes are exact.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def model() -> torch.nn.Module:
 
 
 def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
-    """Print a line of the table."""
+    """Train with a strategy and print its line of the table."""
     options = {"model": model(), "batch_size": BATCH, "microbatches": MICROBATCHES}
     exact = gl.parallel.train(ranks, strategy, dtype="float64", **options)
     plain = gl.parallel.train(ranks, strategy, **options)

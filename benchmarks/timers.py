@@ -9,17 +9,18 @@ for each measurement. torch's ``Timer`` takes the clock as its ``timer``; its in
 usual percentile bootstrap of the median of its blocks, as ``Measurement`` gives none. pyperf starts
 processes of its own and can't be given a clock, so its default rule is replayed on the same
 durations: 60 values of equal length, each the mean of its calls, with the same bootstrap. ``cost``
-is samples taken over the samples that an oracle who knows the autocorrelation needs for the same
-width; ``strict`` the coverage of the process's own median where clock states switch.
+is the ratio of the samples taken to the samples that an oracle, which knows the autocorrelation,
+needs for the same width; ``strict`` is the coverage of the process's own median where clock states
+switch.
 
 Part 2, live: bias on calibrated loops of 100 ns to 1 ms. The call is ``binascii.crc32`` of a
 buffer, one C function whose time grows with the buffer and that allocates nothing. Its true time is
 a slope: straight-line code with the call written out 2N times takes longer than code with it N
 times, by N calls, and neither the loop nor the clock is in the difference. The call's own dispatch
 is part of the call, as it is for the program that makes it. Truth and timers take turns within each
-round, and what is reported is the median over rounds of timer / truth - 1, so that a change of the
-machine's speed strikes both. Run it on a quiet machine: on a busy one the long blocks of torch,
-timeit and pyperf hold the time in which others ran.
+round, and the bias is the median over rounds of timer / truth - 1, so that a change of the
+machine's speed affects both. Run it on a quiet machine: on a busy one the long blocks of torch,
+timeit and pyperf include time in which other programs ran.
 
 With ``--gpu`` the calls are kernels that spin for 2 us to 100 ms (``torch.cuda._sleep``). The truth
 is again a slope: between CUDA graphs of N and of 2N kernels, timed by events. ``gl.measure`` times
@@ -27,7 +28,7 @@ one call (with its launch, and until the host knows that it is finished), a trai
 replay of a graph; beside each stands the plain loop of the same quantity: by the host's clock, by
 events around the same train, and the truth (bound of the last two: 1 % or 0.3 us a kernel). Then
 10,000 launches in a row, more than the queue holds: the launches return at once until it is full,
-so a timer that asks only for the time of a launch finds two.
+so a timer that measures only launches finds two different times.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
 
 
 def straight(calls: int) -> Callable[[Callable[[bytes], int], bytes], float]:
-    """Return a function that times so many calls written one after the other."""
+    """Return a function that times ``calls`` calls written one after the other."""
     source = (
         "def block(f, b, clock):\n    start = clock()\n"
         + "    f(b)\n" * calls
@@ -279,7 +280,7 @@ def live(target: float, rounds: int) -> dict[str, object]:
 
 
 def event_seconds(run: Callable[[], object], calls: int = 1) -> float:
-    """Return the seconds of a call, of calls in a row between two CUDA events."""
+    """Return the seconds per call of ``calls`` calls in a row, between two CUDA events."""
     import torch
 
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -307,7 +308,7 @@ def wall_seconds(run: Callable[[], object], calls: int) -> float:
 
 
 def graph_of(run: Callable[[], object], calls: int) -> Callable[[], None]:
-    """Return the replay of a CUDA graph of so many calls, replayed once."""
+    """Return the replay of a CUDA graph of ``calls`` calls, which has been replayed once."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -370,7 +371,7 @@ def on_gpu(target: float, rounds: int) -> dict[str, float]:
 
 
 def in_a_row(target: float) -> dict[str, float]:
-    """Return seconds of a kernel in a row of launches that is longer than the queue."""
+    """Return the seconds per kernel by each timer, in a row of launches longer than the queue."""
     from torch.utils.benchmark import Timer
 
     call, returned = kernel_of(target), []

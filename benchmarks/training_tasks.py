@@ -1,15 +1,15 @@
-"""What the tasks reach: accuracy over five seeds and test items, seconds a run, and what pruning,
-few bits and low precision cost.
+"""What the tasks reach: accuracy over five seeds and test items, seconds per run, and the accuracy
+that pruning, few bits and low precision cost.
 
 python benchmarks/training_tasks.py [TASK ...]
     one row a task, pruning and few bits; a few minutes on two cores
 python benchmarks/training_tasks.py --kept-in [TASK ...]
     training with weights kept in a short format, no float32 master weights
 python benchmarks/training_tasks.py --naive-float16 [TASK ...]
-    all in float16 under Adam, at five scales of the loss, and its rescues
+    all in float16 with Adam, at five scales of the loss, and two remedies
 
-A cost is told in percentage points against the same seed's model as trained in float32, with a 95 %
-interval over the seeds.
+A cost is the accuracy lost, in percentage points, against the same seed's model as trained in
+float32, with a 95 % interval over the seeds.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def pruned(model: Any, share: float) -> Any:
 
 
 def rounded(model: Any, bits: int) -> Any:
-    """Return a copy with each weight of convolutions and linear layers rounded to one of 2**bits -
-    1 steps, one scale a layer.
+    """Return a copy with each weight of convolutions and linear layers rounded to one of
+    2**bits - 1 steps, with one scale per layer.
     """
     model = copy.deepcopy(model)
     most = 2 ** (bits - 1) - 1
@@ -62,8 +62,8 @@ def rounded(model: Any, bits: int) -> Any:
 
 
 def with_inputs(model: Any, bits: int) -> Any:
-    """Return a copy with weights in so many bits, whose layers also round their inputs to 2**bits -
-    1 steps, one scale a batch.
+    """Return a copy with weights in ``bits`` bits, whose layers also round their inputs to
+    2**bits - 1 steps, with one scale per batch.
     """
     model, most = rounded(model, bits), 2 ** (bits - 1) - 1
 
@@ -78,8 +78,8 @@ def with_inputs(model: Any, bits: int) -> Any:
 
 
 def kept_in(name: str, learning_rate: float) -> Callable[[Any], torch.optim.Optimizer]:
-    """Return what makes an Adam that rounds each weight to a format after its step, as where no
-    float32 master weights are kept.
+    """Return a factory of Adam optimizers that round each weight to a format after a step, as if no
+    float32 master weights were kept.
     """
     dtype = getattr(torch, name)
 
@@ -89,7 +89,7 @@ def kept_in(name: str, learning_rate: float) -> Callable[[Any], torch.optim.Opti
             with torch.no_grad():
                 for group in self.param_groups:
                     for weight in group["params"]:
-                        # one rounding: the weights are float32, and 8 bits lie inside it
+                        # one rounding: the weights are float32, which contains each short format
                         weight.copy_(weight.to(dtype).float())
             return result
 
@@ -117,8 +117,8 @@ def trained(job: training.Task, **options: Any) -> tuple[list[Any], list[float]]
 
 
 def naive_float16(name: str) -> None:
-    """Print, seed by seed, where a run all in float16 ends, what an epsilon that float16 holds
-    changes, and how near autocast comes.
+    """Print, for each seed, where a run all in float16 ends, what changes with an epsilon that
+    float16 can represent, and how near autocast comes to float32.
     """
     job = training.task(name)
 

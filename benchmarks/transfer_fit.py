@@ -1,13 +1,13 @@
-"""How well the alpha-beta fit finds links whose truth is known, beside a plain fit, an oracle and
-the literature.
+"""How well the alpha-beta fit recovers links whose truth is known, compared with a plain fit, an
+oracle and the literature.
 
     python benchmarks/transfer_fit.py           # 1,000 links of each kind, about two minutes
     python benchmarks/transfer_fit.py --quick   # 100 of each
 
 Each link is swept over 21 sizes from 1 KiB to 1 GiB with 5 % relative noise on each call. A point
-of a sweep is a median of calls: the first block takes 9 of them, the second only one, which is
-harder than any real sweep. The oracle knows the shape and the place of the knee and solves for the
-rest: nobody can do better from the same points.
+of a sweep is a median of calls: of 9 calls in the first block of the table, and of a single call in
+the second, which is harder than any real sweep. The oracle knows the shape and the place of the
+knee and solves for the rest: no method can do better from the same points.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def plain(y: np.ndarray) -> tuple[float, float]:
 
 
 def trial(kind: str, count: int, calls: int) -> dict[str, float]:
-    """Return the shares and errors over so many links of one kind."""
+    """Return the shares and errors over ``count`` links of one kind."""
     ours, best, usual, covered, held, true = [], [], [], [], [], []
     for seed in range(count):
         link = TrueLink(seed, kind)
