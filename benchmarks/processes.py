@@ -111,7 +111,7 @@ def _normal_or_lognormal(z: np.ndarray, noise: float, shape: str) -> np.ndarray:
 
 
 def correlated(rho: float, noise: float, shape: str) -> Process:
-    """Return calls with normal or lognormal AR(1) noise of a relative size; rho 0: independent."""
+    """Return calls with normal or lognormal AR(1) noise, which is independent if rho is 0."""
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         return Drawn(

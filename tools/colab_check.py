@@ -90,8 +90,8 @@ def installed() -> dict[str, str]:
 
 
 def changes(folder: Path) -> list[str]:
-    """Install gpulab from a copy of the project; return the changes of other packages, one sentence
-    each.
+    """Install gpulab from a copy of the project; return the unwanted changes of packages, one
+    sentence each.
     """
     before = installed()
     _pip("install", "-q", folder)

@@ -73,7 +73,7 @@ def test_a_function_runs_on_every_rank(ranks: Ranks, capsys: pytest.CaptureFixtu
 
 
 def test_what_cannot_travel_leaves_the_ranks_usable(ranks: Ranks) -> None:
-    """A function or argument that cannot be sent is refused; such a result is its rank's error."""
+    """A function or argument that cannot be sent is refused; a result becomes its rank's error."""
     for call in ((3,), (len, (i for i in ()))):
         refused(InputError, ranks.run, *call)
     caught = refused(RankError, ranks.run, lambda: (i for i in range(3)))

@@ -219,7 +219,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("strategy", "options", "words"), REFUSED)
 def test_what_cannot_be_split_is_refused(strategy: Any, options: Any, words: str) -> None:
-    """It is refused before a rank is started; the error has the value or what to pass instead."""
+    """Errors come before a rank starts, and have the value or what to pass instead."""
     with pytest.raises(InputError, match=words):
         parallel.train(options.get("ranks", parallel.cluster(2)), strategy,
                        **{name: v for name, v in options.items() if name != "ranks"})  # fmt: skip

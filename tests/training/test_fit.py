@@ -104,7 +104,9 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
 def test_what_is_no_other_training_learns_the_same(
     name: str, options: dict, tolerance: float
 ) -> None:
-    """Loading and recomputing change no bit, past an epoch's end too; other forms only round."""
+    """Loading and checkpointing change no bit, even past the end of an epoch; the other options
+    change only the rounding.
+    """
     usual = {"batch_size": 400, "steps": 4, "optimizer": "sgd-momentum"}
     (plain, one), (result, other) = (fitted(name, **usual, **more) for more in ({}, options))
     near = {"rtol": tolerance, "atol": tolerance / 10}
@@ -181,7 +183,7 @@ def _compiled_by(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_compiled_model_is_what_each_step_calls(compiled_by: Any, plain: Any) -> None:
-    """The losses are the uncompiled model's; a note says that memory in it is not tracked."""
+    """The losses are the uncompiled model's; a note says that its memory is not tracked."""
     calls: list[Any] = []
     compiled_by(lambda model, x: calls.append(len(x)) or model(x))
     result, _ = fitted(compile=True)
@@ -213,7 +215,9 @@ def test_a_really_compiled_step_learns_the_same(plain: Any) -> None:
 def test_what_a_cpu_lacks_is_noted_and_the_next_best_runs(
     monkeypatch: Any, plain: Any, approved: Any
 ) -> None:
-    """Each such option gives a note, `options` says what ran, and the losses are a plain run's."""
+    """Each option that a CPU lacks gives a note, `options` says what ran, and the losses are those
+    of a plain run.
+    """
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     asked = {"precision": "tf32", "pinned": True, "cuda_graph": True, "autotune": True}
@@ -324,7 +328,7 @@ def test_faster_forms_learn_the_same(options: dict) -> None:
 
 @pytest.mark.gpu
 def test_what_no_graph_holds_runs_launched_and_is_noted() -> None:
-    """An Adam that is not capturable and dynamic loss scaling run without a CUDA graph."""
+    """A non-capturable Adam and dynamic loss scaling run without a CUDA graph, with a note."""
     own = run(cuda_graph=True, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3))
     scaled = run(precision="float16", cuda_graph=True, steps=5)
     found = [(one.ended, one.options.cuda_graph, len(lacks(one))) for one in (own, scaled)]

@@ -74,7 +74,7 @@ def test_answers_that_hang_together_are_one_item() -> None:
 
 @pytest.mark.slow
 def test_the_interval_over_seeds_and_items_covers_both(approved: Any) -> None:
-    """It contains the true mean in about 95 % of cases; the interval over seeds alone does not."""
+    """The interval contains the true mean in about 95 % of cases; over seeds alone it does not."""
     rng, held = np.random.default_rng(1), np.zeros(2)
     for _ in range(300):
         seeds = rng.normal(0, 0.01, 5)
@@ -162,7 +162,7 @@ LADDERS = {
 
 @pytest.mark.parametrize("case", LADDERS)
 def test_known_times_give_known_gains(case: str) -> None:
-    """Gains alone, upon the rung before, when removed, together and as a product are exact."""
+    """Gains alone, on the rung before, when removed, together and multiplied are those by hand."""
     chosen, alone, gains, removed, together, overstated = LADDERS[case]
     found, product = climbed(*chosen), np.prod(alone)
     for kind, wanted in (("alone", alone), ("gain", gains), ("removed", removed)):
@@ -262,7 +262,7 @@ def test_a_real_speed_up_has_no_objection() -> None:
 
 @pytest.mark.slow
 def test_what_is_no_speed_up_has_its_objection() -> None:
-    """The script trains less, its model is worse, or it is not shown to be faster."""
+    """A script that trains less, trains worse, or is not shown to be faster has an objection."""
     less = compared(lambda model, data: train(model, data, share=0.5))
     assert (less.samples, "trains less" in less.objections[0]) == ((64, 32), True)
     assert compared(lambda model, data: train(model, data, 1e-9)).accuracy_verdict == "lost"
