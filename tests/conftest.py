@@ -59,7 +59,7 @@ else:
 
 
 _HOME_PREFIX = "gpulab-tests-"
-# Tests of what is done with a real measurement: it takes a fifth of the time, as in the notebooks.
+# These tests use a real measurement's result; it takes a fifth of the time, as in the notebooks.
 _QUICK = ("tests/lessons/", "tests/recorder/", "tests/widgets/", "tests/test_magics.py")
 # Caches that are expensive to fill and hold no settings keep their place when HOME moves.
 _KEPT_CACHES = {
@@ -80,13 +80,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Move HOME and Jupyter's folders before anything is collected."""
-    # Most of the time of an exercise's check would be this wait for the disk.
+    # Waiting for the disk would take most of the time of an exercise's check.
     os.fsync = lambda descriptor: None
     if os.environ.get("GPULAB_REQUIRE_GPU") != "1":
         # Threads that wait for work sleep instead of spinning: two workers share two cores, and a
         # step of a small model then takes a tenth of the processor time. Set before torch loads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A shell's background job, and so all its children, would never be interrupted.
+    # A shell's background job and all its children ignore Ctrl-C, so no test could be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
@@ -114,12 +114,12 @@ def _missing_gpu() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-# Each notebook of the course has a turn of its own; the other tests of a file stay together.
+# Each notebook of the course is scheduled alone; the other tests of a file stay together.
 _COURSE = "tests/browser/test_course.py"
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bool, str]:
-    """The longest first, so that no worker is left alone with one at the end."""
+    """Return a sort key: the longest first, so that no worker ends with a long one alone."""
     place = item.nodeid.partition("::")[0]
     return (
         place != _COURSE,
@@ -136,12 +136,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Switch it on again."""
+    """Switch the garbage collector on again."""
     gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest first where workers share the tests; leave soak tests out by default."""
+    """Put the longest tests first if workers share them; leave soak tests out by default."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
         # Skip the interpreter's shutdown, which takes 10 s after thousands of compiled functions.
@@ -154,9 +154,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
 
 
-@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
+@pytest.hookimpl(optionalhook=True)  # only pytest-xdist calls it
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """Keep a file's tests together, and give each notebook of the course a turn of its own."""
+    """Keep a file's tests together, but schedule each notebook of the course alone."""
     from xdist.scheduler import LoadFileScheduling
 
     if config.getoption("dist") != "loadfile":
@@ -171,13 +171,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 @pytest.fixture(scope="session")
 def soak(request: pytest.FixtureRequest) -> bool:
-    """Whether the long forms were asked for."""
+    """Whether ``--soak`` asks for the long forms of tests."""
     return bool(request.config.getoption("--soak"))
 
 
 @pytest.fixture
 def old_aside() -> Iterator[None]:
-    """Hide objects made before this test from the garbage collector: a walk takes seconds."""
+    """Hide objects made before this test from the garbage collector, which takes seconds."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -185,7 +185,7 @@ def old_aside() -> Iterator[None]:
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process believe that it may use two cores."""
+    """Make this process appear to have two cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
 
 
@@ -194,7 +194,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin with the same random numbers, and skip gpu tests where there is no GPU."""
     os.environ["GPULAB_QUICK"] = "1" if item.nodeid.startswith(_QUICK) else "0"
     random.seed(0)
-    if "numpy" in sys.modules:  # what no test has imported yet is not imported for this
+    if "numpy" in sys.modules:  # seeding alone is no reason to import it
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)

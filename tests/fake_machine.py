@@ -1,4 +1,4 @@
-"""A machine that a test plays: a clock that calls move, and NVIDIA GPUs behind PyTorch.
+"""A simulated machine: a clock that only calls advance, and NVIDIA GPUs behind PyTorch.
 
 Nothing of gpulab is replaced: the stand-ins are the clock that its functions take, and those
 functions of third-party libraries that reach hardware.
@@ -18,7 +18,7 @@ MIB, GIB = 2**20, 2**30
 
 @pytest.fixture(autouse=True)
 def private_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let measurements wait for nobody else on this machine; a file that imports it has it."""
+    """Keep measurements from waiting for other processes, in each test file that imports this."""
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
 
 
@@ -27,14 +27,14 @@ class Clock:
 
     def __init__(self, step: float = 0.0, now: float = 0.0) -> None:
         self.now, self.step, self.calls = now, step, 0
-        self.busy_until = 0.0  # of a device that works on what calls have queued
+        self.busy_until = 0.0  # when the device finishes its queued work
 
     def __call__(self) -> float:
         """Return the time."""
         return self.now // self.step * self.step if self.step else self.now
 
     def takes(self, seconds: Any, result: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """Return a function that takes so long: a number, or a function of the call's number."""
+        """Return a function that takes ``seconds``: a number, or a function of the call number."""
         count = itertools.count(1)
 
         def work(*args: Any) -> Any:
@@ -56,7 +56,7 @@ class Clock:
         return launch
 
     def finish(self, index: int = 0) -> None:
-        """Wait until the device has done what was queued."""
+        """Wait until the device has finished its queued work."""
         self.now = max(self.now, self.busy_until)
 
 
@@ -83,7 +83,7 @@ def play_gpus(
     free_bytes: int = 139 * GIB,
     **properties: Any,
 ) -> None:
-    """Let PyTorch see CUDA devices: an H200 each, with the given properties in place of its own."""
+    """Make PyTorch see ``count`` H200s, with ``properties`` in place of their own."""
     import torch
 
     has = types.SimpleNamespace(**H200 | properties)
@@ -110,10 +110,10 @@ def play_link(
     pageable: float = 1e10,
     pinned: float = 2e10,
 ) -> None:
-    """Let the GPU's memory be the host's; a copy takes ``latency`` and its bytes at the rate.
+    """Put the GPU's memory on the host; a copy takes ``latency`` plus its bytes over the rate.
 
-    The machine's own clock is the test's from here on; copies run on it until the device is
-    waited for, as copies between a GPU and a host do.
+    ``time.perf_counter`` becomes ``clock``. A copy only queues its time, as copies between a GPU
+    and a host do; the clock advances when the device is waited for.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Calls that must be refused, one or many, and what a module's functions mean without options."""
+"""Helpers for calls that must be refused, and the defaults of a module's functions as text."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -13,14 +13,14 @@ from gpulab.errors import GpulabError
 def refused(
     error: type[BaseException], call: Callable[..., Any], *args: Any, **options: Any
 ) -> Any:
-    """Return what the call raises: pytest's description of the error of that class."""
+    """Check that the call raises this error; return pytest's ``ExceptionInfo``."""
     with pytest.raises(error) as caught:
         call(*args, **options)
     return caught
 
 
 def refusals(calls: Iterable[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> str:
-    """The error of each call (function, arguments, options), two lines each, to approve."""
+    """Return the errors of calls (function, arguments, options), two lines each, to approve."""
     lines = []
     for function, arguments, options in calls:
         found = refused(GpulabError, function, *arguments, **options)

@@ -1,6 +1,6 @@
 """``to_device``, ``to_host``, ``share`` and ``device_of`` with NumPy, PyTorch, JAX and TensorFlow.
 
-Addresses and values are asked of the libraries themselves.
+Addresses and values come from the libraries themselves.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-# What both numpy and torch have, by torch.from_numpy's documentation.
+# The dtypes of both NumPy and PyTorch, by torch.from_numpy's documentation.
 DTYPES = [np.dtype(code) for code in "?bhilBHILefdFD"]
 needs_no_accelerator = pytest.mark.skipif(
     len(gl.devices.available()) > 1, reason="describes a machine without an accelerator"
@@ -141,7 +141,7 @@ def test_special_contents_pass_bit_for_bit() -> None:
 
 
 def test_where_nothing_must_be_copied_nothing_is() -> None:
-    """The own library gives the array itself, and the same device shares its memory."""
+    """In its own library an array is returned itself; on its own device memory is shared."""
     flipped, parameter = np.zeros(3)[::-1], torch.zeros(3, requires_grad=True)
     assert gl.share(flipped, "numpy") is flipped
     assert gl.share(parameter, "torch") is parameter
@@ -156,7 +156,7 @@ def test_where_nothing_must_be_copied_nothing_is() -> None:
 
 
 def test_values_that_are_pending_are_computed() -> None:
-    """A conjugate is conjugated, and what must not be written gets memory of its own."""
+    """A lazy conjugate is computed, and a read-only array is copied, so it cannot change."""
     conjugate = torch.tensor([1 + 2j]).conj()
     np.testing.assert_array_equal(gl.to_host(conjugate), [1 - 2j])
     np.testing.assert_array_equal(gl.to_host(conjugate.imag), [-2])
@@ -166,7 +166,7 @@ def test_values_that_are_pending_are_computed() -> None:
 
 
 def test_device_of_and_refusals() -> None:
-    """Every array has a device; what is no array, no library or no device is refused."""
+    """Every array has a device; other objects, unknown libraries and devices are refused."""
     assert gl.device_of(np.zeros(2)) == gl.device_of(torch.zeros(2)) == Device("cpu")
     for thing in (1, 2.0, [1, 2], "text", None, np.float32(1), {"a": 1}, range(3)):
         for call in (gl.to_host, gl.device_of, lambda x: gl.share(x, "torch")):
@@ -185,7 +185,7 @@ def test_device_of_and_refusals() -> None:
 
 @needs_no_accelerator
 def test_pinned_memory_needs_an_accelerator() -> None:
-    """Without one there is nothing to pin memory for, and the error says so."""
+    """Without an accelerator pinning is an error, which suggests ``pinned=False``."""
     with pytest.raises(DeviceError, match="pinned=False"):
         gl.to_device(np.zeros(3), "cpu", pinned=True)
 
@@ -223,7 +223,7 @@ def test_a_foreign_library_is_shared_through_dlpack() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "float16", "float32", "complex64"])
 def test_jax_shares_aligned_memory_and_never_lies_over_what_may_change(dtype: str) -> None:
-    """The address is the same there and back; ``to_device`` copies, so a later write is unseen."""
+    """``share`` keeps the address; ``to_device`` copies, so later writes do not reach the copy."""
     pytest.importorskip("jax")
     array = _aligned((2, 3), dtype)
     view = gl.share(array, "jax")

@@ -61,7 +61,7 @@ class Page(html.parser.HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what a tag loads, links to, or is called."""
+        """Collect what a tag loads, its link and its label."""
         given = dict(attrs)
         if tag == "a":
             self.links.append(given.get("href") or "")
@@ -86,7 +86,7 @@ def _text(site: Path, name: str) -> str:
 
 
 def test_pages_need_no_other_machine(site: Path) -> None:
-    """Whatever a page loads is beside it; nothing names an address outside of the folder."""
+    """All that a page loads is in it or beside it, and its relative links lead to files."""
     for path in (site / "pages").glob("*.html"):
         text = path.read_text(encoding="utf-8")
         for target in Page(text).loaded:
@@ -98,11 +98,11 @@ def test_pages_need_no_other_machine(site: Path) -> None:
 
 
 def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None:
-    """Instruments stand as stills with values, table, badge and code; no answer is given away."""
+    """Instruments are still pictures with values, table, badge and code; no answer is shown."""
     body = _text(site, "01_first").partition("<main")[2].partition("</main")[0]
     assert body
     where = devices.environment(devices.default())
-    # What comes before names this machine.
+    # The text before the title names this machine.
     text = "".join(table_text(body).partition("01 · First")[1:])
     for value, name in ((where.device, "DEVICE"), (where.date[:10], "DATE")):
         text = text.replace(value, name)
@@ -112,7 +112,7 @@ def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None
 
 
 def test_the_machine_of_the_run_is_on_each_page(site: Path) -> None:
-    """Head, foot and measured outputs name the machine and the day, and no path of its disk."""
+    """Head, foot and measured outputs name the machine and the date, but no path of its disk."""
     where = devices.environment(devices.default())
     for name in ("01_first", "02_second"):
         text = _text(site, name)
@@ -136,7 +136,7 @@ def test_figures_have_data_and_words(site: Path) -> None:
 
 
 def test_solutions_come_when_asked(site: Path, tmp_path: Path) -> None:
-    """Folded below the exercise; a link to another notebook leads to its page."""
+    """``--solutions`` adds them to the page; a link to another notebook leads to its page."""
     secret = "Only the rate of C is above the memory"
     assert secret not in _text(site, "01_first")
     assert "02_second.html#top" in Page(_text(site, "01_first")).links
@@ -150,7 +150,7 @@ def test_solutions_come_when_asked(site: Path, tmp_path: Path) -> None:
 def test_a_failing_cell_is_named_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence with the notebook, the cell and the error, and no half of a course."""
+    """The message names the notebook, the cell and the error; no part of the course is written."""
     _write(tmp_path / "notebooks" / "01_first.ipynb", ["x = 1", "1 / 0"])
     out = tmp_path / "pages"
     assert main(["html", f"--notebooks={tmp_path / 'notebooks'}", f"--out={out}"]) == 2

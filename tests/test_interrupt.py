@@ -28,7 +28,7 @@ AFTER = """
 m = gl.measure(sum, [1, 2], deadline=0.05)
 print(m.has_note('turn-taking'), m.calls_per_sample > 0)
 """
-# An interrupt at a moment when a library is half loaded; what it was loaded for works afterwards.
+# Interrupt while a library is half loaded; the call that loads it must work afterwards.
 DURING_AN_IMPORT = """
 import os, signal, sys, threading, time
 import gpulab as gl
@@ -87,7 +87,7 @@ def _run(client: Any, code: str, on_print: Any = None) -> tuple[str, str | None]
 
 
 def test_an_interrupted_kernel_stays_usable(kernel: Any) -> None:
-    """The stop button ends each kind of measurement; the next one has its turn at once."""
+    """The stop button ends each kind of measurement; the next one starts without waiting."""
     manager, client = kernel
     assert _run(client, START)[1] is None
     for name, code in INTERRUPTED.items():
@@ -98,7 +98,7 @@ def test_an_interrupted_kernel_stays_usable(kernel: Any) -> None:
 
 @pytest.mark.parametrize(("part", "call"), FIRST_CALLS, ids=[part for part, _ in FIRST_CALLS])
 def test_an_import_is_finished_before_an_interrupt_comes(part: str, call: str) -> None:
-    """Cut off, it would leave the library half loaded, and nothing that needs it would work."""
+    """An interrupt waits for the end of an import, or the library would stay half loaded."""
     code = DURING_AN_IMPORT.replace("PART", repr(part)).replace("CALL", call)
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SECONDS

@@ -21,7 +21,7 @@ BESIDE = "02_data_transfer.new.ipynb"
 
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
-    """A course of two notebooks and a picture, and what is not for learners."""
+    """A course of two notebooks and a picture, and a checkpoint that learners do not get."""
     folder = tmp_path / "notebooks"
     for place in ("images", ".ipynb_checkpoints"):
         (folder / place).mkdir(parents=True)
@@ -40,7 +40,8 @@ def _files(folder: Path) -> set[str]:
 def test_a_learners_edits_survive_every_update(course: Path, tmp_path: Path) -> None:
     """New files come, untouched ones follow the original, and edited ones are kept.
 
-    The newer original lies beside an edited file once, also where the learner edited the offer.
+    A newer original is put beside an edited file. If the learner has edited an earlier one there,
+    the newer one gets another name.
     """
     copy = tmp_path / "mine"
     (first,) = working_copy.update(course, copy)
@@ -65,7 +66,7 @@ def test_a_learners_edits_survive_every_update(course: Path, tmp_path: Path) -> 
 
 
 def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_path: Path) -> None:
-    """The original is back with the learner's version beside it; an unedited file leaves none."""
+    """The original is restored and the learner's version kept beside it, if it was edited."""
     copy = tmp_path / "mine"
     working_copy.update(course, copy)
     (copy / NAMES[1]).write_text("mine")
@@ -200,6 +201,6 @@ def test_a_port_that_cannot_be_used_is_refused(
 
 
 def test_only_a_server_that_answers_for_this_folder_counts(tmp_path: Path) -> None:
-    """The file of a crashed server, or of a server on another folder, starts no second browser."""
+    """A crashed server, or a server of another folder, does not count as running here."""
     dead = {"root_dir": str(tmp_path), "url": "http://127.0.0.1:1/", "token": "t"}
     assert lab.find_running(tmp_path, [dead, {**dead, "root_dir": str(tmp_path.parent)}]) is None

@@ -22,8 +22,9 @@ def shell(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """``-o`` returns it, with units and expressions read; without it the table is shown. The help
-    has the options.
+    """``-o`` returns the measurement; without it the table is shown.
+
+    Options take units and expressions, and the help lists them.
     """
     options = "-o -t '50 ms' -w .05 -d \"cpu\" --flops 2*n**3 --nbytes='1 KiB'"
     assert shell.run_cell(f"m = %gpu_time {options} x @ x").success
@@ -38,7 +39,7 @@ def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[
 
 
 def test_the_cell_runs_in_the_notebooks_namespace(shell: Any) -> None:
-    """The line's set-up runs once, statements stay apart, and assignments remain."""
+    """The line's set-up runs once, and the cell's assignments stay in the namespace."""
     assert shell.run_cell("%%gpu_time -t 0.05 once = []; once.append(1)\ny = x + 1").success
     assert (shell.user_ns["y"][0, 0], shell.user_ns["once"]) == (2.0, [1])
     m = shell.run_cell_magic("gpu_time", "-o -t 0.05", "calls.append(1)\n(x * 2).sum()")
@@ -122,7 +123,7 @@ def test_needs_leaves_a_cell_out_without_its_library(
 def test_memory_shows_the_change_and_gives_the_value(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``%%gpu_memory`` gives the cell's value and shows the table of what it took."""
+    """``%%gpu_memory`` gives the cell's value and shows a table of its memory."""
     assert shell.run_cell_magic("gpu_memory", "", "kept = 3\n2 * kept") == 6
     assert shell.user_ns["kept"] == 3
     assert capsys.readouterr().out

@@ -13,7 +13,7 @@ def _count(model: Any) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-# Each layer's weights and biases, and two numbers a channel for each norm.
+# Each layer's weights and biases, and two numbers per channel for each norm.
 _RESNEXT_BLOCK = (8 * 4 + 8) + (9 * 4 * 4 // 2 + 8) + (4 * 8 + 16)
 _MOBILE_BLOCK = (4 * 12 + 24) + (9 * 12 + 24) + (12 * 4 + 8)
 _CNN = 9 * (3 * 4 + 4 * 4 + 4 * 8 + 8 * 8) + 2 * (4 + 4 + 8 + 8) + 8 * 7 + 7
@@ -54,7 +54,7 @@ IMAGES, TOKENS = torch.randn(2, 3, 9, 9), torch.randint(20, (2, 8))
     ids=["mlp", "cnn", "resnext", "mobilenet", "transformer"],
 )
 def test_shape_and_parameters(make: Any, inputs: Any, shape: Any, parameters: int) -> None:
-    """A model answers in the documented shape with its parameters, also after pickling."""
+    """A model has the documented output shape and parameter count, and survives pickling."""
     model = make()
     assert model(inputs).shape == shape
     assert _count(model) == parameters
@@ -63,7 +63,7 @@ def test_shape_and_parameters(make: Any, inputs: Any, shape: Any, parameters: in
 
 
 def test_dropout_drops_in_training_only() -> None:
-    """Two answers to one input differ while the model trains, and are the same afterwards."""
+    """Two outputs for one input differ in training mode, and are equal in evaluation mode."""
     model, x = networks.mlp(64, 32, 10, dropout=0.5), torch.randn(5, 64)
     assert not torch.equal(model(x), model(x))
     assert torch.equal(model.eval()(x), model(x))
@@ -84,7 +84,7 @@ def test_the_transformer_is_causal_and_returns_its_loss() -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    """Heads must divide the width and groups the channels; a billion parameters cost nothing."""
+    """Heads must divide the width, groups the channels; on "meta" a huge model costs nothing."""
     with pytest.raises(InputError, match="heads"):
         networks.transformer(width=10, heads=4)
     with pytest.raises(InputError, match="width=16"):

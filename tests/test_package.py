@@ -78,7 +78,7 @@ def _named(dotted: str) -> Any:
 
 @pytest.mark.parametrize("name", DESIGN)
 def test_parameters_of_the_design(name: str) -> None:
-    """A script that uses the documented parameters keeps working; what is added has a default."""
+    """A script with the documented parameters keeps working; all others have defaults."""
     parameters = inspect.signature(_named(name)).parameters
     promised = {word.rstrip("="): word.endswith("=") for word in DESIGN[name].split()}
     assert [p for p in parameters if p in promised] == list(promised)
@@ -122,7 +122,7 @@ def _in_a_new_process(code: str) -> str:
 
 
 def test_import_gpulab_loads_only_itself() -> None:
-    """``import gpulab`` brings the standard library and not even numpy."""
+    """``import gpulab`` loads only the standard library, not even NumPy."""
     code = (
         "import sys; before = set(sys.modules); import gpulab, json;"
         "print(json.dumps(sorted(set(sys.modules) - before)))"

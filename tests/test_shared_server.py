@@ -10,7 +10,7 @@ CONFIG = Path(__file__).resolve().parents[1] / "docs" / "jupyterhub_config.py"
 
 
 class Config(dict):
-    """What traitlets' Config does here: sections come into being when they are asked for."""
+    """Stand in for traitlets' Config, which creates a section on first access."""
 
     def __getattr__(self, name: str) -> Any:
         return self.setdefault(name, Config())
@@ -27,7 +27,7 @@ def spawner() -> Any:
 
 
 def test_the_configuration_names_what_exists() -> None:
-    """Each GPULAB_ variable is one that the package reads; the folder of turns survives a start."""
+    """Each GPULAB_ variable is one that the package reads; the lock folder survives a reboot."""
     environment = spawner()["environment"]
     files = (CONFIG.parents[1] / "gpulab").rglob("*.py")
     package = "\n".join(file.read_text(encoding="utf-8") for file in files)
@@ -35,7 +35,7 @@ def test_the_configuration_names_what_exists() -> None:
     assert names == {"GPULAB_GPU_MEMORY", "GPULAB_LOCK_DIR", "GPULAB_SOLUTIONS"}
     assert all(f'"{name}"' in package for name in names)
     folder = PurePosixPath(environment["GPULAB_LOCK_DIR"])
-    emptied = ("/run", "/tmp", "/var/lock", "/var/run")  # at each start, by the FHS
+    emptied = ("/run", "/tmp", "/var/lock", "/var/run")  # at each boot, by the FHS
     assert not any(folder.is_relative_to(place) for place in emptied)
     for page in (CONFIG, CONFIG.with_name("classroom.md")):
         text = page.read_text(encoding="utf-8")

@@ -95,7 +95,7 @@ def test_every_unit_is_read() -> None:
     )
 )
 def test_anything_is_read_as_a_quantity_or_refused(anything: Any) -> None:
-    """No input gives a negative or infinite quantity, or an error that is not ours."""
+    """No input gives a negative or infinite quantity, or an error other than InputError."""
     for parse in (units.parse_seconds, units.parse_bytes):
         try:
             value = parse(anything)
@@ -114,7 +114,7 @@ def _environment(**changes: Any) -> Environment:
 
 
 def test_the_sentence_of_each_badge(approved: Any) -> None:
-    """A figure says where it comes from, what it assumes, its source and its known error."""
+    """A badge states where a number comes from, what it assumes, its source and its known error."""
     known, unknown = Evidence.modelled("a", "b", "3 % at most"), Evidence.modelled("a", "b")
     bare = _environment(driver=None, libraries={}, command=None)
     evidences = [
@@ -137,7 +137,7 @@ def test_the_sentence_of_each_badge(approved: Any) -> None:
     ],
 )
 def test_a_badge_without_its_grounds_is_refused(make: Any) -> None:
-    """Nobody can show a number as recorded without a date, or as modelled without a source."""
+    """A number cannot be RECORDED without a date, or MODELLED without a source."""
     with pytest.raises(InputError, match="Evidence"):
         make()
 

@@ -1,4 +1,4 @@
-"""What tests read of a page, a table or a figure: its text, without colors or places."""
+"""The text of a page, a table or a figure, as tests compare it, without colors or positions."""
 
 import html
 import json
@@ -37,7 +37,7 @@ def table_text(markup: str) -> str:
 
 
 def figure_text(figure: Any) -> str:
-    """Return a figure's title, axis titles, notes and data, with four digits of a number."""
+    """Return a figure's title, axis titles, notes and data, with numbers to four digits."""
     body = mimebundle(figure)[PLOTLY_MIME]
     layout = body["layout"]
     lines = [f"title: {_plain(layout.get('title', {}).get('text', ''))}"]

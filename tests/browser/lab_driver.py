@@ -18,25 +18,26 @@ from typing import Any
 
 import nbformat
 
-SECONDS = 120  # a condition that this does not bring about won't come
+SECONDS = 120  # a condition that is not met by then never will be
 OUTPUTS = ".jp-OutputArea-output"
 CHROMIUM = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-    # Whatever asks for a name outside this machine fails at once, as without the internet.
+    # A request to any other host fails at once, as it would without the internet.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 _SETTINGS = "settings/@jupyterlab/{}.jupyterlab-settings"
 _FILES = {
-    # draw all cells, not those in view
+    # draw all cells, not only those in view
     _SETTINGS.format("notebook-extension/tracker"): '{"windowingMode": "none"}',
     _SETTINGS.format("docmanager-extension/plugin"): '{"autosave": false}',
-    # A kernel looks through all objects as it ends, which takes it one or two seconds.
+    # At exit a kernel's garbage collector visits all objects, which takes one or two seconds;
+    # frozen objects are not visited.
     ".ipython/profile_default/startup/end.py": (
         "__import__('atexit').register(__import__('gc').freeze)"
     ),
 }
-# A shell's background jobs and all their children ignore Ctrl-C, so the server listens again.
+# A shell's background jobs and all their children ignore Ctrl-C; this makes the server obey it.
 _COMMAND = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -122,7 +123,7 @@ class Tab:
 
     def _page_error(self, error: Any) -> None:
         own = "blob:" in error.stack or "data:" in error.stack  # an instrument's script
-        # JupyterLab's React rarely meets a node that JupyterLab had taken away, on a busy machine.
+        # On a busy machine, React sometimes removes a node that JupyterLab has already removed.
         if own or "Failed to execute 'removeChild' on 'Node'" not in error.message:
             self.errors.append(f"script: {error}")
 
@@ -137,7 +138,7 @@ class Tab:
     def open(
         self, name: str, cells: Sequence[str] = (), *, width: int = 1400, theme: str = "light"
     ) -> None:
-        """Close the notebook before, and open another one; write it, if of cells."""
+        """Open a notebook in place of the previous one; if ``cells`` are given, write it first."""
         self.page.set_viewport_size({"width": width, "height": 1000})
         if cells:
             notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
@@ -171,17 +172,17 @@ class Tab:
         return self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea").first
 
     def shows(self, text: Any, cell: int = 0) -> None:
-        """Wait until a text stands under a cell."""
+        """Wait until a cell's output shows a text."""
         self.output(cell).get_by_text(text).first.wait_for()
 
     def kernel(self, code: str) -> str:
-        """Run code in the kernel, apart from the cells; return what it printed."""
+        """Run code in the kernel, outside any cell; return what it printed."""
         answer = self.page.evaluate("code => window.__lab.execute(code)", code)
         assert not answer["error"], answer["error"]
         return str(answer["printed"]).strip()
 
     def held(self, expression: str, value: str) -> None:
-        """Wait until the kernel holds a value: code may overtake a message of the page."""
+        """Wait until an expression prints ``value``: code may overtake the page's messages."""
         for _ in range(200):
             if (now := self.kernel(f"print({expression})")) == value:
                 return
@@ -189,7 +190,7 @@ class Tab:
         raise AssertionError(f"{expression}: {now}; expected {value}")
 
     def theme(self, theme: str) -> None:
-        """Switch to "light" or "dark", and wait until it is."""
+        """Switch to "light" or "dark", and wait until the page has switched."""
         name = f"JupyterLab {theme.title()}"
         self.page.evaluate(
             "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: t})", name
@@ -208,7 +209,7 @@ class Tab:
     def unreadable(
         self, *, cut: bool = True, themes: Sequence[str] = ("dark", "light")
     ) -> list[str]:
-        """In each theme: serious violations of axe, pale texts in plots, and what is cut off."""
+        """Return axe's serious violations and pale plot texts by theme, and cut-off content."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             import axe_playwright_python
 
@@ -217,7 +218,7 @@ class Tab:
         found: list[str] = []
         for theme in themes:
             self.theme(theme)
-            rules = [] if theme == themes[-1] else ["color-contrast"]  # all others see no colors
+            rules = [] if theme == themes[-1] else ["color-contrast"]  # others ignore color
             result = self.page.evaluate(
                 "([w, only]) => window.__lab.axe(w, only)", [OUTPUTS, rules]
             )

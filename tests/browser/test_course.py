@@ -11,16 +11,16 @@ from lab_driver import Tab
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
-SECONDS = 540  # each runs in well under a minute alone; here other programs share the cores
+SECONDS = 540  # a notebook alone takes under a minute; in tests, programs share the cores
 CHECKED = "nbval-check-output"
-# What the text around a cell says of its values, on any machine; asked of the kernel at the end.
+# What the text around the cells says of values on any machine; the kernel evaluates it at the end.
 HELD = {
     "00": ["honest > cpu.samples_seconds.min() / 10", "len(means) == len(samples) // 3"],
     "06": ["waiting < now"],
     "07": ["badly.ratio < well.ratio - 0.1"],
     "11": ["12 < peaks[2048] / peaks[512] < 17", "together == alone", "len(run.findings) == 0"],
 }
-# The same of what cells print: a pattern for each cell's id.
+# What cells print on any machine: a pattern for each cell's id.
 PRINTED = {
     "02": {"link": r"64\.0 MiB: .* ms"},
     "03": {"reveal-fused": r"the answer: [1-9][\d.]*x"},
@@ -31,7 +31,7 @@ PRINTED = {
     "10": {"retraces-torch": r"^4 programs"},
     "11": {"slow": r"same num_heads[^\n]*\n+the flash kernel takes it", "flex": r"True"},
 }
-# Not compared: the words of these cells, too, differ between runs or processors.
+# These cells are not compared: even their words differ between runs or processors.
 VARIES = (
     "accuracy", "barrier", "cache", "compile", "dead", "detail", "flight", "gain", "ladder",
     "left-out", "levels", "lora-run", "masked-form", "merge", "oom", "pairs", "predict-free",
@@ -48,13 +48,13 @@ _LIVE = re.compile(
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(tab: Tab, name: str, approved: Any) -> None:
-    """Without an error, with the outputs that its checked cells keep; all is drawn and readable.
+    """All cells run without error; checked cells show their kept outputs; all is readable.
 
-    The approved text is what the cells show where there is no GPU: nothing that the text around
-    them announces is missing, and each number that is not measured here is the approved one.
+    The approved text is what the cells show on a machine without a GPU. It proves that each output
+    announced in the text around them is there, and that each number not measured here is right.
 
-    Every second one in the dark theme: they show the same kinds of output, and axe takes as long
-    as the cells.
+    Every second notebook is checked in the dark theme, the others in the light one. They show the
+    same kinds of output, and a check by axe takes as long as the cells.
     """
     theme = ("light", "dark")[NOTEBOOKS.index(name) % 2]
     tab.open(name, theme=theme)
@@ -70,7 +70,7 @@ def test_a_notebook_runs(tab: Tab, name: str, approved: Any) -> None:
     for cell, pattern in PRINTED.get(name[:2], {}).items():
         assert re.search(pattern, texts[cell]), f"{cell}: {texts[cell]}"
     cpu = tab.kernel("d = gl.devices.default(); print(d.is_cpu and d.name.partition(' (')[0])")
-    if cpu != "False":  # what a GPU shows is not the same everywhere
+    if cpu != "False":  # outputs on a GPU differ between machines
         forms = [
             _form(cell, text.replace(cpu, "CPU"))
             for cell, text in texts.items()
@@ -87,7 +87,7 @@ def _joined(text: Any) -> Any:
 
 
 def _plain(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return each stream's text and the results, whatever pieces the text came in."""
+    """Return each stream's text, joined from its pieces, and the results."""
     found: dict[str, Any] = {"results": []}
     for output in outputs:
         if output["output_type"] == "stream":
@@ -107,7 +107,10 @@ def _text(outputs: list[dict[str, Any]]) -> str:
 
 
 def _form(cell: str, text: str) -> str:
-    """Return what a cell shows on every machine: all, or each line's words before its number."""
+    """Return the part of a cell's output that is the same on every machine.
+
+    With live numbers this is each line's words before its number, otherwise the whole output.
+    """
     text = re.sub(r"\b\d\d\.\d{1,2}(?=[:'])", "", text)  # the number of a prediction
     if _LIVE.search(text) and not cell.startswith("predict"):
         text = re.sub(r"(?<=the answer:).*|(?<= against ).*| *[-+<\[(]*\d.*", "", text)

@@ -76,13 +76,17 @@ def probe(tab: Tab) -> Tab:
 
 @pytest.fixture(autouse=True)
 def nothing_went_wrong(tab: Tab) -> object:
-    """After each journey: no error of a script or a cell, nothing broken, nothing from outside."""
+    """After each journey: no error of a script or cell, no broken output, no outside request."""
     yield
     assert tab.complaints() == []
 
 
 def drive(tab: Tab, cell: int, *steps: tuple[str, Any, Any]) -> None:
-    """Set a field, press a button (None) or keys under a cell, and wait for words after each."""
+    """Do each step in a cell's output, and wait until the step's words are shown.
+
+    A step is (label, value, words). With the label "keys" the value's keys are pressed; the value
+    None presses the button of that label; any other value is set in the field of that label.
+    """
     area = tab.output(cell)
     for label, value, words in steps:
         if label == "keys":
@@ -105,7 +109,7 @@ def drive(tab: Tab, cell: int, *steps: tuple[str, Any, Any]) -> None:
 
 
 def test_every_kind_of_control_by_mouse(probe: Tab) -> None:
-    """The table follows each control, Python moves the controls back, two views are one."""
+    """Controls and Python both set values, and the table and both views of the probe follow."""
     drive(
         probe,
         0,
@@ -160,7 +164,7 @@ def test_the_keyboard_alone(probe: Tab) -> None:
 
 
 def test_stop_is_acknowledged_and_the_kernel_computes_meanwhile(probe: Tab) -> None:
-    """A button works with what is on the screen; progress grows; Stop ends the work."""
+    """Work uses the values on screen and shows progress; the kernel stays free; Stop ends it."""
     probe.output().get_by_label("Size", exact=True).evaluate(
         """slider => { for (const place of [3, 7, 10]) {
             slider.value = place;
@@ -174,7 +178,7 @@ def test_stop_is_acknowledged_and_the_kernel_computes_meanwhile(probe: Tab) -> N
 
 
 def test_errors_are_shown_inside(probe: Tab) -> None:
-    """A refused value and failing work give one sentence each, which goes away once it is right."""
+    """A refused value and failing work each show one sentence, which goes once corrected."""
     area = probe.output()
     for bad in ("-1", "65", ""):
         drive(probe, 0, ("Number", bad, "expected a whole number from 1 to 64"))
@@ -189,7 +193,7 @@ def test_errors_are_shown_inside(probe: Tab) -> None:
 
 
 def test_what_is_half_typed_or_gone(probe: Tab) -> None:
-    """A half-typed number outlives other changes; a dish that is gone is refused."""
+    """A half-typed number survives other changes; a choice no longer offered is refused."""
     number = probe.output().get_by_label("Number")
     number.fill("33")
     probe.kernel("probe.set(what='alpha', fails=True)")
@@ -211,7 +215,7 @@ def test_what_is_half_typed_or_gone(probe: Tab) -> None:
 
 
 def test_a_prediction_by_keyboard(probe: Tab) -> None:
-    """Nonsense is refused in words, Enter keeps an answer, and the reveal shows both."""
+    """An invalid answer is refused, Enter keeps a valid one, the reveal shows it and the result."""
     probe.output(1).get_by_label("Your prediction (us)").focus()
     drive(
         probe,
@@ -227,7 +231,7 @@ def test_a_prediction_by_keyboard(probe: Tab) -> None:
 
 
 def test_cells_run_again_and_kernels_restarted(probe: Tab) -> None:
-    """A cell run again stops its old work; what a lost kernel made says so and takes no clicks."""
+    """Rerunning a cell stops its old work; after a restart, old widgets say so and are disabled."""
     drive(probe, 0, ("Count", None, re.compile("counted [0-9]+")))
     probe.kernel("old = probe")
     probe.run_all()
@@ -288,7 +292,7 @@ def test_bits_are_flipped_and_views_are_turned(instruments: Tab) -> None:
 
 
 def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
-    """Step, line, warp and kernel; Play walks to the end; the picture's words follow."""
+    """Kernel, warp, line and step can be chosen, Play walks to the end, and the text follows."""
     area = instruments.output(3)
     drive(instruments, 3, ("Kernel", "transpose, tiled", ""))
     slider = area.get_by_role("slider", name="Step")
@@ -311,7 +315,7 @@ def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
 
 
 def test_a_measurement_has_its_badge_and_all_is_readable(instruments: Tab) -> None:
-    """Run measures beside recorded machines; in both themes nothing is pale, cut or unnamed."""
+    """A measurement is shown with its badge beside recorded ones; both themes are readable."""
     drive(instruments, 4, ("Run", None, "Run: done"), ("keys", "Tab", "MEASURED"))
     instruments.shows("RECORDED", cell=4)
     instruments.held("c.error == '', len(c.result.rows) > 0", "True True")

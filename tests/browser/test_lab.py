@@ -1,4 +1,4 @@
-"""``gpulab lab`` from its start to its end: token, settings, one server a folder, signals."""
+"""``gpulab lab`` from its start to its end: token, settings, one server per folder, signals."""
 
 import contextlib
 import http.client
@@ -27,7 +27,7 @@ def _get(lab: Lab, path: str, token: str) -> bytes:
 
 @pytest.mark.slow
 def test_the_server_asks_for_its_token_and_fetches_no_news(lab: Lab) -> None:
-    """Without the token nothing is served; the course's defaults reach JupyterLab by themselves."""
+    """Without the token nothing is served; the course's setting (fetch no news) is the default."""
     with pytest.raises(urllib.error.HTTPError, match="403"):
         _get(lab, "/api/contents", "")
     entries = json.loads(_get(lab, "/api/contents", lab.token))["content"]
@@ -41,7 +41,7 @@ def test_the_server_asks_for_its_token_and_fetches_no_news(lab: Lab) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C in another way")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
-    """A second ``gpulab lab`` says where the first one runs; one Ctrl-C ends it."""
+    """A second ``gpulab lab`` prints the first server's address; one signal ends that server."""
     server = Lab(tmp_path / "work")
     try:
         again = subprocess.run(
@@ -57,7 +57,7 @@ def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C in another way")
 def test_one_signal_stops_a_busy_server(tmp_path: Path) -> None:
-    """Ctrl-C is not lost in the request that is being answered as it arrives."""
+    """Ctrl-C is not lost when it arrives while the server answers a request."""
     server, answers, stopped = Lab(tmp_path / "work"), list[bytes](), threading.Event()
 
     def ask() -> None:

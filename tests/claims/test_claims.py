@@ -16,7 +16,7 @@ Span = tuple[float, float]
 
 
 def machine(kind: str, *entries: Entry, name: str = "made") -> Recording:
-    """A recording of an invented device of a kind."""
+    """Return a recording of an invented device of the given kind."""
     environment = dataclasses.replace(
         a_recording().environment, device_kind=kind, device=f"a {kind}"
     )
@@ -24,17 +24,18 @@ def machine(kind: str, *entries: Entry, name: str = "made") -> Recording:
 
 
 def judge(key: str, *machines: Recording) -> claims.Finding:
-    """What the first of these machines shows about a claim."""
+    """Return the ledger's first finding about a claim on these machines."""
     return claims.ledger(machines).of(key)[0]
 
 
 def entry(experiment: str, span: Span | None, **params: Any) -> Entry:
-    """A case whose median lies in the middle of an interval of seconds; without one it is 1 s."""
+    """Return an entry whose median is the middle of ``span`` in seconds, or 1 s without it."""
     median = 1.0 if span is None else (span[0] + span[1]) / 2
     return Entry(experiment, params, a_timing(median_seconds=median, interval_seconds=span))
 
 
-# Claim: its experiment, the parameters of the first and of the second time; by the sources' words.
+# For each claim, as its source words it: the parameters of the ratio's first time, and those that
+# differ for the second.
 PAIRS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "fused-optimizer": ({"means": "not fused", "precision": "float32"}, {"means": "fused"}),
     "channels-last-gpu": ({"means": "plain", "precision": "bfloat16"}, {"means": "channels_last"}),
@@ -48,7 +49,7 @@ UNDECIDED, MISSING = Verdict.UNDECIDED, Verdict.MISSING
 @pytest.mark.parametrize(
     ("key", "spans", "verdict", "counts"),
     [
-        # More than 1x of each case: agrees above 1, is contradicted below 1.02.
+        # Promise: more than 1x in each case. An interval above 1 agrees, one below 1.02 disagrees.
         ("fused-optimizer", [(1.5, 1.6), (1.01, 3.0)], HOLDS, (2, 0)),
         ("fused-optimizer", [(1.5, 1.6), (0.5, 0.6)], PARTLY, (1, 1)),
         ("fused-optimizer", [(1.01, 1.02), (0.5, 0.6)], PARTLY, (1, 1)),
@@ -59,16 +60,16 @@ UNDECIDED, MISSING = Verdict.UNDECIDED, Verdict.MISSING
         ("fused-optimizer", [(0.5, 0.6), None, None], UNDECIDED, (0, 1)),
         ("fused-optimizer", [None], UNDECIDED, (0, 0)),
         ("fused-optimizer", [], MISSING, (0, 0)),
-        # 1.08 to 1.35 of each case: both ends belong to the promise.
+        # Promise: 1.08x to 1.35x in each case, both ends included.
         ("channels-last-gpu", [(1.08, 1.35)], HOLDS, (1, 0)),
         ("channels-last-gpu", [(1.07, 1.2)], UNDECIDED, (0, 0)),
         ("channels-last-gpu", [(1.35, 1.5)], UNDECIDED, (0, 0)),
         ("channels-last-gpu", [(1.36, 1.5), (1.0, 1.07)], FAILS, (0, 2)),
         ("channels-last-gpu", [(1.1, 1.2), (1.36, 1.5)], PARTLY, (1, 1)),
-        # At most 1.3 of each case.
+        # Promise: at most 1.3x in each case.
         ("checkpoint-30", [(0.5, 0.6), (1.1, 1.3)], HOLDS, (2, 0)),
         ("checkpoint-30", [(1.31, 1.4)], FAILS, (0, 1)),
-        # Up to 3x: one case is enough; some gain holds partly.
+        # Promise: up to 3x. One case that reaches it is enough; a smaller gain holds partly.
         ("amp-3x", [(1.1, 1.2), (3.0, 3.4)], HOLDS, (1, 1)),
         ("amp-3x", [(0.5, 0.6), (1.03, 2.5)], PARTLY, (0, 2)),
         ("amp-3x", [(2.9, 3.1)], PARTLY, (0, 0)),
@@ -80,7 +81,7 @@ UNDECIDED, MISSING = Verdict.UNDECIDED, Verdict.MISSING
 def test_verdicts_by_hand(
     key: str, spans: list[Span | None], verdict: Verdict, counts: tuple[int, int]
 ) -> None:
-    """Each rule of the page's first paragraph, from the interval of first over second."""
+    """Each rule in the first paragraph of docs/claims.md, from intervals of the ratio."""
     first, second = PAIRS[key]
     entries = [
         each
@@ -104,7 +105,7 @@ def of_tip(without: Span | None, with_it: Span) -> Recording:
 
 
 def test_ratio_and_interval_by_hand() -> None:
-    """3 s over 2 s, 10 % wide each: 1.5, from 2.7 / 2.2 to 3.3 / 1.8."""
+    """3 s over 2 s, each known to 10 %: the ratio is 1.5, within 2.7 / 2.2 and 3.3 / 1.8."""
     finding = judge("no-grad", of_tip((2.7, 3.3), (1.8, 2.2)))
     (only,) = finding.comparisons
     assert only.ratio == pytest.approx(1.5)
@@ -173,7 +174,7 @@ def test_an_average_is_judged_as_one() -> None:
 
 
 def test_a_gpu_beside_a_cpu() -> None:
-    """Case by case; of the largest sizes only; never a GPU in the CPU's place."""
+    """A GPU is compared with a CPU only, case by case; one claim takes the largest size alone."""
     add = {"workload": "add", "dtype": "float32"}
     cpu = machine("cpu", entry("catalogue", (50.0, 50.0), **MATMUL), name="slow")
     gpu = machine("cuda", entry("catalogue", (1.0, 1.0), **MATMUL), name="fast")
@@ -188,7 +189,7 @@ def test_a_gpu_beside_a_cpu() -> None:
 
 
 def test_claims_have_keys_sources_and_promises(approved: Any) -> None:
-    """Each claim: key, device, promise, sentence, reading, source and its section; no other."""
+    """Each claim has a key, device, promise, sentence and source; an unknown key is refused."""
     ledger = claims.ledger([])
     assert approved == "".join(
         f"{c.key} ({c.about}, {c.promised}{'' if c.of_each else ', best case'}): {c.sentence} "
@@ -214,7 +215,7 @@ def test_what_the_shipped_recordings_say(approved: Any, monkeypatch: pytest.Monk
 def test_the_page_is_what_the_command_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/claims.md is made; run `gpulab claims --out docs/claims.md` after a new recording."""
+    """docs/claims.md is generated: rerun `gpulab claims --out docs/claims.md` after a recording."""
     monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cli.main(["claims", "--out=~/claims.md"]) == 0
@@ -226,7 +227,7 @@ def test_the_command_judges_by_recordings_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     approved: Any,
 ) -> None:  # fmt: skip
-    """A line for each claim, or the page."""
+    """``gpulab claims --recording FILE`` prints a line per claim; ``--out`` writes the page."""
     monkeypatch.chdir(tmp_path)
     recordings.write(of_tip((3.0, 3.0), (1.0, 1.0)), "own.json")
     assert cli.main(["claims", "--recording", "own.json"]) == 0

@@ -1,4 +1,4 @@
-"""Pruning, sparse layers and shared values: what is zero stays zero, what goes was not used."""
+"""Pruning, sparse layers and shared values: zeros stay zero, removing equals zeroing."""
 
 import itertools
 from typing import Any
@@ -22,7 +22,7 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("amount", [0.0, 0.37, 0.9])
 def test_exactly_the_smallest_weights_become_zero(amount: float) -> None:
-    """The count is exact; training keeps the zeros and moves the rest; a second pruning goes on."""
+    """The number of zeros is exact; training and a second pruning keep them, not the rest."""
     cnn = trained(networks.cnn(width=8), IMAGES)
     before = [weight.clone() for weight in weights(cnn)]
     pruned = compression.prune(cnn, amount)
@@ -43,7 +43,7 @@ def test_exactly_the_smallest_weights_become_zero(amount: float) -> None:
 
 
 def test_two_of_four_agrees_with_every_choice() -> None:
-    """Of the six ways to keep two of four neighbours the largest sum; a row's rest is kept."""
+    """The two kept of each four have the largest sum of all six pairs; a row's rest is kept."""
     layer = nn.Linear(18, 6)
     kept = compression.prune(nn.Sequential(layer), pattern="2:4")[0].weight.detach()
     assert torch.equal(kept[:, 16:], layer.weight[:, 16:])
@@ -66,11 +66,11 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_removing_channels_equals_silencing_them(kind: str) -> None:
-    """Channels that are zero where they are read are what goes; the outputs stay the same."""
+    """The model without the removed channels computes what the full one does with them zeroed."""
     model = trained(MODELS[kind](), IMAGES)
     small = compression.prune(model, 0.5, structured=True).eval()
     assert compression.size_on_disk(small) < 0.8 * compression.size_on_disk(model)
-    # The same rule says which channels go: with their readers' weights zero they change nothing.
+    # In the full model, zero the weights that read the removed channels: the outputs then agree.
     with torch.no_grad():
         for big, little in zip(model.modules(), small.modules(), strict=True):
             if isinstance(big, nn.Linear) or (isinstance(big, nn.Conv2d) and big.groups == 1):
@@ -79,7 +79,7 @@ def test_removing_channels_equals_silencing_them(kind: str) -> None:
 
 
 def silence(big: torch.Tensor, little: torch.Tensor) -> None:
-    """Set the inputs of a layer to zero that its smaller form no longer has."""
+    """Zero the weights of a layer for each input that its smaller form no longer has."""
     row = int(little.abs().flatten(1).sum(1).argmax())
     rows, wanted = big[..., None].flatten(2), little[..., None].flatten(2)[row]
     kept = (rows[:, :, None] == wanted).all(-1).any(-1).any(0)
@@ -87,14 +87,18 @@ def silence(big: torch.Tensor, little: torch.Tensor) -> None:
 
 
 def filters(first: list[float], second: nn.Module, reads: int = 3) -> nn.Sequential:
-    """Filters of one weight each, what stands behind them, and what reads them."""
+    """Return filters of one weight each, the layer after them, and a layer that reads it."""
     model = nn.Sequential(nn.Conv2d(1, 3, 1, bias=False), second, nn.Conv2d(reads, 1, 1))
     model[0].weight.data[:] = torch.tensor(first).view(3, 1, 1, 1)
     return model
 
 
 def test_the_channels_that_stay_are_the_largest_as_what_follows_scales_them() -> None:
-    """A norm of 1, -4, 0 over roots of variances of 5/4, 1, 9/4, and a filter of 0.1, -1, 1."""
+    """Channels are ranked by their weight times the scale that the next layer gives them.
+
+    By hand: a batch norm scales by 1, -4, 0 over the roots of 5/4, 1, 9/4 (variance plus epsilon),
+    a depthwise filter by 0.1, -1, 1.
+    """
     norm, depth = nn.BatchNorm2d(3, eps=0.25), nn.Conv2d(3, 3, 1, groups=3, bias=False)
     norm.weight.data[:] = torch.tensor([1.0, -4.0, 0.0])
     norm.running_var[:] = torch.tensor([1.0, 0.75, 2.0])
@@ -115,14 +119,14 @@ class Between(nn.Module):
         self.one, self.two, self.function = nn.Linear(4, 4), nn.Linear(4, 4), function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run what is to be followed."""
+        """Apply the first layer, the function and the second layer."""
         return self.two(self.function(self.one(x)))
 
 
 CONV, LAST, SAME, TIED = nn.Conv2d(3, 6, 1), nn.Linear(6, 2), nn.Linear(4, 4), Between(torch.relu)
 TIED.other = nn.Linear(4, 4)
 TIED.other.weight = TIED.one.weight
-# What stands between two layers, and the channels of the first that are left of half of them.
+# Models, and how many channels of their first layer remain when half are pruned; None: refused.
 CHAINS = {
     "function": (Between(torch.relu), 2), "mixed": (Between(lambda x: x.softmax(-1)), None),
     "twice": (nn.Sequential(SAME, SAME, nn.ReLU(), nn.Linear(4, 4)), None), "tied": (TIED, None),
@@ -140,7 +144,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_channels_go_only_where_all_that_reads_them_is_known(kind: str) -> None:
-    """A shared layer or weight, a mixing one and unknown readers keep theirs."""
+    """Shared layers or weights, layers that mix channels and unknown readers are refused."""
     model, left = CHAINS[kind]
     if left is None:
         refused(InputError, compression.prune, model, structured=True).match("structured=False")
@@ -151,7 +155,7 @@ def test_channels_go_only_where_all_that_reads_them_is_known(kind: str) -> None:
 
 @pytest.mark.parametrize("amount", [0.0, 0.95])
 def test_csr_gives_the_same_numbers(amount: float) -> None:
-    """Strided, dilated, unbiased and linear layers, of sequences and in float64 too."""
+    """Strided, dilated and linear layers match the dense ones, on sequences and in float64 too."""
     strided = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
     model = nn.Sequential(strided, nn.Conv2d(6, 5, 3, dilation=2), nn.Flatten(), nn.Linear(45, 7))
     x, y = torch.randn(4, 2, 14, 14), torch.randn(2, 5, 8)
@@ -168,7 +172,7 @@ def test_csr_gives_the_same_numbers(amount: float) -> None:
 
 @pytest.mark.parametrize("clusters", [2, 5, 16])
 def test_a_codebook_is_as_good_as_scikit_learns(clusters: int) -> None:
-    """From the same start, the squared error of Lloyd's iterations; each value is the nearest."""
+    """From the same start the squared error is scikit-learn's; each weight gets its nearest."""
     cluster = pytest.importorskip("sklearn.cluster")
     layer = nn.Linear(400, 1, bias=False)
     nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(clusters))
@@ -182,7 +186,7 @@ def test_a_codebook_is_as_good_as_scikit_learns(clusters: int) -> None:
 
 
 def test_a_shared_value_learns_from_all_that_share_it() -> None:
-    """Its step is that of the sum of gradients; few values and ties stay."""
+    """A shared value moves by the sum of its gradients; ties and few values stay as they are."""
     plain, x = nn.Sequential(nn.Linear(6, 4, bias=False)), torch.randn(5, 6)
     shared = compression.share_weights(plain, 3)
     before = plain[0].weight.data[:] = shared[0].weight.detach().clone()

@@ -17,7 +17,7 @@ from refusals import refused
 
 
 def identity(*values: float, bits: int = 8, **options: Any) -> Any:
-    """A layer of one weight of 1 whose inputs are rounded on the range of these values."""
+    """Return a layer with the weight 1 whose inputs are quantized on these values' range."""
     layer = nn.Linear(1, 1, bias=False)
     nn.init.ones_(layer.weight)
     x = torch.tensor(values)[:, None]
@@ -26,7 +26,7 @@ def identity(*values: float, bits: int = 8, **options: Any) -> Any:
 
 
 def test_codes_by_hand() -> None:
-    """A scale a row, or one of all: the small row is left with few codes; ties are even."""
+    """A scale per row, or one for all, which leaves a small row few codes; ties round to even."""
     layer = nn.Linear(3, 2, bias=False)
     layer.weight.data[:] = torch.tensor([[1.27, -0.635, 0.01], [0.0127, 0.00635, 0.0]])
     each = compression.quantize(nn.Sequential(layer))[0]
@@ -41,7 +41,7 @@ def test_codes_by_hand() -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
 def test_weights_agree_with_torchs_fake_quantization(bits: int, weights: str) -> None:
-    """With the same scales, but for ties; no error is over half a step."""
+    """With the same scales all weights agree, except at ties; no error exceeds half a step."""
     layer, most = nn.Conv2d(3, 5, 3, padding="same", dilation=2), 2 ** (bits - 1) - 1
     done = compression.quantize(nn.Sequential(layer), weights, bits=bits)[0]
     scales = done.scale.flatten().expand(5).contiguous()
@@ -58,7 +58,7 @@ def test_weights_agree_with_torchs_fake_quantization(bits: int, weights: str) ->
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-100, 100, width=32), st.floats(0, 100, width=32), st.integers(2, 8))
 def test_inputs_agree_with_torchs_fake_quantization(low: float, width: float, bits: int) -> None:
-    """On any range, but for ties; zero stays zero, beyond the ends values are cut off."""
+    """Inputs of any range agree, except at ties; zero stays zero; the ends clip larger values."""
     x = low + width * torch.rand(50, generator=torch.Generator().manual_seed(bits))
     x[0] = 0.0
     layer = identity(*x.tolist(), bits=bits)
@@ -73,7 +73,7 @@ def test_inputs_agree_with_torchs_fake_quantization(low: float, width: float, bi
 
 
 def test_ranges_are_those_of_the_calibration() -> None:
-    """Both ends, several batches; while training it moves by a tenth a batch."""
+    """The range spans all calibration batches; in training it moves by a tenth per batch."""
     shares, batches = [k / 100 for k in range(100)], [torch.zeros(1, 1), torch.full((1, 1), 5.1)]
     aware = compression.quantize_aware(nn.Sequential(nn.Linear(1, 1)), activations="static")
     refused(InputError, compression.finish, aware).match("no input reached 0")
@@ -92,7 +92,7 @@ def test_ranges_are_those_of_the_calibration() -> None:
 @pytest.mark.parametrize("kind", ["linear", "per tensor", "convolution", "depthwise"])
 @pytest.mark.parametrize("place", ["positive", "both", "negative"])
 def test_integer_kernels_give_the_same_numbers(kind: str, place: str) -> None:
-    """Within what rounding each input by half a step explains: nothing overflows."""
+    """Results differ from exact ones by no more than input rounding explains: no overflow."""
     image = kind in ("convolution", "depthwise")
     if image and place == "negative":
         pytest.skip("oneDNN without VNNI instructions convolves these wrongly (torch 2.13)")
@@ -108,12 +108,12 @@ def test_integer_kernels_give_the_same_numbers(kind: str, place: str) -> None:
         ),
     }[kind]  # fmt: skip
     x = {"positive": x.relu(), "both": x, "negative": -x.relu()}[place]
-    nn.init.constant_(layer.bias, 99.0)  # more than the rounding explains
+    nn.init.constant_(layer.bias, 99.0)  # far above the rounding error: losing it would show
     exact, integer = (
         compression.quantize(nn.Sequential(layer), weights, activations, arithmetic=arithmetic)
         for activations, arithmetic in ((None, "float"), ("dynamic", "integer"))
     )
-    step = float(x.max().clamp(min=0) - x.min().clamp(max=0)) / 127  # of seven bits
+    step = float(x.max().clamp(min=0) - x.min().clamp(max=0)) / 127  # a step of seven bits
     reach = exact[0].weight.abs().flatten(1).sum(1) * step
     difference = (integer(x) - exact(x)).abs()
     assert bool((difference <= (reach[:, None, None] if image else reach) + 1e-4).all())
@@ -122,7 +122,7 @@ def test_integer_kernels_give_the_same_numbers(kind: str, place: str) -> None:
 
 @pytest.mark.parametrize("activations", [None, "dynamic", "static"])
 def test_aware_training_is_what_is_shipped(activations: str | None) -> None:
-    """In evaluation it gives what the finished model gives; the gradient passes the rounding."""
+    """In evaluation it computes what the finished model does; gradients pass the rounding."""
     x = torch.randn(40, 1, 8, 8)
     aware = compression.quantize_aware(networks.cnn(width=4), activations=activations, bits=3)
     trained(aware, x)
@@ -138,7 +138,7 @@ def test_aware_training_is_what_is_shipped(activations: str | None) -> None:
 
 @pytest.mark.gpu
 def test_compressed_models_on_a_gpu() -> None:
-    """CSR, and 2:4 from compute capability 8.0 on; the CPU's kernels are refused."""
+    """CSR runs, and 2:4 from compute capability 8.0 on; the CPU's integer kernels are refused."""
     model, x = networks.mlp(64, 128, 64).half().cuda().eval(), torch.randn(128, 64).half().cuda()
     pruned = compression.prune(model, pattern="2:4")
     kinds = ["csr", "2:4"] if torch.cuda.get_device_capability() >= (8, 0) else ["csr"]

@@ -25,7 +25,7 @@ HERE = Evidence.measured("a CPU")
 
 
 def test_flops_by_hand(approved: Any) -> None:
-    """Two for each weight at each place of the output; groups divide; stored zeros count."""
+    """Two FLOPs per weight and output position; groups divide the count; stored zeros count."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, groups=4), nn.Conv2d(8, 8, 1),
         nn.Conv2d(8, 8, 1, groups=8), nn.Flatten(), nn.Linear(72, 5),
@@ -55,7 +55,7 @@ COUNTED: dict[str, tuple[Any, torch.Tensor]] = {
 
 @pytest.mark.parametrize("kind", COUNTED)
 def test_flops_agree_with_pytorchs_counter(kind: str) -> None:
-    """With attention that PyTorch's counter can see."""
+    """The counts are equal, with an attention backend that PyTorch's counter can see."""
     make, x = COUNTED[kind]
     model = make().eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as theirs, torch.no_grad():
@@ -65,12 +65,12 @@ def test_flops_agree_with_pytorchs_counter(kind: str) -> None:
 
 @torch.library.custom_op("others::product", mutates_args=())
 def product(x: torch.Tensor) -> torch.Tensor:
-    """A product that no counter sees."""
+    """A matrix product in a custom operator, which no counter sees."""
     return x @ torch.ones(16, 16)
 
 
 class Other(nn.Module):
-    """A recurrent layer, two products beside the layers, and one layer that runs twice."""
+    """A recurrent layer, two products outside the layers, and one layer that runs twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,11 @@ class Other(nn.Module):
 
 
 def test_what_is_not_in_plain_layers_counts_too() -> None:
-    """Items of 5 positions, gates of 16 that read 8 or 16 inputs and 16 states; the head twice."""
+    """An LSTM, a layer that runs twice and a bare product count; an unseen operator is named.
+
+    By hand: 3 items of 5 positions; two LSTM layers with 4 gates of 16, which read 8 or 16 inputs
+    and 16 states.
+    """
     cost = compression.count(Other(), torch.zeros(3, 5, 8))
     recurrent = 2 * 3 * 5 * 4 * 16 * (8 + 16 + 16 + 16)
     flops = {name: flops for name, (_, _, flops) in cost.layers.items()}
@@ -112,7 +116,7 @@ def every_kind() -> dict[str, nn.Module]:
 
 @pytest.mark.parametrize("kind", every_kind())
 def test_files_give_the_same_tensors_back(kind: str, tmp_path: Path) -> None:
-    """Bit for bit; the size told is the file's; a damaged file is refused."""
+    """A model loads bit for bit, its reported size is the file's, a damaged file is refused."""
     model, path = every_kind()[kind], tmp_path / "model.bin"
     nbytes = compression.save(model, path)
     assert nbytes == path.stat().st_size == compression.size_on_disk(model)
@@ -130,7 +134,7 @@ def test_files_give_the_same_tensors_back(kind: str, tmp_path: Path) -> None:
 
 
 def test_sizes_by_hand() -> None:
-    """300 x 300 weights in each form, and tied ones: to the few hundred bytes of a header."""
+    """Each form of 300 x 300 weights takes its bytes by hand plus a header; ties are kept once."""
     model, n = nn.Sequential(nn.Linear(300, 300, bias=False)), 90_000
     nn.init.normal_(model[0].weight)
     pruned = compression.prune(model, 0.9)
@@ -153,7 +157,7 @@ def test_sizes_by_hand() -> None:
 
 
 def slow(clock: Clock, start: float, each: float) -> nn.Module:
-    """A layer whose call takes so many seconds, and so many more an item."""
+    """Return a layer whose call takes ``start`` seconds plus ``each`` seconds per item."""
     model = nn.Sequential(nn.Linear(8, 4, bias=False))
     model[0].weight.data[:] = torch.linspace(0.1, 0.3, 32).view(4, 8)
     model.register_forward_pre_hook(lambda _, given: clock.spend(start + each * len(given[0])))
@@ -161,7 +165,7 @@ def slow(clock: Clock, start: float, each: float) -> nn.Module:
 
 
 def test_times_are_those_of_the_clock_and_reasons_follow_from_facts(approved: Any) -> None:
-    """1 s a call and 10 ms an item; each form that saves no time says why."""
+    """By the clock 1 s per call and 10 ms per item; each form that saves no time says why."""
     clock, seen = Clock(), []
     first, quick = slow(clock, 1.0, 0.01), slow(clock, 1.0, 0.0)
     pruned = compression.prune(first, 0.5)
@@ -198,14 +202,14 @@ def weighed(label: str = "x", **changes: Any) -> WeighedModel:
 
 
 def right(correct: int, half: float = 0.1) -> Any:
-    """So many of a hundred digits, so wide."""
+    """Return an accuracy of ``correct`` out of 100 digits, plus or minus ``half``."""
     share = correct / 100
     ends = (share - half, min(1.0, share + half))
     return training.Accuracy(correct, 100, share, ends, 0.0, "digits", HERE)
 
 
 def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
-    """Size, time and accuracy with their intervals; who is beaten in nothing is on the front."""
+    """Size, time and accuracy are shown with intervals; the front holds undominated models."""
     rows = (
         weighed("first", accuracies=(right(90), right(80))),
         weighed("small", file_bytes=250, zeros=60, speedup=2.0, speedup_interval=(1.9, 2.1)),
@@ -235,7 +239,7 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_recipes_are_cooked_and_weighed() -> None:
-    """Channels, zeros, few bits; each seed an accuracy; a stop has nothing to weigh."""
+    """Recipes shrink the files, each seed gives an accuracy, and an early stop is an error."""
     small = Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1)
     recipes = [small, Recipe(), Recipe(bits=8, fine_tune=0)]
     options = {"seeds": (0, 1), "deadline": 0.02, "device": "cpu"}
@@ -300,6 +304,6 @@ LABELS = [
 
 
 def test_refusals_labels_and_defaults(approved: Any) -> None:
-    """What will not do and what would; what a recipe is called; what no options mean."""
+    """Refused arguments with what would do, the labels of recipes, and the default options."""
     text = "".join(f"{Recipe(**options)!r}\n" for options in LABELS)
     assert refusals(REFUSED) + text + defaults(compression) == approved

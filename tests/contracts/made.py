@@ -17,7 +17,7 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 
 _NOT_RESULTS = ("gpulab.widgets", "gpulab.figures")
-# What a class checks between its fields, so that a value of the right type alone is refused.
+# Fields that a class also checks beyond their type: any value of the type would be refused.
 _FITTING: dict[str, dict[str, Any]] = {
     "recordings.Entry": {"reason": None},
     "recordings.Timing": {
@@ -43,7 +43,7 @@ def name_of(cls: type) -> str:
 
 
 def result_classes() -> dict[str, type[Result]]:
-    """Return every subclass of ``Result`` that importing the whole package brings, by name."""
+    """Import the package's public modules; return every subclass of ``Result``, by name."""
     for module in pkgutil.walk_packages(gpulab.__path__, "gpulab."):
         if not module.name.startswith(_NOT_RESULTS) and not module.name.split(".")[1].startswith(
             "_"
@@ -60,7 +60,7 @@ def result_classes() -> dict[str, type[Result]]:
 
 
 class _Made:
-    """How instances are filled: whether texts are empty, and what may be None is."""
+    """How instances are filled: ``silent`` empties texts, ``bare`` sets optional fields to None."""
 
     silent = bare = False
 
@@ -68,7 +68,7 @@ class _Made:
 def instance(cls: type[Result], silent: bool = False, bare: bool = False) -> Result:
     """Return an instance whose numbers all differ and whose texts are the fields' names.
 
-    ``silent`` leaves its texts empty, and ``bare`` leaves out what may be None.
+    ``silent`` leaves texts empty, and ``bare`` sets each field to None that may be None.
     """
     _Made.silent, _Made.bare = silent, bare
     return _instance(cls, itertools.count(1))

@@ -52,7 +52,7 @@ def test_the_help_loads_nothing_heavy() -> None:
 def test_a_wrong_option_ends_with_two(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing error gives the usage on standard error and the exit code 2."""
+    """A mistyped command gives the usage on standard error and the exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -98,7 +98,7 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_a_folder_that_is_gone_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A terminal that stands in a deleted folder gets no traceback."""
+    """A command run in a deleted folder prints one sentence and no traceback."""
     gone = tmp_path / "old"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -124,7 +124,7 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("command", "ends"),
     [
-        # Of these the interrupt may come too late.
+        # These may end before the interrupt arrives.
         *((short, [(0, 0)]) for short in ("doctor", "report", "claims", "recordings")),
         ("misconceptions", [(0, 0)]),
         *(
@@ -136,7 +136,7 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
 def test_an_interrupt_is_one_line(
     command: str, ends: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    """Ctrl-C in the middle of a command ends it with 130 and without a traceback."""
+    """Ctrl-C in the middle of a command ends it with exit code 130 and no traceback."""
     code = (
         "import signal, sys; from gpulab.cli import main;"
         "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT));"
@@ -176,7 +176,7 @@ def test_a_reader_that_goes_away_is_no_error(command: str, tmp_path: Path) -> No
 def test_the_misconceptions_are_those_of_the_courses_files(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each reading and each wrong answer of the asked notebook is listed, in the files' words."""
+    """Each reading and wrong answer of the requested notebook is listed, in its files' words."""
     folder = Path(__file__).parents[2] / "gpulab" / "course" / "02"
     assert main(["misconceptions", "02"]) == 0
     listed = " ".join(capsys.readouterr().out.split())
@@ -192,7 +192,7 @@ def test_the_misconceptions_are_those_of_the_courses_files(
 def test_without_the_local_lab_its_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The helper package alone, as a hosted notebook has it, comes without JupyterLab."""
+    """Without JupyterLab, as in a hosted notebook, ``gpulab lab`` names the extra to install."""
     monkeypatch.setitem(sys.modules, "jupyter_server.serverapp", None)
     assert main(["lab", "--no-browser", "--dir", str(tmp_path)]) == 2
     assert "[lab]" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every public function with junk in each of its arguments: one readable sentence, or a result.
+"""Junk in any argument of a public function gives one readable sentence, or a result.
 
 ``CALLS`` holds a valid call of each function that takes arguments; each argument in turn, and each
 further parameter that the signature names, is then replaced by every piece of junk.
@@ -17,11 +17,11 @@ import pytest
 import torch
 from gpulab.errors import GpulabError
 
-# A longer message is no sentence that a reader would finish.
+# Readers do not finish a longer message.
 LONGEST_MESSAGE = 800
 
 
-# What a learner passes by mistake: a stub's dots, a wrong name, a wrong kind, a number off range.
+# What a learner passes by mistake: a stub's dots, a wrong name or kind, a number out of range.
 JUNK: list[Any] = [object(), math.nan, -1, "junk", b"bytes", [], {"a": 1}, ..., torch.int8]
 # Hooks of programs, not arguments that a learner types.
 HOOKS = {"progress", "stop", "clock", "command"}
@@ -166,8 +166,8 @@ CALLS: dict[str, Any] = {
     "units.parse_seconds": of("1 ms"),
     "workloads.get": of("add"),
 }
-# What learners call through lessons (which never raises), formatting, and what calls need more than
-# arguments for: ranks, a training of seconds, a program's own objects.
+# Not called here: lessons (which never raise), formatting, and functions that need more than
+# arguments: ranks, seconds of training, a program's own objects.
 ELSEWHERE = ("lessons.", "errors.", "units.format_", "units.is_", "evidence.")
 ELSEWHERE_TOO = {
     "arrays.find",

@@ -1,8 +1,8 @@
 """Every result class of the package: JSON both ways, damaged files, repr, table and badge.
 
-``samples.json`` holds one file of each class as it was written when this test was made, and one of
-version 1 ("recordings.Entry 1") where the class has a later one. A sample is never rewritten: a
-file that a learner kept must load in every later version.
+``samples.json`` holds one file of each class as it was written when the sample was added. A class
+with a later version also has its file of version 1 ("recordings.Entry 1"). A sample is never
+rewritten: a file that a learner kept must load in every later version.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from texts import table_text
 CLASSES = made.result_classes()
 PACKAGES = sorted({name.partition(".")[0] for name in CLASSES})
 SAMPLES = json.loads((Path(__file__).parent / "samples.json").read_text(encoding="utf-8"))
-# These refuse numbers that are not finite, since a time or a number of points must be one.
+# These refuse infinities and NaN: a time or a number of points must be finite.
 FINITE_ONLY = {"recordings.Timing", "lessons.Rubric"}
 
 
@@ -79,7 +79,7 @@ def _values_of(kept: Any, result: Any) -> Any:
 
 
 def test_every_class_has_a_kept_file() -> None:
-    """A new class needs its sample, of which the failure shows the line."""
+    """A new class needs a sample; the failure shows the line to add."""
     new = [f'"{name}": {_text(made.instance(CLASSES[name]))},' for name in CLASSES.keys() - SAMPLES]
     assert not new, "Add to samples.json:\n" + "\n".join(new)
 
@@ -130,7 +130,7 @@ def test_tables(package: str, approved: Any) -> None:
 
 
 def _shown(cls: type[Result]) -> Iterator[str]:
-    """Yield how an instance is shown with all of its fields, and without what may be missing."""
+    """Yield the repr and table of an instance: complete, without texts, without optional fields."""
     for silent, bare in ((False, False), (True, False), (True, True)):
         # Some classes refuse an empty text or a missing part, and a part may have no rows then.
         with contextlib.suppress(*((Exception,) if silent else ())):
@@ -140,7 +140,7 @@ def _shown(cls: type[Result]) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_table_shows_badge_and_notes(name: str) -> None:
-    """The evidence of a result stands under its table, and so does the sentence of each note."""
+    """A result's table shows the badge of its evidence and the sentence of each note."""
     cls = CLASSES[name]
     hints = typing.get_type_hints(cls)
     one = made.instance(cls)
@@ -164,7 +164,7 @@ def _parts(hint: Any) -> set[type]:
 
 
 def test_no_number_without_a_badge() -> None:
-    """A class with figures says where they come from, or is only ever a part of one that does."""
+    """A class with numbers has evidence, or is only ever part of a class that has it."""
     units = ("_seconds", "_bytes", "_per_second", "_hz", "speedup", "ratio")
     owners: dict[type, set[type]] = {cls: set() for cls in CLASSES.values()}
     for cls in CLASSES.values():
@@ -175,7 +175,7 @@ def test_no_number_without_a_badge() -> None:
     def covered(cls: type, seen: frozenset[type] = frozenset()) -> bool:
         above = owners[cls] - seen
         return (
-            # A stamp itself.
+            # Itself a statement of where numbers come from.
             cls.__name__ == "Environment"
             or "evidence" in typing.get_type_hints(cls)
             or callable(getattr(cls, "evidence", None))

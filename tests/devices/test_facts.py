@@ -1,4 +1,4 @@
-"""What is read from the system's files, NVIDIA's library and PyTorch, on a made-up machine."""
+"""Facts read from the system's files, NVIDIA's library and PyTorch, on simulated machines."""
 
 import dataclasses
 import os
@@ -35,7 +35,7 @@ V1 = {
     "proc/self/cgroup": "4:memory:/docker/a\n1:cpu,cpuacct:/docker/a",
     f"{GROUP}/memory/docker/a/memory.limit_in_bytes": GIB,
     f"{GROUP}/memory/docker/a/memory.usage_in_bytes": GIB // 2,
-    f"{GROUP}/memory/memory.limit_in_bytes": 9223372036854771712,  # which stands for none
+    f"{GROUP}/memory/memory.limit_in_bytes": 9223372036854771712,  # stands for no limit
     f"{GROUP}/cpu/docker/a/cpu.cfs_quota_us": 200000,
     f"{GROUP}/cpu/docker/a/cpu.cfs_period_us": 100000,
     f"{GROUP}/cpu/cpu.cfs_quota_us": -1,
@@ -46,7 +46,8 @@ V1 = {
 @pytest.mark.parametrize(
     ("files", "limit", "free", "cores"),
     [
-        # The tightest of all levels; of 8 GiB 3 are used, of which 1 is file cache that comes back.
+        # The tightest limit of all levels. In units of 1/64 GiB it is 8; 3 are used, of which 1 is
+        # file cache that can be reclaimed.
         (
             {
                 "proc/self/cgroup": "0::/slurm/job",
@@ -99,7 +100,7 @@ V1 = {
 def test_limits_of_containers(
     tmp_path: Path, files: dict[str, Any], limit: int | None, free: int, cores: float | None
 ) -> None:
-    """Memory and processor time by both versions of control groups; what is odd is no limit."""
+    """Both versions of control groups limit memory and cores; malformed files set no limit."""
     meminfo = {"proc/meminfo": f"MemFree: 1 kB\nMemAvailable: {4 * MIB} kB"}
     facts = devices.gather(_tree(tmp_path, {**files, **meminfo}))
     assert (facts.memory.limit_bytes, facts.processor.quota_cores) == (limit, cores)
@@ -108,7 +109,7 @@ def test_limits_of_containers(
 
 @linux
 def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two kinds of cores, shared caches once, threads of one core once; GPUs by vendor.
+    """Shared caches and threads of one core count once; GPUs are counted by vendor.
 
     By hand: two fast cores of two threads with 48 KiB and 1 MiB each, two others with 32 KiB that
     share 4 MiB; 32 MiB for all. PCI class 0x03 is a display controller, 0x02 a network card.
@@ -118,7 +119,7 @@ def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "proc/cpuinfo": "cpu MHz: 2000.5\nflags: sse2 avx avx2 fma hypervisor\n\ncpu MHz: 3000.0",
         "sys/class/dmi/id/product_name": "KVM",
     }
-    for n in range(7):  # of which this process may not use the last
+    for n in range(7):  # this process may not use the last one
         cpu, fast = f"sys/devices/system/cpu/cpu{n}", n < 4
         own = f"{n % 2},{n % 2 + 2}" if fast else str(n)
         files[f"{cpu}/topology/thread_siblings_list"] = own
@@ -171,7 +172,7 @@ def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_facts_of_this_machine() -> None:
-    """PyTorch's version is the loaded one, memory is within the machine's, and so is the stamp."""
+    """PyTorch's version, memory and the environment's stamp are those of this machine."""
     facts, cpu = devices.gather(), devices.find("cpu")
     assert facts.torch.version == torch.__version__
     assert 0 < cpu.free_bytes <= cpu.memory_bytes <= facts.memory.installed_bytes
@@ -182,7 +183,7 @@ def test_facts_of_this_machine() -> None:
 
 
 class _Error(Exception):
-    """NVMLError."""
+    """Stand in for pynvml's ``NVMLError``."""
 
     def __init__(self, value: int = 999, words: str = "GPU is lost") -> None:
         super().__init__(words)
@@ -197,7 +198,7 @@ def _fails(value: int = 3, words: str = "Not Supported", kind: type = _Error) ->
 
 
 def _nvml(**answers: Any) -> types.ModuleType:
-    """Return a pynvml with one A100 in slices that answers as NVIDIA's API reference says."""
+    """Return a fake pynvml: an A100 in MIG slices that answers as NVIDIA's API reference says."""
     nvml = types.ModuleType("pynvml")
     nvml.NVMLError = _Error
     for name in ("NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"):
@@ -290,7 +291,7 @@ ASKED = (
     ("answers", "driver"),
     [
         ({}, Driver("570.1", "13.1", None, {"GPU-ab": A100})),
-        ({"Init": _fails(12)}, Driver()),  # no library, and no driver: there is none
+        ({"Init": _fails(12)}, Driver()),  # a missing library or driver is no error
         ({"Init": _fails(9)}, Driver()),
         ({"Init": _fails(18, "version mismatch")}, Driver(error="version mismatch")),
         ({"DeviceGetUUID": _fails(15, "lost"), "Shutdown": _fails()}, Driver(error="lost")),
@@ -313,13 +314,13 @@ ASKED = (
 def test_the_driver_by_nvidias_library(
     monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], driver: Driver
 ) -> None:
-    """MHz, milliwatts and bits become hertz, watts and words; what goes wrong is a sentence."""
+    """MHz, milliwatts and bits become hertz, watts and words; a failure keeps its message."""
     monkeypatch.setitem(sys.modules, "pynvml", _nvml(**answers))
     assert devices.gather().driver == driver
 
 
 def test_what_a_gpu_does_not_support_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each refused question leaves its fact out, and no error."""
+    """A fact that the GPU cannot report is left out, without an error."""
     nvml = _nvml()
     for name in ASKED:
         setattr(nvml, f"nvmlDeviceGet{name}", _fails(kind=nvml.NVMLError_NotSupported))
@@ -329,7 +330,7 @@ def test_what_a_gpu_does_not_support_is_not_known(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's view counts where both speak; the state is the driver's."""
+    """PyTorch's values win where both report one; the GPU's state comes from the driver."""
     play_gpus(monkeypatch)
     monkeypatch.setitem(sys.modules, "pynvml", _nvml(DeviceGetMigMode=(0, 1)))
     facts = devices.gather()
@@ -361,7 +362,7 @@ def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gpu_that_pytorch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only the driver sees has no device; a lost one is an error with its reason."""
+    """A GPU that only the driver sees has no device; a lost GPU is an error with its reason."""
     play_gpus(monkeypatch, count=0)
     monkeypatch.setitem(sys.modules, "pynvml", _nvml(DeviceGetMigMode=(0, 1)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -394,7 +395,7 @@ def test_a_gpu_that_pytorch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_is_found_by_its_names(
     monkeypatch: pytest.MonkeyPatch, name: Any, found: str
 ) -> None:
-    """PyTorch's names, our own and "gpu"; what is not there is refused."""
+    """PyTorch's names, gpulab's and "gpu" find a device; a device that is not there is refused."""
     play_gpus(monkeypatch, count=2)
     assert str(devices.find(name)) == found
     for unknown in ("cuda:7", "tpu", "cpu:1"):
@@ -426,7 +427,7 @@ def test_a_device_is_found_by_its_names(
 def test_libraries_errors_become_ours(
     error: Exception, ours: type[Exception], restart: bool
 ) -> None:
-    """Memory, a lost device (restart) and a refused call (none) by the library's words."""
+    """The message decides: out of memory, a lost device (advice: restart) or a refused call."""
     with pytest.raises(ours) as caught, guard("work"):
         raise error
     assert caught.value is error or caught.value.__cause__ is error
@@ -438,10 +439,10 @@ CPU0 = "sys/devices/system/cpu/cpu0"
 
 @linux
 def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks, nano- and microseconds become seconds, kHz hertz; a thread that ended keeps its wait.
+    """Ticks, ns, us and kHz become seconds and hertz; an ended thread does not reduce the wait.
 
-    By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen; then one thread waited 1 ns
-    more, one has ended, and one that ended gave its number to one that waited 6 ns.
+    By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen. Then one thread waits 1 ns
+    more, another ends, and a third ends and its number goes to a new thread, which waits 6 ns.
     """
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
     monkeypatch.setattr(threading, "get_native_id", lambda: 1)
@@ -486,7 +487,7 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ({os.getpid(): 0}, (0, 0.0)),
         ({os.getpid(): 99, 7: 50, 8: 30}, (2, 0.5)),
-        ({7: 90, 8: 30}, (1, 0.3)),  # a container hides our id: the busiest is ours
+        ({7: 90, 8: 30}, (1, 0.3)),  # a container hides our id: the busiest counts as ours
         ({7: 90}, (0, 0.0)),
     ],
     ids=["alone", "beside two", "hidden", "hidden and alone"],
@@ -494,7 +495,7 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_counters_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, used: dict[int, int], neighbors: tuple[int, float]
 ) -> None:
-    """MHz, ns, mJ and percent become hertz, seconds, joules and shares; 1.32 s were slow."""
+    """MHz, ns, mJ and percent become hertz, seconds, joules and shares; slowed times add up."""
     play_gpus(monkeypatch)
     rows = [types.SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
     nvml = _nvml(DeviceGetComputeRunningProcesses=rows, DeviceGetProcessUtilization=rows)
@@ -508,7 +509,7 @@ def test_counters_of_a_gpu(
     assert conditions.read(Device("cuda")).gpu is None
 
 
-# Two seconds of one thread's work on two cores, 0.4 % of it without a core.
+# One thread works for two seconds on two cores; for 0.4 % of the time it waits for a core.
 BEFORE = Readings(
     0.0,
     2,
@@ -576,7 +577,7 @@ GPUS: dict[str, tuple[GpuReadings, GpuReadings]] = {
 
 
 def test_what_counters_mean(approved: Any) -> None:
-    """Notes of the time between two readings: its share is the disturbance's; quiet has none."""
+    """Two readings give a note for each disturbance with its share of the time; quiet has none."""
     both = {}
     for name, changes in CHANGES.items():
         always = {k: v for k, v in changes.items() if v is None or k == "cores"}

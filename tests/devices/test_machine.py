@@ -1,4 +1,4 @@
-"""What is wrong with a machine and how it is shown, over made-up facts of machines nobody owns."""
+"""Problems of a machine, their remedies and how they are shown, from invented facts."""
 
 import dataclasses
 import importlib.metadata
@@ -81,7 +81,7 @@ def _wheels(cuda: str | None, capability: str | None = "9.0", **changes: Any) ->
     }
 
 
-# A machine that is good (or bare) but for one thing, and the codes that it gets.
+# For each case: a good (or bare) machine, and the changes to it, mostly a single fault.
 CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
     "good": (GOOD, {}),
     "no GPU": (BARE, {}),
@@ -136,10 +136,10 @@ CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
 
 
 def test_every_problem_and_its_remedy(approved: Any) -> None:
-    """Errors first; a good machine has none. The commands follow the driver and the GPU.
+    """Errors come first, a good machine has none, and commands fit the driver and the GPU.
 
-    Wheels by NVIDIA's CUDA Compatibility (any driver of CUDA 12 runs 12.6) and PyTorch's RELEASE.md
-    (what is older than Turing has kernels in the builds for CUDA 12.6 alone).
+    The wheels follow NVIDIA's CUDA Compatibility (any driver of CUDA 12 runs 12.6) and PyTorch's
+    RELEASE.md (only the builds for CUDA 12.6 have kernels for GPUs older than Turing).
     """
     text = []
     for name, (base, changes) in CASES.items():
@@ -170,7 +170,7 @@ def test_every_problem_and_its_remedy(approved: Any) -> None:
     ],
 )
 def test_each_limit_at_its_edge(changes: dict[str, Any], code: str, severity: str | None) -> None:
-    """A figure on the limit is in order, the next one is not."""
+    """A value at the limit is accepted; the next one is a problem."""
     found = {problem.code: problem.severity for problem in diagnose(_but(GOOD, **changes))}
     assert found.get(code) == severity
 
@@ -191,7 +191,7 @@ CODES = st.sampled_from([(), ("sm_90a", "odd")])
 def test_any_facts_give_problems_and_never_an_exception(
     driver: Driver, torch_: Torch, cupy: tuple[str, ...], capability: str | None
 ) -> None:
-    """Strange versions, missing parts and unknown kinds are survived, each code once."""
+    """Strange versions, missing parts and unknown kinds raise nothing; each code appears once."""
     facts = _but(
         BARE, driver=driver, torch=torch_, cupy_packages=cupy, **_gpu(compute_capability=capability)
     )
@@ -267,7 +267,7 @@ def _states(facts: Facts) -> dict[str, str]:
 
 
 def test_the_doctors_report(approved: Any) -> None:
-    """A line a part with its remedy; the machine's problems; what is fine is not also wrong."""
+    """One line per part with its remedy, and the machine's problems, without contradictions."""
     text = []
     for facts in (
         READY,
@@ -296,8 +296,9 @@ def test_the_doctors_report(approved: Any) -> None:
 def test_packages_are_held_against_the_oldest_that_works(
     monkeypatch: pytest.MonkeyPatch, version: Any, state: str
 ) -> None:
-    """Missing, half-installed and old packages are to fix; versions compare by number. Without a
-    version pip cannot remove what is there, so the advice is to ignore it.
+    """Missing, half-installed and old packages need a fix; versions compare by number.
+
+    Without a version pip cannot remove the installed package, so the advice is to ignore it.
     """
 
     def installed(name: str) -> Any:
@@ -314,7 +315,7 @@ def test_packages_are_held_against_the_oldest_that_works(
 
 
 def test_the_doctor_looks_for_every_package_that_the_course_needs() -> None:
-    """As pyproject.toml requires them, but for those of some systems alone."""
+    """Each package that pyproject.toml requires on every system is checked."""
     path = Path(__file__).parents[2] / "pyproject.toml"
     project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
     wanted = {each.split(">=")[0] for each in project["dependencies"] if ";" not in each}
@@ -325,7 +326,7 @@ def test_the_doctor_looks_for_every_package_that_the_course_needs() -> None:
 def test_the_doctor_multiplies_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch, size: int, state: str
 ) -> None:
-    """Products of PyTorch and CuPy must be right: one of ones of another size has another sum."""
+    """A wrong product in PyTorch or CuPy needs a fix: here ones of another size sum to another."""
     gpu = _gpu(device="cpu")
     found = _but(READY, torch=GOOD.torch, cupy_packages=("cupy-cuda13x",), **gpu)
     made = torch.full((size, size), 1.0)
@@ -341,7 +342,7 @@ def test_the_doctor_multiplies_on_the_gpu(
 def test_no_place_to_write_and_no_gpu_that_answers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Both are to fix."""
+    """A folder that cannot be written and a GPU that does not answer both need a fix."""
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     states = _states(_but(READY, torch=GOOD.torch, **_gpu(device="cuda:77")))
     assert [states[part] for part in ("write access", "accelerator")] == ["fix"] * 2
@@ -349,7 +350,7 @@ def test_no_place_to_write_and_no_gpu_that_answers(
 
 @pytest.mark.gpu
 def test_a_real_gpu_machine_is_in_order() -> None:
-    """Its figures are PyTorch's, and nothing about driver or PyTorch is an error."""
+    """Its properties are PyTorch's, and no problem that is found is an error."""
     found, properties = devices.machine(), torch.cuda.get_device_properties(0)
     gpu = found.accelerators[0]
     assert (gpu.name, gpu.multiprocessors) == (properties.name, properties.multi_processor_count)

@@ -1,4 +1,4 @@
-"""The most that devices can do, their sources, and what this machine has shown to reach."""
+"""Theoretical peaks of devices with their sources, and the rates measured on this machine."""
 
 import contextlib
 import dataclasses
@@ -25,8 +25,8 @@ from gpulab.evidence import Environment, Evidence, Note
 
 from fake_machine import GIB, MIB, lines
 
-# The driver's name: CUDA cores, bits of the memory's bus and Gbit/s of each of its pins (NVIDIA's
-# product pages); boost clock in MHz and GB/s (TechPowerUp; of the H100s and H200s NVIDIA's).
+# By the driver's name: CUDA cores, memory bus width in bits and Gbit/s per pin (NVIDIA's product
+# pages); boost clock in MHz and memory GB/s (TechPowerUp; for H100 and H200 NVIDIA's pages).
 PRODUCTS = {
     "Tesla V100-SXM2-16GB": (5120, 4096, 1.755, 1530, 900),
     "Tesla V100-PCIE-16GB": (5120, 4096, 1.755, 1380, 900),
@@ -94,7 +94,7 @@ H200 = Accelerator(
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_follow_from_cores_clock_and_bus(name: str) -> None:
-    """A multiply and an add of each core a clock, pins x their rate; figures to the megahertz."""
+    """Each core does 2 FLOP per clock, each pin has its rate; clocks are exact to the megahertz."""
     cores, bits, gigabits, mhz, gigabytes = PRODUCTS[name]
     found = gpu_spec(Accelerator(None, name, "cuda", l2_bytes=1), name)
     float32, (l2, memory) = found.flops_per_second["float32"].value, found.levels
@@ -106,7 +106,7 @@ def test_products_follow_from_cores_clock_and_bus(name: str) -> None:
 
 
 def test_peaks_of_all_products(approved: Any) -> None:
-    """TFLOP/s by arithmetic, dense, as printed or by the architecture's rates, with the source.
+    """Dense TFLOP/s by dtype, as printed or from the architecture's rates, with the source.
 
     By hand: H200 67, 494.7, 989.4, 1978.9; an RTX 4090 82.6, 82.6, 165.2 (GeForce halves float32
     accumulation), 330.3; an RTX 2080 Ti 107.6 of float16 at 68 x 1545 MHz.
@@ -187,7 +187,7 @@ def test_specs_as_they_are_shown(approved: Any) -> None:
 @pytest.mark.parametrize(
     ("simd", "rates"),
     [
-        # float32, float64, bfloat16, float16 and int8 of one core a clock: lanes x pipes x 2, by
+        # float32, float64, bfloat16, float16, int8 per core and clock: lanes x pipes x 2, by
         # Intel's, AMD's and Arm's optimization manuals.
         (("sse2",), (8, 4, 8, 8, 32)),
         (("avx",), (16, 8, 16, 16, 64)),
@@ -201,7 +201,7 @@ def test_specs_as_they_are_shown(approved: Any) -> None:
     ],
 )
 def test_cpu_rates_follow_the_widest_instructions(simd: Any, rates: Any) -> None:
-    """Of one core at 1 Hz."""
+    """The peak of one core at 1 Hz is what its widest instructions do per clock."""
     found = cpu_spec(
         Processor("X", "x", 1, 1, None, (), simd, None, 1.0, None), 1.0, "X"
     ).flops_per_second
@@ -245,7 +245,7 @@ def test_a_product_is_known_by_the_whole_of_its_name(name: str, part: str | None
 def test_which_arithmetic_pytorch_may_use(
     monkeypatch: pytest.MonkeyPatch, dtype: str, kind: str, settings: dict[str, str], found: Any
 ) -> None:
-    """By its settings of the moment; what has no unit of its own runs as another."""
+    """PyTorch's current settings decide; a dtype without hardware of its own runs as another."""
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     with contextlib.ExitStack() as before:
         for path, value in settings.items():
@@ -255,7 +255,7 @@ def test_which_arithmetic_pytorch_may_use(
         assert arithmetic(dtype, kind, "matmul") == found
 
 
-# Chips of GDDR or stacks of HBM, and the gigabytes of one (NVIDIA's product pages).
+# Number of GDDR chips or HBM stacks, and the GiB of each (NVIDIA's product pages).
 BUILT = {
     "T4": (8, 2),
     "A100 40GB": (5, 8),
@@ -296,9 +296,9 @@ BUILT = {
 
 
 def test_the_memory_of_products_is_whole_chips() -> None:
-    """Chips x gigabytes of one, in binary; boards of two sizes have none."""
+    """A product's memory is chips x GiB per chip; boards sold in two sizes have no entry."""
     assert memory_sizes.gpus() == tuple(BUILT)
-    corrected = ("T4", "A10", "A40", "L4", "L40", "L40S")  # a sixteenth is kept for that
+    corrected = ("T4", "A10", "A40", "L4", "L40", "L40S")  # which takes a sixteenth
     for name, (chips, gigabytes) in BUILT.items():
         built = chips * gigabytes * GIB * (15 / 16 if name in corrected else 1)
         assert memory_sizes.memory_bytes(name) == pytest.approx(built, abs=1)
@@ -307,7 +307,7 @@ def test_the_memory_of_products_is_whole_chips() -> None:
 
 
 def test_ceilings_as_they_are_shown(approved: Any) -> None:
-    """The best of copy, read and triad of each level, products, and the level of a working set."""
+    """A level's ceiling is its best of copy, read and triad; a working set finds its level."""
     levels = (
         MemoryCeiling("L2", 2**20, 2**19, 3e11, 1e11, 2e11),
         MemoryCeiling("DRAM", 2**34, 2**27, 1e10, 2e10, 1.5e10),
@@ -326,7 +326,7 @@ def test_ceilings_as_they_are_shown(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_this_machine_is_measured_once() -> None:
-    """Positive rates of each level and dtype, kept for the process, also where one is stopped."""
+    """Rates of each level and dtype are kept for the process, even if a new run is stopped."""
     before = torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()
     found = devices.ceilings("cpu")
     with pytest.raises(StoppedError):

@@ -1,6 +1,6 @@
 """Results with round numbers by hand, shared by the tests of figures and of instruments.
 
-Devices have made-up names, dates and versions come from a recording: no number depends on the
+Devices have made-up names; dates and versions come from a recording. So no number depends on the
 machine.
 """
 
@@ -35,7 +35,7 @@ def environment(kind: str = "cpu") -> Environment:
 
 
 def evidence(badge: str = "measured", kind: str = "cpu") -> Evidence:
-    """One piece of evidence of each badge."""
+    """Return evidence with the given badge."""
     if badge == "measured":
         return Evidence.measured(NAMES[kind], 9)
     if badge == "recorded":
@@ -44,7 +44,7 @@ def evidence(badge: str = "measured", kind: str = "cpu") -> Evidence:
 
 
 LIVE = evidence()
-STEADY = (0.9, 1.1)  # an interval of ten percent
+STEADY = (0.9, 1.1)  # ten percent to each side
 
 
 def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, float]:
@@ -53,7 +53,7 @@ def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, flo
 
 
 def measurement(median: float, badge: str = "measured", kind: str = "cpu") -> timing.Measurement:
-    """21 samples; the call returned after half the median, both copies take three times."""
+    """21 samples; a call returns after half the median, and takes three times it with copies."""
     samples = median * np.linspace(0.9, 1.1, 21)
     return timing.Measurement(
         "work",
@@ -113,7 +113,7 @@ def kneed() -> tuple[transfer.Sweep, transfer.AlphaBeta]:
 
 
 def break_even(reason: str = "found") -> transfer.BreakEven:
-    """The accelerator wins from 80 on, or never."""
+    """The accelerator wins from n = 80 on; for any other ``reason`` it never does."""
     rows = (
         transfer.BreakEvenRow(64, 1e-4, 2e-4, 1e4),
         transfer.BreakEvenRow(128, 8e-4, 3e-4, 4e4),
@@ -186,8 +186,8 @@ def chains() -> hierarchy.ParallelChains:
 def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") -> models.Roofline:
     """1 TFLOP/s in float32 over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 1 and 10.
 
-    One point at 5 FLOP a byte reaches 60 % of the memory's roof, 0.5 TFLOP/s there; a GPU has ten
-    times as much of all.
+    One point at 5 FLOP per byte reaches 60 % of the memory's roof, which is 0.5 TFLOP/s there. All
+    rates of a GPU are ten times as high.
     """
     proof = evidence(badge, kind)
     scale = 1.0 if kind == "cpu" else 10.0
@@ -236,7 +236,7 @@ def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
 
 
 def prediction(batch: int = 1) -> memory.Prediction:
-    """9 MiB at the peak for one sample, 7 MiB of them whatever the batch is."""
+    """9 MiB at the peak for one sample, of which 7 MiB do not depend on the batch."""
     by = {
         "parameters": 2 * MIB,
         "optimizer": 4 * MIB,
@@ -308,7 +308,7 @@ def machine() -> devices.Machine:
 
 
 def accuracy(right: int = 450) -> training.Accuracy:
-    """So many of 500."""
+    """Return an accuracy of ``right`` out of 500."""
     share = right / 500
     return training.Accuracy(right, 500, share, (share - 0.05, share + 0.03), 0.3, "digits", LIVE)
 
@@ -319,7 +319,7 @@ OPTIONS = training.Options(
 
 
 def ladder() -> training.LadderResult:
-    """Three rungs: 2x, then 0.9x, then 1.06x, which is no difference shown."""
+    """Three rungs: 2x, then 0.9x, then 1.06x, whose interval includes 1."""
 
     def form(ratio: float) -> training.LadderForm:
         gain = training.Gain(ratio, around(ratio))
@@ -392,7 +392,7 @@ def pipeline_run() -> training.PipelineResult:
 
 
 def weighing() -> compression.Weighing:
-    """Three models, the last two nearly of one size and accuracy."""
+    """Three models, the last two of nearly the same size and accuracy."""
     rows = tuple(
         compression.WeighedModel(
             label,
@@ -423,7 +423,7 @@ def weighing() -> compression.Weighing:
 
 
 def gradients() -> precision.Gradients:
-    """Powers of two from 2^-30 to 4 of the parameters, and 2^-10 of the activations."""
+    """Gradients of parameters are powers of two, 2^-30 to 4; all of activations are 2^-10."""
     kinds = {"parameters": 2.0 ** np.arange(-30, 3), "activations": np.full(11, 2.0**-10)}
     return precision.Gradients(
         "your model",

@@ -1,4 +1,4 @@
-"""Every figure: what it says (approved), and what all have in common: badges, units, colors."""
+"""The approved text of every figure, and what all figures share: badges, units, colors."""
 
 import functools
 import json
@@ -173,7 +173,7 @@ def _short(values: Any, digits: int = 4) -> list[Any]:
 
 
 def seen(figure: LabFigure) -> str:
-    """The approved text of a figure: data, titles, ticks, lines, words at the mouse, styles."""
+    """The approved text of a figure: data, titles, ticks, lines, hover texts, styles."""
     body = _body(figure)
     layout = body["layout"]
     lines = [f"subtitle: {_plain(layout['title'].get('subtitle', {}).get('text'))}"]
@@ -205,13 +205,13 @@ def test_a_figure_shows_what_was_approved(name: str, approved: Any) -> None:
 
 
 def test_every_figure_has_a_case() -> None:
-    """No public figure function goes unlooked at."""
+    """Every public figure function has at least one case."""
     assert {name.partition(",")[0] for name in CASES} == set(figures.__all__) - PARTS
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_every_figure_keeps(name: str) -> None:
-    """Finite JSON, a badge, a description, axes' titles, a legend inside, evidence in its style."""
+    """Finite JSON, a badge, a description, axis titles, a visible legend, a style per badge."""
     figure = _figure(name)
     body = _body(figure)
     json.dumps(body, allow_nan=False)
@@ -219,7 +219,7 @@ def test_what_every_figure_keeps(name: str) -> None:
     assert figure.description
     assert figure.description in figures.mimebundle(figure)["text/plain"]
     words = _plain(layout["title"].get("subtitle", {}).get("text"))
-    if "no " not in name:  # nothing to show has no evidence
+    if "no " not in name:  # an empty figure has no evidence
         assert re.search("MEASURED|RECORDED|MODELLED", words)
     assert layout["dragmode"] is False
     place = (layout["legend"]["yref"], layout["legend"]["y"], layout["legend"]["yanchor"])
@@ -227,14 +227,14 @@ def test_what_every_figure_keeps(name: str) -> None:
     _check_axes(body)
     legend = [t["name"] for t in body["data"] if t.get("name") and t.get("showlegend") is not False]
     assert len(set(legend)) == len(legend)
-    place = layout["legend"]  # above the upper edge of the whole picture nobody sees it
+    place = layout["legend"]  # above the picture's upper edge it would be invisible
     assert (place["yref"], place["yanchor"]) != ("container", "bottom") or place["y"] < 1
     for trace in body["data"]:
         _check_trace(trace, layout)
 
 
 def _check_axes(body: dict[str, Any]) -> None:
-    """Numbers at an axis have a title, there or beside; ticks with a unit need none."""
+    """Numbers on an axis have a title, there or on a parallel axis; ticks with units need none."""
     for letter in "xy":
         used = {f"{letter}axis{t.get(f'{letter}axis', letter)[1:]}" for t in body["data"]}
         axes = [body["layout"][name] for name in used]
@@ -247,7 +247,7 @@ def _check_axes(body: dict[str, Any]) -> None:
 
 
 def _check_trace(trace: dict[str, Any], layout: dict[str, Any]) -> None:
-    """Lists of one length; no lines through rows of bars; each badge in its own style."""
+    """Lists have one length, no grid lines cross rows of bars, each badge has its own style."""
     lists = [
         trace[key]
         for key in ("x", "y", "base", "text", "customdata")
@@ -267,7 +267,7 @@ def _check_trace(trace: dict[str, Any], layout: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("median", [1e-9, 1e-3, 60.0])
 def test_the_samples_fill_their_picture(median: float) -> None:
-    """From 0.9 to 1.1 of the median, in any unit."""
+    """The axis is barely wider than the samples (0.9 to 1.1 of the median), in any unit."""
     low, high = figures.measurement(made.measurement(median)).layout.yaxis.range
     assert 0.8 * median < low < 0.9 * median < 1.1 * median < high < 1.2 * median
 
@@ -322,7 +322,7 @@ def test_evidence_is_told_by_more_than_color() -> None:
 
 
 def test_narrow_bars_are_not_covered_by_their_edges() -> None:
-    """Of many short operators none has an edge, or they become one white block; a long one has."""
+    """Short operators have no edge, or many would merge into a white block; a long one has one."""
     profile = made.profile()
     begin, end = profile.steps[0]
     spans = [
@@ -340,7 +340,7 @@ def test_names_from_files_stay_text() -> None:
 
 
 def test_long_data_is_thinned_and_keeps_its_peak() -> None:
-    """Of a hundred thousand operators some hundred points are drawn, the highest one among them."""
+    """Of 100,000 operators fewer than 2,000 points are drawn, the highest one among them."""
     trace = made.memory_trace()
     totals = np.random.default_rng(0).integers(0, 1000, 100_000)
     totals[77_777] = 50_000
@@ -360,7 +360,7 @@ def test_long_data_is_thinned_and_keeps_its_peak() -> None:
 
 
 def test_colab_gets_plotlys_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Colab draws no plotly data: an instrument's picture is a page there."""
+    """Colab does not draw plotly's data, so an instrument's figure is an HTML page there."""
     monkeypatch.setitem(sys.modules, "google.colab", sys)
     inside = gl.widgets.AccessPatterns().children[1].outputs[0]["data"]
     assert "plotly" in inside["text/html"]

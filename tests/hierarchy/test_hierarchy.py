@@ -1,7 +1,7 @@
 """Chases and streams over working sets: exact on scripted machines, and the steps in their curves.
 
-The GPU is PyTorch's and CuPy's functions, whose kernels move the test's clock; the CPU's streams
-are NumPy's functions, on the same clock. No time of this machine is asserted.
+The GPU is simulated: stand-ins for functions of PyTorch and CuPy, whose kernels advance the test's
+clock. No time of this machine is asserted, except that it is positive.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ LIVE = Evidence.measured("A CPU", 1)
 
 
 def staircase(size: float) -> float:
-    """Return the nanoseconds of a machine with caches of 32 KiB, 512 KiB and 8 MiB."""
+    """Return the nanoseconds of a load on a machine with caches of 32 KiB, 512 KiB and 8 MiB."""
     return (
         2.0 if size <= 32 * KIB else 5.0 if size <= 512 * KIB else 15.0 if size <= 8 * MIB else 90.0
     )
@@ -62,7 +62,7 @@ def _ends(found: Any) -> list[Any]:
 
 
 def test_a_staircase_shows_its_levels() -> None:
-    """Latencies are exact; an end lies at the geometric mean of the sets beside it."""
+    """Latencies are exact; a level ends at the geometric mean of the two sizes around its step."""
     found = curve([staircase(n) for n in SIZES]).levels()
     rows = [(x.name, x.reported_bytes, round(1e9 * x.latency_seconds, 6)) for x in found.levels]
     assert rows == [
@@ -79,16 +79,16 @@ def test_a_staircase_shows_its_levels() -> None:
     ("times", "ends"),
     [
         ([4, 4, 4, 8, 16, 16, 16, 16], [(2**14, 2**16), None]),  # a slow rise is one step
-        ([2, 2, 2, 2, 2.24, 2.51, 2.81, 2.81], [(2**15, 2**18), None]),  # 12 % a doubling
-        ([2, 2, 2.16, 2.33, 2.52, 2.72, 2.72, 2.72], [None]),  # 8 % are slow growth
-        ([2, 2, 2, 2, 2.3, 2.3, 2.3, 2.3], [None]),  # 15 % at once are within the noise
+        ([2, 2, 2, 2, 2.24, 2.51, 2.81, 2.81], [(2**15, 2**18), None]),  # 12 % per doubling
+        ([2, 2, 2.16, 2.33, 2.52, 2.72, 2.72, 2.72], [None]),  # 8 % per doubling are no step
+        ([2, 2, 2, 2, 2.3, 2.3, 2.3, 2.3], [None]),  # 15 % in total could be noise
         ([2, 2, 2, 2, 2.5, 2.5, 2.5, 2.5], [(2**15, 2**16), None]),
         ([2, 7, 2, 2, 9, 9, 9, 9], [(2**15, 2**16), None]),  # a point above later ones is disturbed
         ([2, 2, 9, 9, 2, 2, 2, 2], [None]),
     ],
 )
 def test_a_step_is_a_rise_clear_of_noise(times: list[float], ends: list[Any]) -> None:
-    """A tenth or more for each doubling, and a fifth in all."""
+    """A step rises by at least a tenth per doubling and a fifth in total."""
     assert _ends(curve(times, [2**k for k in range(12, 20)], ())) == ends
 
 
@@ -100,7 +100,7 @@ def test_a_step_is_a_rise_clear_of_noise(times: list[float], ends: list[Any]) ->
 def test_any_staircase_with_noise_shows_its_steps(
     widths: list[int], factors: list[float], noise: Any
 ) -> None:
-    """Factors of 1.5 to 8 between levels under 3 % of noise: as many levels, and their ends."""
+    """With factors of 1.5 to 8 and 3 % noise, all levels are found, each with its end."""
     times, starts, value = [], [], 2.0
     for width, factor in zip(widths, factors, strict=False):
         starts.append(len(times))
@@ -116,15 +116,15 @@ def test_any_staircase_with_noise_shows_its_steps(
     [
         ([40, 10_000], [32, 512, 8192], ["L1d", "L3", "main memory"]),
         ([40, 500, 9000], [32, 8192], ["L1d", "level 2", "L2", "main memory"]),
-        ([32], [512], ["L1d", "level 2"]),  # four doublings off, and not beyond it
-        ([32], [1024], ["level 1", "level 2"]),  # five doublings are another cache's
+        ([32], [512], ["L1d", "level 2"]),  # four doublings apart still match
+        ([32], [1024], ["level 1", "level 2"]),  # five doublings apart do not match
         ([], [32], ["level 1"]),
     ],
 )
 def test_reported_caches_are_matched_in_order(
     steps: list[int], reported: list[int], names: list[str]
 ) -> None:
-    """Each step has the nearest reported size within four doublings, in order of size (in KiB)."""
+    """Each step gets the nearest reported size within four doublings, in order of size (in KiB)."""
     sizes = [
         n * KIB
         for n in sorted({4, *(k for s in steps for k in (s, s + 1)), *[20_000] * (len(steps) > 1)})
@@ -138,9 +138,9 @@ def test_reported_caches_are_matched_in_order(
 
 
 def test_curves_as_they_are_shown(approved: Any) -> None:
-    """Points, levels, what is not told, rates and chains; notes and missing intervals included.
+    """Points, levels, unseen levels, rates and chains, with notes and missing intervals.
 
-    By hand: 80 ns alone and 10 side by side are eight loads in flight.
+    By hand: 80 ns a load along one chain and 10 ns along 16 are eight loads in flight.
     """
     few = [n for n in SIZES if n <= 6 * MIB]
     steps = curve([staircase(n) for n in SIZES[:4]], SIZES[:4])
@@ -174,17 +174,17 @@ def test_curves_as_they_are_shown(approved: Any) -> None:
 
 
 class PlayedCupy:
-    """CuPy as far as the chase and the stream ask for it, with kernels that take scripted time.
+    """Stand in for the part of CuPy that chases and streams use; kernels take scripted time.
 
-    A hop takes 2 ns in rings of up to 32 KiB, 10 ns up to 1 MiB, else 100 ns, ``slow`` times that
-    in a second ring of a size; a GPU reads 8 TB/s.
+    A hop takes 2 ns in rings of up to 32 KiB, 10 ns up to 1 MiB, and 100 ns beyond. In each further
+    ring of the same size it takes ``slow`` times as long. The GPU reads 8 TB/s.
     """
 
     def __init__(self) -> None:
         self.clock, self.rings, self.broken, self.slow = Clock(), [], False, 1.0
 
     def launch(self, name: str, grid: Any, block: Any, given: Any) -> None:
-        """Do what the kernel's source says, as far as its time goes."""
+        """Queue the time that the kernel takes; compute nothing."""
         if name == "read_all":
             (ones, vectors, passes, _), threads = given, grid[0] * block[0]
             assert (len(ones), threads) == (4 * vectors, 132 * 2048)
@@ -198,7 +198,7 @@ class PlayedCupy:
         self.clock.queues(0.0, int(hops) * seconds * (1.0 if ring is first else self.slow))()
 
     def module(self, code: str) -> Any:
-        """Return the module of both kernels, where CuPy can compile."""
+        """Return a module with both kernels, or fail like a CuPy that cannot compile."""
         if self.broken:
             raise RuntimeError("CuPy failed to load libnvrtc.so.12")
         return types.SimpleNamespace(
@@ -211,8 +211,8 @@ PLAYED = PlayedCupy()
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedCupy:
-    """A machine with six GPUs, of which the last is asked for (kernels are kept for each)."""
-    cupy = pytest.importorskip("cupy")  # which takes seconds: these tests are slow
+    """Simulate six GPUs; tests use the last two, as compiled kernels are kept for each GPU."""
+    cupy = pytest.importorskip("cupy")  # its import takes seconds: these tests are slow
     PLAYED.rings, PLAYED.slow = [], 1.0
     play_gpus(monkeypatch, count=6, synchronize=PLAYED.clock.finish, free_bytes=GIB)
 
@@ -241,16 +241,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedCupy:
 def test_a_cupy_that_cannot_compile_is_a_missing_library(
     gpu: PlayedCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a notebook goes on with a recorded GPU."""
+    """The error lets a notebook go on with a recorded GPU."""
     monkeypatch.setattr(gpu, "broken", True)
     for measure in (hierarchy.measure_chase, hierarchy.measure_stream):
         with pytest.raises(MissingLibraryError):
-            measure(4096, "cuda:4")  # kernels that were compiled are kept
+            measure(4096, "cuda:4")  # the kernels of cuda:5 may be compiled already
 
 
 @pytest.mark.slow
 def test_a_scripted_gpu_is_read_exactly(gpu: PlayedCupy) -> None:
-    """Points, floor and levels of a GPU that is known; each chase walks one cycle of all lines."""
+    """Points, floor and levels are as scripted; each chase walks one cycle of all lines."""
     sizes = [2**k for k in range(12, 24)]
     gpu.slow = 1.1  # the second chase takes a tenth longer
     found = hierarchy.latency(sizes, "cuda:5", chases=2, deadline=1, clock=gpu.clock)
@@ -272,12 +272,12 @@ def test_a_scripted_gpu_is_read_exactly(gpu: PlayedCupy) -> None:
             visited.append(place)
         assert sorted(visited) == [*range(0, len(ring), 16)]  # each line of 128 bytes once
         blocks = [place * 8 // 2**16 for place in visited]
-        assert len([*itertools.groupby(blocks)]) <= len(set(blocks)) + 1  # 64 KiB after 64 KiB
+        assert len([*itertools.groupby(blocks)]) <= len(set(blocks)) + 1  # block after block
 
 
 @pytest.mark.slow
 def test_a_gpus_stream_is_read_exactly(gpu: PlayedCupy) -> None:
-    """A GPU of 8 TB/s; it is read only."""
+    """The bandwidth is the scripted 8 TB/s, in cache and beyond it."""
     found = hierarchy.bandwidth([2**20, 2**30 // 8], "cuda:5", deadline=1.0, clock=gpu.clock)
     assert [p.bytes_per_second for p in found.points] == pytest.approx([8e12, 8e12])
     assert np.array([p.interval_bytes_per_second for p in found.points]) == pytest.approx(8e12)
@@ -289,7 +289,7 @@ def test_a_gpus_stream_is_read_exactly(gpu: PlayedCupy) -> None:
 def test_a_cpus_streams_count_each_array_once(
     monkeypatch: pytest.MonkeyPatch, operation: str, function: str, arrays: int
 ) -> None:
-    """A call's bytes are those of all arrays; a read passes 1 MiB 16 times."""
+    """A call moves the bytes of all its arrays; a read goes through 1 MiB 16 times."""
     written: list[int] = []
     monkeypatch.setattr(np, function, lambda *given, out: written.append(out.nbytes))
     work, moved = measured_rates.thread_work(operation, 2**20)
@@ -300,14 +300,14 @@ def test_a_cpus_streams_count_each_array_once(
 
 @pytest.mark.slow
 def test_the_time_of_a_curve(gpu: PlayedCupy) -> None:
-    """A used-up time leaves one chase of each size."""
+    """When the time is used up, each size still gets one chase."""
     spent = hierarchy.latency([4096, 2 * MIB], "cuda:5", chases=5, deadline=1e-9, clock=gpu.clock)
     assert [p.chases for p in spent.points] == [1, 1]
 
 
 @pytest.mark.slow
 def test_default_sizes_reach_four_times_the_gpus_l2(gpu: PlayedCupy) -> None:
-    """Two a doubling from 4 KiB to 8 MiB, then one, as far as an eighth of 1 GiB that is free."""
+    """Two sizes per doubling from 4 KiB to 8 MiB, then one, up to an eighth of the free 1 GiB."""
     if (devices.find("cpu").free_bytes or 0) < 4 * GIB:  # the arrays are made on the host
         pytest.skip("other programs hold this machine's memory")
     found = hierarchy.bandwidth(None, "cuda:5", clock=gpu.clock, deadline=1e-9)
@@ -322,7 +322,7 @@ def test_default_sizes_reach_four_times_the_gpus_l2(gpu: PlayedCupy) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", hierarchy.methods())
 def test_a_chase_of_this_machine(method: str) -> None:
-    """Sizes in whole lines, chases, samples, the floor and the badge, by each method there is."""
+    """Each method available here chases whole lines and measures positive times and a floor."""
     found = hierarchy.latency([8192, np.int64(4100)], method=method, chases=1, deadline=0.1)
     assert [(p.nbytes, p.chases) for p in found.points] == [(4096, 1), (8192, 1)]
     assert all(0 < p.least_seconds <= p.median_seconds for p in found.points)
@@ -353,14 +353,14 @@ def test_a_chase_of_this_machine(method: str) -> None:
     ],
 )
 def test_what_cannot_be_chased_is_refused(call: Callable[[], Any]) -> None:
-    """Before anything is made."""
+    """Invalid sizes, methods and counts are refused before any memory is taken."""
     with pytest.raises(InputError):
         call()
 
 
 @pytest.mark.parametrize("name", ["nvidia-h200", "amd-epyc-avx2-2-cores"])
 def test_recorded_curves_have_the_recordings_numbers(name: str, approved: Any) -> None:
-    """Each number from its entry: seconds over hops, bytes over seconds; RECORDED."""
+    """Each number comes from its entry: seconds over hops, or bytes over seconds."""
     recording = recordings.load(name)
     latency, rates = hierarchy.recorded_latency(recording), hierarchy.recorded_bandwidth(recording)
     reads = [e for e in recording.select("bandwidth") if e.params["operation"] == "read"]
@@ -384,7 +384,7 @@ def test_recorded_curves_have_the_recordings_numbers(name: str, approved: Any) -
 
 @pytest.mark.gpu
 def test_a_real_gpu_is_chased() -> None:
-    """HBM takes longer to answer than L1, and its bytes are streamed."""
+    """A load from HBM takes longer than one from L1, and HBM can be streamed."""
     pytest.importorskip("cupy")
     near, far = hierarchy.latency([2**14, 2**28], "cuda", chases=1, deadline=2).points
     assert near.least_seconds < far.least_seconds

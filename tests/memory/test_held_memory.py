@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def made(mebibytes: int) -> torch.Tensor:
-    """A tensor of so many MiB."""
+    """Return a tensor of this many MiB."""
     return torch.zeros(mebibytes * MIB // 4)
 
 
@@ -32,7 +32,7 @@ def made(mebibytes: int) -> torch.Tensor:
 
 
 def test_a_limit_counts_what_lives_and_raises_pytorchs_error() -> None:
-    """Views cost nothing, a resize counts, what just fits is allowed."""
+    """Views cost nothing, a resize counts, and a tensor that just fits is allowed."""
     small = memory.limit(14 * MIB, "cpu", on_top=True)
     with small:
         kept = [made(4) for _ in range(3)]
@@ -44,13 +44,13 @@ def test_a_limit_counts_what_lives_and_raises_pytorchs_error() -> None:
         kept += [kept[0].resize_(5 * MIB // 4), torch.zeros(5 * MIB // 8, dtype=torch.float64)]
         assert small.live_bytes == 14 * MIB
     assert (small.peak_bytes, made(20).nbytes) == (14 * MIB, 20 * MIB)
-    with memory.limit(MIB, "cpu") as whole:  # what is over it from before can work in place
+    with memory.limit(MIB, "cpu") as whole:  # older tensors over the limit still work in place
         assert (whole.free_bytes, kept[0].add_(1).nbytes) == (0, 5 * MIB)
         refused(torch.OutOfMemoryError, torch.zeros, 1)
 
 
 def test_a_caught_error_keeps_the_memory_until_it_goes() -> None:
-    """The failed step's tensors live in the traceback, autograd's with the graph."""
+    """A failed step's tensors live as long as the traceback, autograd's as long as the graph."""
     small, seen, x = memory.limit(10 * MIB, "cpu", on_top=True), [], made(1).requires_grad_()
     with small:
         try:
@@ -69,7 +69,7 @@ def test_a_caught_error_keeps_the_memory_until_it_goes() -> None:
 
 
 def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
-    """Tensors, views, arrays, parameters, gradients, an optimizer's state and items."""
+    """Tensors, arrays, parameters, gradients, optimizer state and items of containers are named."""
     model, x, unnamed = nn.Linear(30, 40), torch.zeros(1234), torch.zeros(1001)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.zeros(1, 30)).sum().backward()
@@ -93,7 +93,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
 
 
 def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new(old_aside: None) -> None:
-    """8 MB twice, 8 MB for a moment, and 4 MB let go; the same again when it runs again."""
+    """By hand: 8 MB kept twice, 8 MB for a moment, 4 MB freed; a rerun names the same tensors."""
     names: dict[str, Any] = {"old": torch.ones(1_000_000)}
     for changed in ((24e6, 12e6, 0), None):
         with memory.watch(names) as result:
@@ -109,7 +109,7 @@ def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new(old_aside
 
 
 def test_held_memory_in_tables(approved: Any) -> None:
-    """What is held, what a cell did and what came back; views, scalars and parts of nothing."""
+    """Held tensors, a cell's changes and released memory, with scalars and empty parts."""
     here, notes = Evidence.measured("a GPU"), (Note("skipped", "why."),)
     tensors = tuple(
         memory.HeldTensor(
@@ -156,7 +156,7 @@ print(json.dumps([get("held"), get("after"), r.freed_host_bytes, s.freed_host_by
 
 @pytest.mark.slow
 def test_release_gives_back_what_a_failed_cell_and_an_output_hold() -> None:
-    """200 MB in the frames of an error's cause; 100 MB of output are named, and go when asked."""
+    """200 MB of an error's frames are freed; an output of 100 MB is named, and freed if asked."""
     done = subprocess.run([sys.executable, "-c", SHELL], capture_output=True, text=True, check=True)
     held, after, freed, dropped, *others = json.loads(done.stdout)
     assert (held, after, *others) == (200_000_000, 0, True, True, None, True, False)
@@ -171,7 +171,7 @@ def test_release_gives_back_what_a_failed_cell_and_an_output_hold() -> None:
 def test_a_class_shares_a_gpu(
     text: str, shares: tuple, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Of 80 and 16 GiB: each gets its fraction; what one lacks, or is no share, caps none."""
+    """GPUs of 80 and 16 GiB are limited to the share; a share too large or invalid limits none."""
     asked: list[tuple[int, float]] = []
     sizes = [types.SimpleNamespace(total_memory=size * 2**30) for size in (80, 16)]
     cuda = {
@@ -221,7 +221,7 @@ EACH = [
 
 @pytest.mark.parametrize("case", TRAFFIC)
 def test_operators_by_hand(case: str) -> None:
-    """Each distinct element is read once and written once; views and storage move nothing."""
+    """Each distinct element is read once and written once; views and allocations move nothing."""
     fn, expected = TRAFFIC[case]
     found = memory.traffic(fn, X.clone())
     moved = [(each.read_bytes, each.written_bytes, each.flops) for each in found.operators]
@@ -230,7 +230,7 @@ def test_operators_by_hand(case: str) -> None:
 
 
 def test_the_arithmetic_of_operators() -> None:
-    """Elementwise by hand; products as PyTorch counts them; the catalogue's formulas."""
+    """Elementwise FLOPs by hand, products as PyTorch counts them, workloads as the catalogue."""
     assert [memory.traffic(fn, X).flops for fn, _ in EACH] == [1000 * each for _, each in EACH]
     model, x = gl.networks.mlp(64, 32, 10), torch.ones(16, 64)
     q, k = torch.ones(2, 3, 8, 16, requires_grad=True), torch.ones(2, 3, 20, 16)
@@ -251,7 +251,7 @@ def test_the_arithmetic_of_operators() -> None:
 
 
 def test_traffic_in_tables_and_under_a_roofline(approved: Any) -> None:
-    """A fused pass moves inputs and outputs; many operators share rows; what bounds each."""
+    """A fused pass moves inputs and outputs only; long tables group operators; limits are named."""
     out, a = torch.zeros(1000), torch.eye(256)
     fused = [lambda x: x.mul_(2), lambda x: torch.add(x, 1, out=out), lambda x: (x, x + 1)]
     assert [memory.traffic(fn, X.clone()).compulsory_bytes for fn in fused] == [2 * N, 2 * N, 2 * N]
@@ -266,7 +266,7 @@ def test_traffic_in_tables_and_under_a_roofline(approved: Any) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_snapshot_and_the_release_are_the_allocators() -> None:
-    """Parts add up to the device; what a frame held comes back."""
+    """Parts add up to the device's memory; the memory of a deleted tensor is released."""
     before = memory.snapshot("cuda", names={})
     x = torch.zeros(2**26, device="cuda")
     after = memory.snapshot("cuda", names={"x": x})

@@ -31,7 +31,7 @@ class LiveStorages(TorchDispatchMode):
         self.sizes[storage._cdata] = storage.nbytes()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and look at what lives after it."""
+        """Run an operator and update the peak of the bytes that are alive."""
         result = func(*args, **(kwargs or {}))
         tree_map_only(torch.Tensor, self.see, (args, kwargs, result))
         self.peak = max(self.peak, sum(self.sizes.values()))
@@ -39,7 +39,7 @@ class LiveStorages(TorchDispatchMode):
 
 
 def real_peaks(model: nn.Module, x: Any, optimizer: Any, precision: str) -> list[int]:
-    """The most that lives in each of two real steps of the ordinary loop."""
+    """Return the peak bytes alive in each of two real steps of an ordinary training loop."""
     if precision == "pure-bfloat16":
         model, x = model.bfloat16(), x.bfloat16()
     cast = precision in ("bfloat16", "float16")
@@ -65,7 +65,7 @@ class Recomputed(nn.Sequential):
     """Children whose activations are computed again in the backward pass."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Checkpoint each."""
+        """Checkpoint each child."""
         for child in self:
             x = checkpoint(child, x, use_reentrant=False)
         return x
@@ -78,7 +78,7 @@ def stack() -> list[nn.Module]:
 
 
 def own(loss: Callable[..., torch.Tensor], *layers: nn.Module) -> nn.Module:
-    """Layers, and a loss of their output and their own input."""
+    """Return layers that give a loss computed from their output and their input."""
     model = nn.Sequential(*layers)
     model.register_forward_hook(lambda _, given, output: loss(output, *given))
     return model
@@ -89,7 +89,7 @@ IMAGES, TOKENS, ROWS = (
 )  # fmt: skip
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731
-# Model, input, optimizer, precision; none of them is among those that the rules were made with.
+# Model, input, optimizer, precision. The rules of the prediction were made with other models.
 CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
     "images": (lambda: networks.resnext(width=16), IMAGES, torch.optim.AdamW, "float32"),
     "depthwise": (lambda: networks.mobilenet(width=8), IMAGES, MOMENTUM, "bfloat16"),
@@ -132,14 +132,14 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
 
 
 def square(output: torch.Tensor) -> torch.Tensor:
-    """A loss."""
+    """Return the mean square as a loss."""
     return output.float().square().mean()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_prediction_is_the_peak_of_a_real_step(name: str) -> None:
-    """Within 1 % of all that lives in real steps, the first step too; a trace sees the same."""
+    """Peaks are within 1 % of those of real steps, the first step too; a trace gives the same."""
     make, x, optimizer, precision = CASES[name]
     first, later = real_peaks(make(), x, optimizer, precision)
     options = {
@@ -161,9 +161,9 @@ def test_a_prediction_is_the_peak_of_a_real_step(name: str) -> None:
 
 
 def test_a_linear_layer_by_hand() -> None:
-    """A million weights under Adam, a gradient, two moments and a counter; an input and a loss.
+    """A million weights with Adam: their gradient, two moments and a counter; an input and a loss.
 
-    The loss is to be compiled, which happens only when it is called afterwards.
+    The loss is compiled only when it is called at the end, not by the prediction or the trace.
     """
     layer, x = nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000)
     loss = torch.compile(lambda y: y.sum(), backend="eager", fullgraph=True)
@@ -190,7 +190,7 @@ def test_a_factor_of_another_dtype_is_converted_first() -> None:
 
 
 def test_the_largest_batch_by_hand() -> None:
-    """A million weights, and an input and an output of 4,000 bytes a sample, fill what is left."""
+    """A million weights, and 4,000 bytes each of input and output per sample, fill the memory."""
     layer, options = nn.Linear(1000, 1000, bias=False), {"optimizer": "sgd", "loss": torch.sum}
 
     def largest(capacity: int, **more: Any) -> int:
@@ -204,7 +204,7 @@ def test_the_largest_batch_by_hand() -> None:
 
 
 def test_a_largest_batch_fits_and_one_more_does_not() -> None:
-    """With targets, in lower precision, where memory does not grow along one line."""
+    """With targets and in lower precision, where memory is not linear in the batch size."""
     model, options = networks.cnn(channels=3), {"loss": nn.functional.cross_entropy}
 
     def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -222,7 +222,7 @@ def test_a_largest_batch_fits_and_one_more_does_not() -> None:
 
 
 def test_what_is_needed_is_more_than_the_peak() -> None:
-    """A quarter and 256 MiB on a CPU, 15 % and 768 MiB on an accelerator."""
+    """The margin is a quarter plus 256 MiB on a CPU, 15 % plus 768 MiB on an accelerator."""
     found = memory.predict(networks.mlp(), torch.zeros(64, 784), loss=torch.sum, device="cpu")
     both = found.peak_bytes + found.scratch_bytes
     needed = [found.needed_bytes(), found.needed_bytes("cuda")]
@@ -244,7 +244,7 @@ PREDICTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", PREDICTED)
 def test_predictions_of_fixed_models(name: str, approved: Any) -> None:
-    """A real model, one on the meta device and a function that makes one agree."""
+    """A model, the same on the meta device and a function that builds it give one prediction."""
     make, x, options = PREDICTED[name]
     options = {**options, "loss": torch.sum, "device": "cpu"}
     with torch.device("meta"):
@@ -273,7 +273,7 @@ class Noting(nn.Module):
 
 @pytest.mark.parametrize("follow", [memory.predict, memory.trace])
 def test_the_caller_finds_all_as_it_was(follow: Any) -> None:
-    """Weights, averages, gradients, notes, generator and modes, after a failure too."""
+    """Weights, averages, gradients, attributes, generator and modes stay, after a failure too."""
     model, x, seen = Noting(), torch.randn(3, 4, requires_grad=True), []
     model(x).sum().backward()
     state = [(t, t.clone(), t.grad) for t in (*model.parameters(), *model.buffers())]
@@ -290,7 +290,7 @@ def test_the_caller_finds_all_as_it_was(follow: Any) -> None:
 
 
 def test_a_function_with_its_own_step_is_traced() -> None:
-    """Phases, gradients and state are found without help; views count once; a stop keeps a part."""
+    """Phases, gradients and state are recognized; views count once; a stop keeps a part."""
     model, x, calls = nn.Linear(100, 100), torch.zeros(5, 100), iter(range(99))
     optimizer = MOMENTUM(model.parameters())
     step = lambda x: (model(x).sum().backward(), optimizer.step())  # noqa: E731
@@ -304,10 +304,10 @@ def test_a_function_with_its_own_step_is_traced() -> None:
 
 
 class Branches(nn.Linear):
-    """Looks at a value."""
+    """A layer whose computation depends on a value of its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return one or the other."""
+        """Apply the layer only if the input's sum is positive."""
         return super().forward(x) if x.sum() > 0 else x
 
 
@@ -336,7 +336,7 @@ REFUSED = [
 
 
 def test_refusals_and_defaults(approved: Any) -> None:
-    """What is wrong with a model, an argument or a size, and what a call without options means."""
+    """Errors for invalid models, arguments and sizes, and the defaults of each call."""
     refused(InputError, memory.predict, LAYER, X, **SUM | {"optimizer": "lr_scheduler"}).match(
         "sgd-momentum"
     )
@@ -357,7 +357,7 @@ def test_refusals_and_defaults(approved: Any) -> None:
     ],
 )
 def test_cuda_prediction_is_near_the_allocator(make: Any, x: Any) -> None:
-    """To 2 % but for cuBLAS's workspaces; what is needed is above all of it."""
+    """Within 2 % of the real peak without cuBLAS's workspaces; the stated need is above it."""
     model, x = make().cuda(), x.cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     square(model(x)).backward()  # makes the workspaces
@@ -376,6 +376,6 @@ def test_cuda_prediction_is_near_the_allocator(make: Any, x: Any) -> None:
 
 @pytest.mark.gpu
 def test_what_only_cudnn_knows_is_refused() -> None:
-    """A recurrent layer on a GPU has a workspace that no rule gives."""
+    """A recurrent layer on a GPU has a workspace that no rule predicts; use memory.trace."""
     layer, x = nn.LSTM(4, 4).cuda(), torch.ones(2, 3, 4).cuda()
     refused(InputError, memory.predict, layer, x, loss=lambda y: y[0].sum()).match("memory.trace")

@@ -21,9 +21,9 @@ SIZES = st.sampled_from([1, 2, 4, 8, 16])
 
 
 def by_sets(row, active, size):
-    """The sectors, and the words of the fullest bank of each pass, from the bytes asked for.
+    """Return the number of sectors, and of words in the fullest bank of each pass, from byte sets.
 
-    Elements of 8 and 16 bytes go by halves and quarters of a warp.
+    Elements of 8 and 16 bytes are accessed in passes of a half and a quarter of a warp.
     """
     reach = [set(range(a, a + size)) if on else set() for a, on in zip(row, active, strict=True)]
     lanes = 32 // max(1, size // 4)
@@ -33,7 +33,7 @@ def by_sets(row, active, size):
     return len({byte // 32 for part in parts for byte in part}), ways
 
 
-# Kind, stride, offset, element bytes, lanes -> sectors, the fewest that would do, wavefronts, ways.
+# Kind, stride, offset, element bytes, lanes -> sectors, the fewest possible, wavefronts, ways.
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
@@ -57,7 +57,7 @@ def by_sets(row, active, size):
         (("pairs", 1, 0, 4, 32), (2, 2, 1, 1)),  # 16 words
         (("rows of 16", 1024, 0, 4, 32), (4, 4, 2, 2)),  # two rows, in the same 16 banks
         (("rows of 8", 1024, 1, 4, 32), (8, 4, 4, 4)),  # each row straddles two sectors
-        (("rows of 8", 8, 0, 4, 32), (4, 4, 1, 1)),  # rows that follow on each other
+        (("rows of 8", 8, 0, 4, 32), (4, 4, 1, 1)),  # contiguous rows
         (("swizzled", 32, 7, 4, 32), (32, 4, 1, 1)),  # a column again: 32 rows, 32 banks
     ],
     ids=str,
@@ -88,7 +88,7 @@ def test_the_formula_is_what_a_kernel_would_compute(kind, stride, offset, size):
     SIZES,
 )
 def test_an_access_agrees_with_plain_sets_and_with_its_picture(indices, active, size):
-    """Counts by sets of bytes; the sectors and banks that are drawn are those that are counted."""
+    """Counts equal those of byte sets, and the sectors and banks drawn are those counted."""
     addresses = (size * indices).tolist()
     found = access_at(addresses, size, active)
     sectors, ways = by_sets(addresses, active, size)
@@ -111,7 +111,7 @@ def test_an_access_agrees_with_plain_sets_and_with_its_picture(indices, active, 
     SIZES,
 )
 def test_arrays_of_warps_agree_with_plain_sets(indices, garbage, mask, size):
-    """Any aligned addresses; whatever an inactive lane holds is not read."""
+    """Counts agree for any aligned addresses; the address of an inactive lane is ignored."""
     rows = np.where(mask, indices * size, garbage)
     pairs = zip(rows.tolist(), mask.tolist(), strict=True)
     sectors, ways = zip(*(by_sets(row, active, size) for row, active in pairs), strict=True)
@@ -120,7 +120,7 @@ def test_arrays_of_warps_agree_with_plain_sets(indices, garbage, mask, size):
 
 
 def test_many_warps_and_sectors_far_apart():
-    """More warps than are looked at together; 2 sectors however far apart, 3 with one between."""
+    """More warps than fit one batch; 2 sectors at any distance count 2, and 3 with one between."""
     rows = np.zeros((9001, 32), np.int64)
     rows[:, 5] = np.resize([2**31 - 1, 2**31, 2**31 + 1, 2**32], 9001) * 32
     rows[4500:, 9] = 64
@@ -150,17 +150,17 @@ def test_many_warps_and_sectors_far_apart():
     ],
 )
 def test_what_makes_no_warp_is_refused(call):
-    """Strides, sizes, lanes, shapes and addresses beyond what a warp can ask for."""
+    """Strides, sizes, lanes, shapes and addresses that no warp can request are refused."""
     with pytest.raises(InputError, match="expected"):
         call()
-    # The last word within 8 GiB of the first, the highest, and what an inactive lane holds.
+    # Accepted: a word just within 8 GiB of the first, the highest address, an inactive lane's junk.
     assert access_at([*FLAT[:31], 2**33 - 4]).sectors == 5
     assert access_at([2**56 - address for address in FLAT]).sectors == 5
     assert access_at([*FLAT[:31], -7], 4, [True] * 31 + [False]).sectors == 4
 
 
 def test_strides_as_an_h200_counted_them():
-    """Sectors of a request and wavefronts by Nsight Compute; the badge has the file's counts."""
+    """Nsight Compute counted the same sectors and wavefronts; the badge has the file's counts."""
     kernels = json.loads(RECORDED.read_text(encoding="utf-8"))["kernels"]
     rows = [(kernel["name"], kernel["metrics"]) for kernel in kernels]
     requests, sectors = (

@@ -1,4 +1,4 @@
-"""Costs of collectives: each algorithm is carried out on data, and its messages counted."""
+"""Costs of collectives, against algorithms that are carried out on data, message by message."""
 
 import math
 
@@ -9,8 +9,8 @@ from gpulab.models import collective_cost, collective_message
 
 from texts import table_text
 
-# An oracle of its own: an algorithm is a sequence of rounds, a round a list of messages (from, to,
-# parts of the tensor) that go at the same time; a rank holds, for each part, whose data is in it.
+# The oracle: an algorithm is a sequence of rounds. A round is a list of messages (from, to, parts
+# of the tensor) sent together. For each part, a rank holds the ranks whose data is in it.
 
 
 def ring(p, first):
@@ -20,18 +20,18 @@ def ring(p, first):
 
 
 def tree(p):
-    """The ranks that have the data double."""
+    """In each round the number of ranks that have the data doubles."""
     bits = range((p - 1).bit_length())
     return [[(v, v + 2**b, range(p)) for v in range(2**b) if v + 2**b < p] for b in bits]
 
 
 def back(rounds):
-    """The same messages backwards."""
+    """Reverse each message and the order of the rounds."""
     return [[(b, a, parts) for a, b, parts in messages] for messages in reversed(rounds)]
 
 
 def rotated(p, parts):
-    """Each rank sends each other rank something, one after another."""
+    """In each round every rank sends ``parts`` to one other rank, until it has sent to all."""
     return [[(r, (r + k) % p, parts((r + k) % p)) for r in range(p)] for k in range(1, p)]
 
 
@@ -86,7 +86,7 @@ GOALS = {
 @pytest.mark.parametrize("p", [2, 3, 4, 5, 7, 8, 13])
 @pytest.mark.parametrize(("operation", "algorithm"), ALGORITHMS, ids=lambda word: word)
 def test_an_algorithm_costs_what_its_messages_cost(operation, algorithm, p):
-    """Carried out on data it ends as it must, after the model's steps and bytes of each rank."""
+    """Carried out on data, an algorithm reaches its goal in the model's steps and bytes."""
     rounds, start, goal = ALGORITHMS[operation, algorithm]
     begin = {"all": range(p), "root": ()}
     data = [{k: {r} for k in begin.get(start, [r])} for r in range(p)]
@@ -94,7 +94,7 @@ def test_an_algorithm_costs_what_its_messages_cost(operation, algorithm, p):
     critical, sent = 0.0, [0.0] * p
     for messages in rounds(p):
         ends = [sorted({m[i] for m in messages}) for i in (0, 1)]
-        assert list(map(len, ends)) == [len(messages)] * 2  # a rank sends and receives one
+        assert list(map(len, ends)) == [len(messages)] * 2  # a rank sends and receives one at most
         held = [(a, b, {k: set(data[a][k]) for k in some}) for a, b, some in messages]
         critical += max(len(some) for *_, some in held) / p
         for source, target, some in held:
@@ -109,7 +109,7 @@ def test_an_algorithm_costs_what_its_messages_cost(operation, algorithm, p):
 
 
 def test_the_time_is_latency_for_each_step_and_bytes_over_bandwidth():
-    """By hand: 4 ranks, 8 MB, 1 ms, 1 GB/s. A ring (the usual) takes 6 + 12 ms, a tree 4 + 32."""
+    """By hand: 4 ranks, 8 MB, 1 ms, 1 GB/s. A ring (the default) takes 6 + 12 ms, a tree 4 + 32."""
     link = {"latency_seconds": 1e-3, "bandwidth_bytes_per_second": 1e9}
     ring, tree = (collective_cost("all_reduce", 8e6, 4, name, **link) for name in (None, "tree"))
     assert (ring.algorithm, ring.seconds, tree.seconds) == (
@@ -117,7 +117,7 @@ def test_the_time_is_latency_for_each_step_and_bytes_over_bandwidth():
         pytest.approx(18e-3),
         pytest.approx(36e-3),
     )
-    # Where the root is another rank, the bytes follow it: two children, one, none.
+    # The root sends to two children, the next rank to one; with another root the ranks rotate.
     cost = collective_cost("broadcast", 100.0, np.int64(4))
     found = [[cost.sent_bytes(r, root) for r in range(4)] for root in (0, 3)]
     assert found == [[200, 100, 0, 0], [100, 0, 0, 200]]
@@ -128,12 +128,12 @@ def test_the_time_is_latency_for_each_step_and_bytes_over_bandwidth():
 )
 @pytest.mark.parametrize("p", [2, 7])
 def test_a_message_is_the_inverse_of_a_cost(name, p):
-    """Two points of a cost's own line give back the latency and bandwidth that it was made with."""
+    """From two costs on a line follow the latency and bandwidth that the costs were made with."""
     made = {"latency_seconds": 3e-5, "bandwidth_bytes_per_second": 2e9}
     small, large = (collective_cost(name[0], n, p, name[1], **made).seconds for n in (0, 1e6))
     line = {"latency_seconds": small, "bandwidth_bytes_per_second": 1e6 / (large - small)}
     assert collective_message(name[0], p, name[1], **line) == pytest.approx((3e-5, 2e9))
-    line["latency_seconds"] = -1e-6  # a fitted line may begin below zero; no message does
+    line["latency_seconds"] = -1e-6  # a fitted line may begin below zero, a latency may not
     assert collective_message(name[0], p, name[1], **line)[0] == 0
 
 
@@ -157,7 +157,7 @@ LINE = {"latency_seconds": 1e-5, "bandwidth_bytes_per_second": 1e9}
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, value):
-    """Unknown words, numbers out of range, and collectives that send nothing."""
+    """Unknown names, numbers out of range and collectives that send nothing are refused."""
     with pytest.raises(InputError, match=value):
         call()
     assert collective_cost("all_reduce", 0, 2**20).seconds == 0

@@ -8,8 +8,8 @@ from gpulab.evidence import Evidence
 from gpulab.models import LANGUAGE_MODELS, ArithmeticRoof, LanguageModel, MemoryRoof, Roofline
 from gpulab.models import inference as plan
 
-# Per layer 2 x (2 + 2 + 2 + 2) of attention, 3 x 2 x 4 of the network, 2 norms of 2: 44. Then a
-# norm and the scores, 2 x 3: a step reads 52, and the embeddings are 6 more.
+# Parameters per layer: attention 2 x (2 + 2 + 2 + 2), feed-forward 3 x 2 x 4, two norms of 2: 44.
+# With the last norm (2) and the scores (2 x 3) a step reads 52; the embeddings are 6 more.
 TINY = LanguageModel("tiny", 1, 2, 1, 1, 2, 4, 3)
 BY_HAND = Evidence.modelled("by hand", "by hand")
 ROOFS = Roofline(
@@ -34,24 +34,24 @@ ROOFS = Roofline(
     ],
 )
 def test_the_published_number_of_parameters(name, parameters):
-    """The formula gives the very number, so weights and cache have the right bytes."""
+    """The formula gives the published number exactly, so weights take the right bytes."""
     assert LANGUAGE_MODELS[name].parameter_count == parameters
 
 
 @pytest.mark.parametrize(
     ("options", "step", "prefill", "limit", "fits", "knee"),
     [
-        # 104 bytes of weights and 8 of each position; 104 FLOPs and 8 more for each position.
+        # 104 bytes of weights and 8 per position; 104 FLOPs and 8 per position.
         ({"context": 5, "batch": 2}, 1.84, 1.04, "weights", 247, math.inf),
         ({"context": 5, "batch": 4}, 2.64, 1.04, "cache", 247, math.inf),
         ({"context": 1, "batch": 40}, 4.48, 1.04, "arithmetic", 1235, 1.04 / 0.032),
-        # 52 x 4.5 bits are 29.25 bytes; prefill: 20 x (92 + 4 x 20) FLOPs, and 12 of the scores.
+        # 52 x 4.5 bits are 29.25 bytes; prefill: 20 x (92 + 4 x 20) FLOPs, and 12 for the scores.
         ({"context": 20, "weights": "int4"}, 1.8925, 3.452, "cache", 62, math.inf),
         ({"context": 20, "cache": "float8", "memory_bytes": 100}, 1.84, 3.452, "weights", 0, None),
     ],
 )
 def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
-    """The larger of reading and computing, and what fits beside 116 bytes of weights."""
+    """A step takes the longer of reading and computing; batches fit beside 116 bytes of weights."""
     found = plan(TINY, ROOFS, **options)
     assert (found.step_seconds, found.prefill_seconds) == pytest.approx((step, prefill))
     assert (found.limit, found.largest_batch) == (limit, fits)
@@ -64,6 +64,6 @@ def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
     "options", [{"model": "no such"}, {"weights": "int3"}, {"cache": "none"}, {"batch": 0}]
 )
 def test_what_is_refused(options):
-    """A model, a format or a number that does not exist."""
+    """An unknown model or format and a batch of 0 are refused."""
     with pytest.raises(InputError):
         plan(**{"model": TINY, "device": ROOFS, **options})

@@ -20,8 +20,8 @@ from gpulab.models import (
 
 from texts import table_text
 
-# Threads and shared KiB of an SM. Source: CUDA Programming Guide 13.0 (7.0 and 7.2: 12.9), table of
-# technical specifications; 8.8: CCCL's arch_traits.h.
+# Threads and KiB of shared memory per SM. Source: CUDA Programming Guide 13.0 (7.0 and 7.2: 12.9),
+# table of technical specifications; 8.8: CCCL's arch_traits.h.
 GUIDE = {
     **dict.fromkeys(("7.0", "7.2"), (2048, 96)),
     "7.5": (1024, 64),
@@ -32,7 +32,7 @@ GUIDE = {
     "11.0": (1536, 228),
 }
 # One row of `in`: threads, registers, shared bytes, barriers, carve-out, opt-in, virtual
-# resources. One row of `out`: blocks, what each of LIMITERS allows, registers and bytes of a block.
+# resources. One row of `out`: blocks, what each of LIMITERS allows, registers and bytes per block.
 DRIVER = r"""
 #include "cuda_occupancy.h"
 int occupancies(int n, const int *device, const int *in, int *out) {
@@ -65,7 +65,7 @@ int occupancies(int n, const int *device, const int *in, int *out) {
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory):
-    """NVIDIA's header behind a few lines of C."""
+    """Compile NVIDIA's header with a few lines of C that call it."""
     folder, nvidia = tmp_path_factory.mktemp("header"), importlib.util.find_spec("nvidia")
     places = map(Path, nvidia.submodule_search_locations if nvidia else ())
     found = [path for at in places for path in at.glob("*/include/cuda_occupancy.h")]
@@ -79,7 +79,7 @@ def header(tmp_path_factory):
 
 
 def launches(capability, count):
-    """Launches anywhere in the range; a third fill shared memory to a byte, or one beside."""
+    """Return random launches; a third fill shared memory exactly, or one byte off."""
     rng = np.random.default_rng([7, *map(int, capability.split("."))])
     most = GUIDE[capability][1] * 1024
     exact = np.maximum(most // rng.integers(1, 33, count) - 1024 + rng.integers(-1, 2, count), 0)
@@ -118,27 +118,27 @@ def test_no_launch_differs_from_the_vendors_header(header, capability):
     assert (table.ratio * (threads // 32) == table.blocks_per_sm * -(-asked[:, 0] // 32)).all()
 
 
-# By hand, from the guide's table and the steps of allocation; of barriers from the header's.
+# By hand, from the guide's table and the allocation granularity; barriers from the header.
 @pytest.mark.parametrize(
     ("launch", "options", "blocks", "warps", "limiter"),
     [
-        # 64 x 32 = 2,048 registers a warp; 65,536 / 2,048 = 32 warps.
+        # 64 x 32 = 2,048 registers per warp; 65,536 / 2,048 = 32 warps.
         ((256, 64, 0, "9.0"), {}, 4, 32, "registers"),
         ((1024, 32, 0, "9.0"), {}, 2, 64, "warps"),
-        # 33 x 32 = 1,056 rounds up to 1,280; 16,384 / 1,280 = 12 warps a partition, 48 in all.
+        # 33 x 32 = 1,056 rounds up to 1,280; 16,384 / 1,280 = 12 warps per partition, 48 in all.
         ((1024, 33, 0, "9.0"), {}, 1, 32, "registers"),
         ((32, 16, 0, "9.0"), {}, 32, 32, "blocks"),
         ((33, 16, 0, "9.0"), {}, 32, 64, "warps"),
         ((1024, 16, 0, "8.6"), {}, 1, 32, "warps"),  # 48 warp slots
-        ((256, 32, 48 * 1024, "8.6"), {}, 2, 16, "shared"),  # 49 KiB with the driver's, of 100
+        ((256, 32, 48 * 1024, "8.6"), {}, 2, 16, "shared"),  # of 100 KiB; 49 with the driver's
         ((128, 32, 227 * 1024, "9.0"), {}, 1, 4, "shared"),
         ((128, 32, 227 * 1024 + 1, "9.0"), {}, 0, 0, "shared"),
         ((1024, 65, 0, "9.0"), {}, 0, 0, "registers"),
-        # 17 warps count as 20 in the check: 20 x 3,584 = 71,680, though 17 x 3,584 = 60,928.
+        # The check rounds 17 warps up to 20: 20 x 3,584 = 71,680, though 17 x 3,584 = 60,928.
         ((544, 112, 0, "9.0"), {}, 0, 0, "registers"),
         ((64, 32, 0, "7.5"), {}, 16, 32, "warps"),
         ((256, 64, 0, "sm_90a"), {}, 4, 32, "registers"),  # the compiler's names
-        # 64 barriers of 9.0, 32 of 10.3, 24 of 12.0; 8.0 has no such limit.
+        # Barriers per SM: 64 on 9.0, 32 on 10.3, 24 on 12.0; 8.0 has no such limit.
         ((128, 32, 0, "9.0"), {"barriers_per_block": 16}, 4, 16, "barriers"),
         ((128, 32, 0, "12.0"), {"barriers_per_block": 16}, 1, 4, "barriers"),
         ((128, 32, 0, "10.3"), {"barriers_per_block": 16}, 2, 8, "barriers"),
@@ -147,7 +147,7 @@ def test_no_launch_differs_from_the_vendors_header(header, capability):
     ],
 )
 def test_launches_by_hand(launch, options, blocks, warps, limiter):
-    """Blocks, warps and the limiting resource are those that pencil and paper give."""
+    """Blocks, warps and the limiting resource are those calculated by hand."""
     found = occupancy(*launch, **options)
     assert (found.blocks_per_sm, found.warps_per_sm, found.limiter) == (blocks, warps, limiter)
     assert found.ratio == warps / sm_limits(launch[3]).warps
@@ -155,7 +155,7 @@ def test_launches_by_hand(launch, options, blocks, warps, limiter):
 
 @pytest.mark.parametrize(
     ("axis", "values", "usual"),
-    # The usual values by hand: from, to, and how many: warps, each count, 99 KiB in steps of 128 B.
+    # Default values by hand (first, last, count): warps, each count, 99 KiB in steps of 128 B.
     [
         ("threads_per_block", [1, 32, 33, 1024], (32, 1024, 32)),
         ("registers_per_thread", [0, 41, 255], (0, 255, 256)),
@@ -164,7 +164,7 @@ def test_launches_by_hand(launch, options, blocks, warps, limiter):
     ],
 )
 def test_a_sweep_equals_single_launches(axis, values, usual):
-    """Each value of a sweep gives what a call gives, and the usual values cover the range."""
+    """Each value of a sweep gives what a single call gives; the default values cover the range."""
     names = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block")
     asked = dict(zip(names, (192, 40, 20_000), strict=True))
     launch = occupancy(**asked, compute_capability="8.6")
@@ -194,14 +194,14 @@ def test_a_sweep_equals_single_launches(axis, values, usual):
     ],
 )
 def test_what_cannot_be_launched_is_refused(call):
-    """Numbers and names are those that a device has."""
+    """Numbers beyond what a device has, and unknown names, are refused."""
     with pytest.raises(InputError, match="expected"):
         call()
     assert occupancy(1024, 255, 2**30, barriers_per_block=16)
 
 
-# One of each cause and of each remedy. By hand: the nearest value with more warps, such as
-# 40 registers (48 warps leave 1,365 registers each, in steps of 256), 33,024 bytes (a third of
+# One launch for each cause and remedy. The remedy is the nearest value with more warps. By hand:
+# 40 registers (48 warps leave 1,365 registers each, in steps of 256); 33,024 bytes (a third of
 # 102,400 in steps of 128, less 1,024).
 SHOWN = [
     ((1024, 32), {}),
@@ -221,7 +221,7 @@ SHOWN = [
 
 
 def test_launches_as_they_are_shown(approved):
-    """The tables: what a block takes, what each resource allows, what limits and what lifts it."""
+    """The tables: what a block takes, what each resource allows, the limit and its remedy."""
     shown = [occupancy(*launch, **options) for launch, options in SHOWN]
     parts = (f"{one!r}\n{table_text(one._repr_html_())}" for one in shown)
     assert "\n".join(parts) == approved

@@ -1,4 +1,4 @@
-"""The timetable of pipeline parallelism: PyTorch's orders, the published bubbles, what is held."""
+"""Pipeline schedules: PyTorch's orders, the published bubbles, the activations held."""
 
 from fractions import Fraction
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def pipelines(draw, even=True):
     name, stages = draw(st.sampled_from(PIPELINE_SCHEDULES)), draw(st.integers(1, 6))
     chunks = draw(st.integers(1, 3)) if name == "interleaved" else 1
     most = {"min_size": 1 if even else stages, "max_size": 1 if even else stages}
-    # A chunk takes a part of its stage's cost: multiples keep that whole.
+    # A chunk takes its share of the stage's cost: multiples keep the share whole.
     costs = [draw(st.lists(st.integers(1, 7), **most)) for _ in range(2)]
     forward, backward = ([chunks * c for c in cost] * (stages if even else 1) for cost in costs)
     microbatches = (
@@ -52,7 +52,7 @@ def test_each_pass_begins_when_all_that_it_waits_for_is_there(s):
 
 @given(pipelines())
 def test_the_counted_bubble_is_the_formulas(s):
-    """Even stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(vm+p-1) interleaved, 1-1/p uncut."""
+    """Even stages: (p-1)/(m+p-1) in GPipe and 1F1B, (p-1)/(vm+p-1) interleaved, 1-1/p split."""
     p, m, v = s.stages, s.microbatches, s.chunks
     formula = Fraction(p - 1, p if s.schedule == "split" else v * m + p - 1)
     assert 1 - Fraction(sum(s.busy)) / Fraction(p * s.duration) == formula
@@ -63,7 +63,7 @@ def test_the_counted_bubble_is_the_formulas(s):
 
 @given(pipelines(even=False))
 def test_what_is_held_at_most(s):
-    """Counted moment by moment; 1F1B holds p less the stage's number, GPipe all m."""
+    """Stage s of 1F1B holds min(m, p - s) microbatches, GPipe all m; counted at each time."""
     m, p = s.microbatches, s.stages
     fewest = [min(m, p - stage) if s.schedule == "1f1b" else m for stage in range(p)]
     assert s.schedule == "interleaved" or list(s.held) == fewest
@@ -83,9 +83,9 @@ def test_what_is_held_at_most(s):
     ],
 )
 def test_the_order_is_pytorchs(name, stages, microbatches, chunks):
-    """Each stage's passes come in the order that PyTorch writes down for its own schedule.
+    """Each stage's passes come in the order of PyTorch's own schedule.
 
-    What it writes for the last stage of 1F1B counts the forwards from 1 (torch 2.13).
+    For the last stage of 1F1B, PyTorch's list numbers the forward passes from 1 (torch 2.13).
     """
     torchs = pytest.importorskip("torch.distributed.pipelining.schedules")
     rounds = max(1, microbatches // stages)
@@ -127,13 +127,13 @@ def test_the_order_is_pytorchs(name, stages, microbatches, chunks):
     ],
 )
 def test_what_makes_no_timetable_is_refused(arguments, value):
-    """Each with the value that cannot be, or the one that would do."""
+    """The message names the invalid value, or one that would work."""
     with pytest.raises(InputError, match=value):
         pipeline_schedule(**{"stages": 4, "microbatches": 8, **arguments})
 
 
 def _grid(s):
-    """The passes of each stage in units of time, as the papers draw them."""
+    """Return the passes of each stage in units of time, as the papers draw them."""
     rows = [[".."] * round(s.duration) for _ in range(s.stages)]
     for one in s.passes:
         length = round(one.end - one.begin)
@@ -144,7 +144,7 @@ def _grid(s):
 def test_schedules_as_they_are_shown(approved):
     """Grids, as in GPipe's figure 2 and Megatron-LM's figure 4, and the tables below them.
 
-    Uneven stages by hand: 1 + 2 x 2 + 2 x 2 + 1 units; a message of half a unit delays twice.
+    Uneven stages by hand: 1 + 2 x 2 + 2 x 2 + 1 units; a message delays the end twice.
     """
     even, units = {"forward": 1, "backward": 1}, {"forward": 2, "backward": 2}
     shown = [pipeline_schedule(4, 4, name, **even) for name in ("gpipe", "1f1b")]

@@ -1,4 +1,4 @@
-"""Rooflines by hand, from data sheets, recordings and this machine; badges of what is placed."""
+"""Rooflines by hand, from data sheets, recordings and this machine, and points on them."""
 
 import dataclasses
 import math
@@ -32,16 +32,16 @@ CACHE_ONLY = dataclasses.replace(MADE, memory=MADE.memory[:1])
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        # Arithmetic over bandwidth; below the ridge the slope, above it the flat roof.
+        # A ridge is arithmetic over bandwidth.
         (MADE.ridge_flops_per_byte(), 10),
         (MADE.ridge_flops_per_byte("float16"), 80),
         (MADE.ridge_flops_per_byte("float16", "L2"), 8),
-        # The roof that asks for more time binds; work of one kind alone has one roof.
+        # The roof that needs more time binds; work without bytes has infinite intensity.
         (MADE.place("work", 1e10, 1e9).attainable_seconds, 1e-2),
         (MADE.place("work", 0.99e10, 1e9).bound_by, "memory"),
         (MADE.place("work", 1.01e10, 1e9).bound_by, "arithmetic"),
         (MADE.place("work", 1e9, 0).intensity_flops_per_byte, math.inf),
-        # The fastest level that is large enough; main memory beyond; or the one that is named.
+        # The fastest level that is large enough, or else main memory, or the level that is named.
         (MADE.place("work", 1e6, 1e6, working_set_bytes=1e6).memory, "L2"),
         (MADE.place("work", 1e6, 1e6, working_set_bytes=1.1e6).memory, "DRAM"),
         (MADE.place("work", 1e6, 1e6, working_set_bytes=1e12).memory, "DRAM"),
@@ -49,13 +49,13 @@ CACHE_ONLY = dataclasses.replace(MADE, memory=MADE.memory[:1])
     ],
 )
 def test_roofs_by_hand(found, expected):
-    """Ridges, attainable rates and the level that binds."""
+    """Ridges, attainable times, binding roofs and memory levels."""
     assert found == expected
 
 
 @pytest.mark.parametrize("name", ["amd-epyc-2-cores", "nvidia-h200"])
 def test_a_recording_keeps_its_badge(name):
-    """The recorded streams, the faster one as main memory, and products; every roof RECORDED."""
+    """Main memory is the fastest recorded stream, arithmetic the products; all roofs RECORDED."""
     recording, recorded = gl.recordings.load(name), roofline(name)
     entries = [(e.params, e.timing) for e in recording.select("ceilings") if e.timing is not None]
     streams = [t.nbytes / t.median_seconds for _, t in entries if not t.flops]
@@ -68,14 +68,14 @@ def test_a_recording_keeps_its_badge(name):
     few = [
         [e for e in recording.entries if e.params.get("operation") == o] for o in ("gemm", "copy")
     ]
-    for one in few:  # products alone, or streams alone, make no roofline
+    for one in few:  # a roofline needs both products and streams
         with pytest.raises(InputError, match="no ceilings"):
             roofline(dataclasses.replace(recording, entries=tuple(one)))
 
 
 @pytest.mark.slow
 def test_the_roofs_of_this_machine():
-    """What ``devices.ceilings`` measured in this process, with its badge and notes."""
+    """They are what ``devices.ceilings`` measured in this process, with its badge and notes."""
     live, ceilings = roofline("cpu"), gl.devices.ceilings("cpu")
     rates = {roof.name: roof.flops_per_second for roof in live.arithmetic}
     levels = {roof.name: roof.bytes_per_second for roof in live.memory}
@@ -86,7 +86,7 @@ def test_the_roofs_of_this_machine():
 
 
 def test_workloads_of_the_catalogue():
-    """FLOPs, bytes, size and number format are the catalogue's, the rest the measurement's."""
+    """FLOPs, bytes, size and dtype come from the catalogue, times from the measurement."""
     add, timed = gl.workloads.get("add"), (2.0, (1.5, 3.0), MEASURED)
     names = ("median_seconds", "interval_seconds", "evidence")
     measurement = SimpleNamespace(**dict(zip(names, timed, strict=True)))
@@ -119,7 +119,7 @@ def test_workloads_of_the_catalogue():
         lambda: MADE.place_workload("matmul"),
         lambda: MADE.place_workload(gl.workloads.get("add")(n=8), 0.5),
         lambda: MADE.with_points([5]),
-        lambda: roofline("cpu", "datasheet").memory_roof(),  # nobody states it
+        lambda: roofline("cpu", "datasheet").memory_roof(),  # no data sheet has it
         lambda: roofline("cpu", "best"),
         lambda: roofline("H200", "measured"),
         lambda: roofline("no such device"),
@@ -127,7 +127,7 @@ def test_workloads_of_the_catalogue():
     ],
 )
 def test_what_cannot_be_placed_is_refused(call):
-    """Amounts, times without evidence, roofs, devices and words that are not there."""
+    """Invalid amounts, times without evidence, and unknown roofs, devices and words are refused."""
     with pytest.raises((InputError, DeviceError, RecordingError), match="expected"):
         call()
 

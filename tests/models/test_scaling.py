@@ -19,7 +19,7 @@ STEP = {"latency_seconds": 0.001, "bandwidth_bytes_per_second": 1000.0}
 @pytest.mark.parametrize(
     ("curve", "speedup", "limit", "best"),
     [
-        # A tenth serial: 1 / (0.1 + 0.9 / 9) on nine ranks, 0.1 + 0.9 x 11 on eleven of their own.
+        # A tenth is serial: Amdahl 1 / (0.1 + 0.9 / 9) on 9 ranks, Gustafson 0.1 + 0.9 x 11 on 11.
         (amdahl(0.1, [9, 1]), 5.0, 10.0, None),
         (gustafson(0.1, np.int64(11)), 10.0, math.inf, None),
         (amdahl(0.0, 64), 64.0, math.inf, None),
@@ -29,7 +29,7 @@ STEP = {"latency_seconds": 0.001, "bandwidth_bytes_per_second": 1000.0}
     ],
 )
 def test_the_laws_by_hand(curve, speedup, limit, best):
-    """The speed-up on the most ranks asked for, what none exceeds, and the best number."""
+    """The speed-up on the most ranks requested, its upper limit, and the best number of ranks."""
     assert (curve.speedup, curve.limit_speedup) == pytest.approx((speedup, limit))
     assert curve.best_ranks == best
     assert curve.points[-1].efficiency == pytest.approx(speedup / curve.points[-1].ranks)
@@ -42,18 +42,18 @@ def test_the_laws_by_hand(curve, speedup, limit, best):
         (100, {}, 0.25, 0.156, 0.156, 1 / 0.406),
         (100, {"mode": "weak"}, 1.0, 0.156, 0.156, 4 / 1.156),
         (100, {"overlap": 0.5}, 0.25, 0.156, 0.078, 1 / 0.328),
-        # All may hide, but two thirds of 0.25 s are the backward pass: 0.186 - 1 / 6 is waited for.
+        # All may overlap, but only the backward pass (2/3 of 0.25 s): 0.186 - 1 / 6 is exposed.
         (120, {"overlap": 1.0}, 0.25, 0.186, 0.186 - 1 / 6, 1 / (0.436 - 1 / 6)),
         (100, {"overlap": 1.0}, 0.25, 0.156, 0.0, 4.0),
-        # A fifth that each rank repeats: 0.2 + 0.8 / 4.
+        # A fifth is repeated by each rank: 0.2 + 0.8 / 4.
         (0, {"serial_share": 0.2, "latency_seconds": 0.0}, 0.4, 0.0, 0.0, 2.5),
-        # Two processors: strong as on two ranks, weak in two turns.
+        # Two processors: strong scaling runs as on two ranks, weak scaling takes two turns.
         (0, {"processors": 2, "latency_seconds": 0.0}, 0.5, 0.0, 0.0, 2.0),
         (0, {"processors": 2, "latency_seconds": 0.0, "mode": "weak"}, 2.0, 0.0, 0.0, 2.0),
     ],
 )
 def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup):
-    """Compute, communication, what of it is waited for, and samples a second over one rank's."""
+    """Compute, communication, its exposed part, and the speed-up over one rank."""
     (point,) = scaling(1.0, nbytes, ranks=4, **{**STEP, **options}).points
     found = (point.compute_seconds, point.communication_seconds, point.exposed_seconds)
     assert found == pytest.approx((compute, communication, exposed), abs=1e-12)
@@ -70,7 +70,7 @@ def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup
         ((1.0, 0.5, 0.0, 1.0), {}, 1, 1.0),
         ((1.0, 0.35, 0.0, 1.0), {"serial_share": 0.2}, None, 1 / 0.9),
         ((1.0, 0.45, 0.0, 1.0), {"serial_share": 0.2}, 1, 1.0),
-        # All beside two thirds of the compute: T(p) = 2 c + (1 / 3 - 2 c) / p in the end.
+        # All overlaps two thirds of the compute: T(p) = 2 c + (1 / 3 - 2 c) / p for many ranks.
         ((1.0, 0.1, 0.0, 1.0), {"overlap": 1.0}, None, 1 / 0.2),
         # T(2) = 0.5, T(3) = 0.4 - 0.0667 / 3 = 0.3778, T(4) = 0.4 - 0.0667 / 4 = 0.3833.
         ((1.0, 0.2, 0.0, 1.0), {"overlap": 1.0}, 3, 1 / (0.4 - 0.2 / 9)),
@@ -78,7 +78,7 @@ def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup
         # Weak: four ranks pass 6 messages of 1 ms; more ranks take turns and pass 2 each.
         ((0.1, 0, 1e-3, math.inf), {"mode": "weak", "processors": 4}, 4, 0.4 / 0.106),
         ((0.1, 0, 1e-3, math.inf), {"mode": "weak", "processors": 4, "overlap": 1.0}, 4, 4.0),
-        # Three quarters of a step a message: alone 1, two ranks 2 / 2.5, without end 1 / 1.5.
+        # A message takes 3/4 of a step: speed-up 1 on one rank, 2 / 2.5 on two, 1 / 1.5 on many.
         ((1.0, 0, 0.75, math.inf), {"mode": "weak"}, 1, 1.0),
         # Two ranks hide 2 (0.3 + 0.1 / 3) s behind two thirds of a second.
         ((1.0, 1.0, 0.3, 15.0), {"mode": "weak", "overlap": 1.0}, 2, 2.0),
@@ -87,13 +87,13 @@ def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup
     ],
 )
 def test_the_best_number_of_ranks_by_hand(step, options, best, limit):
-    """From where one more rank no longer helps, and the speed-up that none exceeds."""
+    """The number beyond which more ranks do not help, and the upper limit of the speed-up."""
     curve = scaling(*step, [1, 2], **options)
     assert (curve.best_ranks, curve.limit_speedup) == (best, pytest.approx(limit))
 
 
 def exact_speedup(p, mode, step, shares, own):
-    """The model's formulas in exact arithmetic, for any number of ranks."""
+    """Return the model's speed-up in exact arithmetic, for any number of ranks."""
     one, nbytes, latency, rate = map(Fraction, step)
     overlap, serial = map(Fraction, shares)
     turns = 1 if own is None else max(Fraction(p, own), 1)
@@ -112,7 +112,7 @@ def exact_speedup(p, mode, step, shares, own):
     st.sampled_from([None, 1, 2, 7, 10**4]),
 )
 def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, shares, own):
-    """Each point is the exact formula's; neither small nor huge numbers of ranks beat the best."""
+    """Each point follows the exact formula; no number of ranks, however large, beats the best."""
     ranks = [*range(1, 60), 1000, 9999, 10**4, 2**20]
     options = {"mode": mode, "overlap": shares[0], "serial_share": shares[1], "processors": own}
     curve = scaling(*step, ranks, **options)
@@ -145,7 +145,7 @@ def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, 
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, value):
-    """Shares, ranks, times and intervals out of range, and points that no law could give."""
+    """Shares, ranks, times and rates out of range are refused, and points not in the curve."""
     with pytest.raises(InputError, match=value):
         call()
     assert scaling(1.0, 0, 0, math.inf, 2**20).speedup == pytest.approx(2**20)

@@ -1,4 +1,4 @@
-"""The course as an nbgrader course: its form, and a submission that nbgrader grades."""
+"""The course exported for nbgrader: its format, and a submission that nbgrader grades."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
 def export(folder: Path, *words: str) -> int:
-    """Run the command."""
+    """Run ``gpulab nbgrader``; return its exit code."""
     return cli.main(["nbgrader", "--out", str(folder), *words])
 
 
@@ -32,7 +32,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cells(course: Path, notebook: str) -> list[Any]:
-    """A notebook's cells; the file is valid and as Jupyter itself writes it."""
+    """Return a notebook's cells, after checking that the file is valid and as Jupyter writes it."""
     text = (course / "source" / notebook / f"{notebook}.ipynb").read_text(encoding="utf-8")
     made = nbformat.reads(text, as_version=4)
     nbformat.validate(made)
@@ -42,7 +42,7 @@ def cells(course: Path, notebook: str) -> list[Any]:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
 def test_each_exercise_has_its_cells(course: Path, lesson: Any) -> None:
-    """Stub and solution; a locked test with points, or points by hand where machines decide."""
+    """Each has a stub and solution, and a locked test, or manual points if the machine matters."""
     made = cells(course, lesson.notebook)
     graded = {cell.metadata.nbgrader.grade_id: cell for cell in made if "nbgrader" in cell.metadata}
     assert len(graded) == sum("nbgrader" in cell.metadata for cell in made)
@@ -92,11 +92,11 @@ def test_each_exercise_has_its_cells(course: Path, lesson: Any) -> None:
 
 
 def test_the_configuration_can_be_run(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the course, a stub that raises nothing, enough time, and a progress file."""
+    """It sets the course's name, a stub that raises nothing, enough time and a progress file."""
 
     class Config(
         dict
-    ):  # what traitlets' Config does: a section comes into being when it is asked for
+    ):  # what traitlets' Config does: it creates a section on the first access to it
         def __getattr__(self, name: str) -> Any:
             return self.setdefault(name, Config())
 
@@ -116,7 +116,7 @@ def test_the_configuration_can_be_run(course: Path, monkeypatch: pytest.MonkeyPa
 def test_the_command_writes_one_notebook_and_says_what_comes_next(
     tmp_path: Path, approved: Any, capsys: Any
 ) -> None:
-    """With the points that are asked for; what cannot be done is one sentence."""
+    """The cells carry the requested points; invalid requests fail and write nothing."""
     assert export(tmp_path / "c", "--notebook", "02", "--points", "2.5") == 0
     assert capsys.readouterr().out.replace(str(tmp_path), "HERE") == approved
     found = cells(tmp_path / "c", "02_data_transfer")
@@ -140,7 +140,7 @@ def test_the_command_writes_one_notebook_and_says_what_comes_next(
     importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed"
 )
 def test_nbgrader_grades_a_submission(tmp_path: Path) -> None:
-    """Solutions are hidden; a right, a wrong, no and a right answer get 1, 0, 0, 1."""
+    """Solutions are hidden; right answers get 1 point, wrong and missing ones get 0."""
     name = "02_data_transfer"
     export(tmp_path, "--notebook", "02")
 

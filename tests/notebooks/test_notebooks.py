@@ -27,7 +27,7 @@ CELLS = {
     name: json.loads(path.read_text(encoding="utf-8"))["cells"] for name, path in PATHS.items()
 }
 GUIDE = (DOCS / "teaching.md").read_text(encoding="utf-8")
-# What a learner never has to see: each of these means that gpulab lacks a function.
+# Code that learners should never see: each pattern means that gpulab lacks a function.
 PLUMBING = (
     r"^\s*[%!]\s*pip\b", r"^\s*!", r"update_layout|update_traces|plt\.|rcParams",
     r"\bsubprocess\b|\bre\.(match|search|findall)\(|capture_output", r"gc\.collect",
@@ -40,12 +40,12 @@ def sources(name: str, kind: str) -> list[str]:
     return [
         "".join(cell["source"])
         for cell in CELLS[name]
-        if cell["cell_type"] == kind and cell["id"] != "colab"  # which installs gpulab
+        if cell["cell_type"] == kind and cell["id"] != "colab"  # that cell installs gpulab
     ]
 
 
 def trees(name: str) -> list[ast.Module]:
-    """The code cells that are Python, parsed without their magics."""
+    """Return the Python code cells, parsed without their magics."""
     code = [text for text in sources(name, "code") if not text.startswith("%%")]
     return [ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE)) for text in code]
 
@@ -71,7 +71,7 @@ def calls(tree: ast.AST, name: str) -> list[ast.Call]:
 
 @pytest.mark.parametrize("content", [b'{"cells": [', b"[]", b'{"cells": ["x"]}', b"\xff", b"null"])
 def test_a_damaged_notebook_is_named(tmp_path: Path, content: bytes, capsys: Any) -> None:
-    """One sentence with the file, and exit code 2; nothing is written."""
+    """A damaged file gives one sentence with its name and exit code 2; it is not changed."""
     file = tmp_path / "damaged.ipynb"
     file.write_bytes(content)
     assert (canonical.main([str(file)]), file.read_bytes()) == (2, content)
@@ -81,7 +81,7 @@ def test_a_damaged_notebook_is_named(tmp_path: Path, content: bytes, capsys: Any
 
 @pytest.mark.parametrize("path", [*PATHS.values(), INSTRUCTOR], ids=lambda path: path.stem)
 def test_a_notebook_is_canonical_and_small(path: Path) -> None:
-    """What tools/canonical.py writes, valid, with cell ids; outputs only where compared."""
+    """The file is as tools/canonical.py writes it; only cells with compared outputs keep them."""
     text = path.read_text(encoding="utf-8")
     assert text == canonical.canonical_text(path), "run: .venv/bin/python tools/canonical.py"
     notebook = nbformat.reads(text, as_version=4)
@@ -102,7 +102,7 @@ def test_a_notebook_is_canonical_and_small(path: Path) -> None:
 
 @each_notebook
 def test_code_cells_are_short_and_free_of_plumbing(name: str) -> None:
-    """What fits on a screen; no installation, plot styling, parsing or clean-up."""
+    """A cell fits on a screen and has no installation, plot styling, parsing or clean-up."""
     for text in sources(name, "code"):
         assert sum(bool(line.strip()) for line in text.splitlines()) <= 16, text
         assert not [pattern for pattern in PLUMBING if re.search(pattern, text, re.MULTILINE)], text
@@ -110,7 +110,7 @@ def test_code_cells_are_short_and_free_of_plumbing(name: str) -> None:
 
 @each_notebook
 def test_the_cell_for_colab_installs_there_and_nowhere_else(name: str) -> None:
-    """Below the title; on Colab it also lets the page draw widgets that are not Colab's own."""
+    """The cell below the title installs on Colab only, and enables third-party widgets there."""
     code = TransformerManager().transform_cell("".join(CELLS[name][1]["source"]))
     for modules, colab, calls in (
         ((), mock.Mock(), []),
@@ -127,7 +127,7 @@ def test_the_cell_for_colab_installs_there_and_nowhere_else(name: str) -> None:
 
 @each_notebook
 def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(name: str) -> None:
-    """After Run All an earlier cell finds its own values; 04.6 repairs a kernel shown before."""
+    """An earlier cell can rerun after Run All; the exception is 04.6, which repairs a kernel."""
     before: set[str] = set()
     for tree in trees(name):
         answers = {
@@ -143,8 +143,8 @@ def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(name: str) -> None:
 
 @each_notebook
 def test_opening_prose_and_end(name: str) -> None:
-    """Questions, aims, minutes, hardware first; prose before code; key points and a link last."""
-    # Its folder in gpulab/course names it, or its predictions and exercises would not be tested.
+    """Questions, aims, minutes and hardware come first; key points and a link to go on last."""
+    # Without a folder in gpulab/course its predictions and exercises would not be tested.
     assert name in {lesson.notebook for lesson in LESSONS}
     prose = sources(name, "markdown")
     opening, end = "\n".join(prose[:2]).lower(), "\n".join(prose[-3:]).lower()
@@ -170,7 +170,7 @@ def test_opening_prose_and_end(name: str) -> None:
 
 @each_notebook
 def test_a_call_in_the_prose_can_be_made(name: str) -> None:
-    """With the parameters that the function has: a learner who copies an old one gets TypeError."""
+    """Its parameters exist in the function, so a learner who copies it gets no TypeError."""
     for text in re.findall(r"`(gl\.[\w.]+\([^`()]*\))`", "\n".join(sources(name, "markdown"))):
         call: Any = ast.parse(text, mode="eval").body
         function = operator.attrgetter(ast.unparse(call.func).removeprefix("gl."))(gpulab)
@@ -180,7 +180,7 @@ def test_a_call_in_the_prose_can_be_made(name: str) -> None:
 @pytest.mark.parametrize("path", [*PATHS.values(), *(DOCS / f"{page}.md" for page in ("teaching",
 "glossary"))], ids=lambda path: path.stem)  # fmt: skip
 def test_links_lead_somewhere(path: Path) -> None:
-    """Each names a file of the course or is the web's."""
+    """Each link is a web address or names a file that exists."""
     text = (
         "\n".join(sources(path.stem, "markdown"))
         if path.stem in PATHS
@@ -194,9 +194,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
 def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> None:
-    """Each id once and in order, a prediction before its reveal, hints, and no solution.
+    """Each id appears once, in order, and is predicted before its reveal; no solution is shown.
 
-    Jupyter shows the value of a cell's last line alone, so a reveal is that.
+    A reveal is the last line of its cell, since Jupyter shows only that line's value.
     """
     name, prose = lesson.notebook, "\n".join(sources(lesson.notebook, "markdown"))
     found = {
@@ -222,7 +222,7 @@ def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.notebook)
 def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
-    """Each notebook has its section with a row for each, and the exercise's own title."""
+    """The guide's section for a notebook has a row per id, with each exercise's title."""
     heading = f"{lesson.notebook[:2]} ·"
     section = next((part for part in GUIDE.split("\n## ") if part.startswith(heading)), "")
     assert f"`{lesson.notebook}`" in section, f"docs/teaching.md needs a section '## {heading} ...'"
@@ -235,7 +235,7 @@ def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
 
 
 def headings(number: str) -> dict[str, set[str]]:
-    """A notebook's sections, each with the ids of its predictions and exercises."""
+    """Return a notebook's sections, each with the ids of its predictions and exercises."""
     found: dict[str, set[str]] = {"": set()}
     for cell in CELLS[next(name for name in PATHS if name.startswith(number))]:
         text = "".join(cell["source"])
@@ -249,7 +249,7 @@ def headings(number: str) -> dict[str, set[str]]:
 
 
 def test_plans_fill_their_hours_and_name_what_is_there() -> None:
-    """Rows without a gap; sections are headings, and what is asked for lies in them."""
+    """Times have no gap; named sections exist and contain the predictions and exercises listed."""
     for minutes, heading in (
         (120, "## Two hours"),
         (240, "## Four hours"),
@@ -283,7 +283,7 @@ def test_plans_fill_their_hours_and_name_what_is_there() -> None:
 
 
 def test_the_glossary_is_sorted_and_each_term_is_in_its_notebook() -> None:
-    """Each term stands once, and the notebook that explains it uses it, in some form."""
+    """Terms are sorted and unique, and the notebook given for a term uses it in some form."""
     rows = re.findall(
         r"^\| ([^|]+) \| ([^|]+) \| (\d\d) \|$",
         (DOCS / "glossary.md").read_text(encoding="utf-8"),
@@ -306,7 +306,7 @@ def test_the_glossary_is_sorted_and_each_term_is_in_its_notebook() -> None:
 def test_the_instructors_notebook_runs(
     students: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over a class with a damaged file, and over nothing: every cell runs."""
+    """Every cell runs, for a class with a damaged file and for no reports at all."""
     for number in range(students):
         write(
             tmp_path / "reports",

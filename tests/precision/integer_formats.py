@@ -1,4 +1,4 @@
-"""The formats from their published parameters, in whole numbers and fractions: the oracle.
+"""Number formats from their published parameters, in integers and fractions, as an oracle.
 
 Nothing here is read from the code under test. A number is an integer times its smallest
 subnormal number.
@@ -20,7 +20,7 @@ class Published(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """With the sign."""
+        """The width of a code, with the sign."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     @property
@@ -29,7 +29,7 @@ class Published(NamedTuple):
         return Fraction(2) ** (2 - 2 ** (self.exponent_bits - 1) - self.mantissa_bits)
 
     def units(self, code: int) -> int | str:
-        """What a code without its sign stands for: a count of units, "inf" or "nan"."""
+        """Return the value of a code without its sign: a count of units, "inf" or "nan"."""
         field, mantissa = divmod(code, 2**self.mantissa_bits)
         if field == 2**self.exponent_bits - 1 and self.specials == "ieee":
             return "inf" if mantissa == 0 else "nan"
@@ -57,7 +57,7 @@ SHAPES = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "tf32": (8
 
 
 def round_fraction(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction:
-    """Round to nearest, ties to even, in a format with no upper end."""
+    """Round to nearest, ties to even, in a format without overflow."""
     if x == 0:
         return x
     magnitude = abs(x)
@@ -65,4 +65,4 @@ def round_fraction(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fract
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
     unit = Fraction(2) ** (max(exponent, 2 - 2 ** (exponent_bits - 1)) - mantissa_bits)
-    return round(x / unit) * unit  # round() of a Fraction goes to the even neighbour on a tie
+    return round(x / unit) * unit  # round() of a Fraction rounds a tie to even

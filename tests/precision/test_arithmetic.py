@@ -1,4 +1,4 @@
-"""What rounding does: sums and products against fractions, gradients, autocast, TF32."""
+"""Effects of rounding: sums and products against fractions, gradients, autocast, TF32."""
 
 import math
 from fractions import Fraction
@@ -18,7 +18,7 @@ from refusals import defaults, refusals
 
 
 def added(terms: list[Any], name: str) -> float:
-    """The sum one by one, each rounded once, in fractions."""
+    """Return the sum term by term, each step rounded once, in exact fractions."""
     total = Fraction(0)
     for term in terms:
         total = round_fraction(total + Fraction(term), *SHAPES[name])
@@ -26,7 +26,7 @@ def added(terms: list[Any], name: str) -> float:
 
 
 def row(found: Any, *wanted: str) -> Any:
-    """Return the first way whose formats, and order, begin so."""
+    """Return the first row whose leading fields (formats, then order) are ``wanted``."""
     return next(each for each in found.rows if each[: len(wanted)] == wanted)
 
 
@@ -38,7 +38,7 @@ def row(found: Any, *wanted: str) -> Any:
 )
 @settings(max_examples=200, deadline=None)
 def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
-    """One by one and by chance, against exact fractions."""
+    """A sum one by one equals one in fractions that is rounded once per step."""
     found = precision.sum_error(x, [name])
     held = [float(precision.round_to(value, name)) for value in x]
     assert row(found, name).total == added(held, name)
@@ -46,7 +46,7 @@ def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
 
 
 def test_sums_by_hand(approved: Any) -> None:
-    """In float16 2,048 + 1 is 2,048; pairs and chance get on; ties go to the even number."""
+    """In float16 2,048 + 1 is 2,048; pairs avoid that; by chance, the mean is right."""
     ones = precision.sum_error(np.ones(3000), names := ["float16", "bfloat16", "float32"])
     assert [row(ones, name).total for name in names] == [2048, 256, 3000]
     better = [row(ones, "float16", "float16", "in pairs"), row(ones, "float16", "float32")]
@@ -88,7 +88,7 @@ def test_a_product_against_fractions() -> None:
 
 
 def test_gradients_by_hand(approved: Any) -> None:
-    """Y = 5 relu(3 x) at 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; shut and diverged."""
+    """Y = 5 relu(3 x) at 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; also x < 0 and nan."""
     first, second, other = (nn.Linear(*n, bias=False) for n in ((1, 1), (1, 1), (3, 2)))
     model, state = nn.Sequential(first, nn.ReLU(inplace=True), second), torch.get_rng_state()
     nn.init.constant_(first.weight, 3.0)
@@ -107,7 +107,7 @@ def test_gradients_by_hand(approved: Any) -> None:
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
 @pytest.mark.parametrize("scale", [1.0, 2.0**-7, 3000.0])
 def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> None:
-    """Boundaries and ties included."""
+    """The shares that vanish or overflow are those of rounding each value, ties included."""
     f = precision.format(name)
     edges = [f.smallest_subnormal / 2, f.smallest_normal, f.overflow_threshold, f.largest]
     near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, math.inf)])
@@ -129,7 +129,7 @@ def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> Non
 )
 @settings(max_examples=100, deadline=None)
 def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: float) -> None:
-    """At the lowest no more than the tolerance vanishes, at half of it more; and so on."""
+    """At the lowest scale no more than the tolerance vanishes, at half of it more; and so on."""
     at = lambda s: precision.gradient_window(values, name, s, tolerance=tolerance)  # noqa: E731
     low, high = at(1.0).lowest_scale, at(1.0).highest_scale
     if low is not None and low > 2.0**-126:
@@ -139,7 +139,7 @@ def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: flo
 
 
 def test_windows_and_updates_in_words(approved: Any) -> None:
-    """By hand: 2^-30 s > 2^-25 from 64 on, 8 s < 65,520 up to 4,096; many are thinned."""
+    """By hand: 2^-30 s > 2^-25 from s = 64 on, 8 s < 65,520 up to 4,096; many are sampled."""
     found = precision.gradient_window([2.0**-30, 2.0**-10, 8.0], "float16", tolerance=0.0)
     assert (found.lowest_scale, found.highest_scale) == (64.0, 4096.0)
     windows = [
@@ -162,11 +162,11 @@ def test_windows_and_updates_in_words(approved: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
-    """A hundred operators; what the lists leave out has a kernel in PyTorch's registry."""
+    """Over 100 operators follow the documented lists, except three that the lists leave out."""
     policy = precision.autocast_policy("cpu", dtype)
     assert (policy.evidence.badge, len(policy.rows) > 100) == ("MEASURED", True)
     assert "not as documented: tensordot" in [row[0] for row in policy.table()[1]]
-    # The first two multiply by way of mm, which is on the list; PyTorch's registry has the third.
+    # The first two call mm, which is listed; the third has a kernel in PyTorch's autocast registry.
     left_out = {"multi_dot", "tensordot", "smooth_l1_loss"}
     seen = [row for row in policy.rows if row.policy is not None]
     assert {row.operator for row in seen if row.policy != row.documented} <= left_out
@@ -184,7 +184,7 @@ def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_policies_of_devices_that_are_not_here(kind: str) -> None:
-    """PyTorch's dispatcher is asked in CUDA's place, else the lists stand: MODELLED."""
+    """Without the device, CUDA's policy comes from PyTorch's dispatcher, others from the lists."""
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA: the gpu test observes it")
     policy = precision.autocast_policy(kind, "float16")
@@ -196,7 +196,7 @@ def test_policies_of_devices_that_are_not_here(kind: str) -> None:
 
 
 def test_autocast_in_tables(approved: Any) -> None:
-    """A policy of four operators."""
+    """The table of a policy for four operators, as a notebook shows it."""
     policy = precision.autocast_policy("cpu", "bfloat16", ["linear", "mse_loss", "cat", "relu"])
     assert f"{policy!r}\n{policy.table()}\n" == approved
 
@@ -235,13 +235,13 @@ REFUSED = [
 
 
 def test_refusals_and_defaults(approved: Any) -> None:
-    """What cannot be used, what would do, and what a call without options means."""
+    """Refused arguments with what would do, and the default options."""
     assert refusals(REFUSED) + defaults(precision) == approved
 
 
 @pytest.mark.gpu
 def test_a_gpu_does_what_the_models_say() -> None:
-    """Autocast as documented; TF32 reads ten bits of each operand."""
+    """Autocast follows its documentation; TF32 keeps ten mantissa bits of each operand."""
     policy = precision.autocast_policy("cuda", "float16")
     assert (policy.evidence.badge, policy.row("layer_norm").policy) == ("MEASURED", "float32")
     a, b = (torch.randn(256, 256) for _ in range(2))

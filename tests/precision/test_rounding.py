@@ -1,4 +1,4 @@
-"""One exact rounding and the formats' codes, against fractions (integer_formats.py).
+"""Exact, single rounding and the codes of formats, against fractions (integer_formats.py).
 
 Casting through float32 rounds twice, so neither PyTorch nor ml_dtypes is an oracle for all inputs;
 NumPy's own cast of float64 to float32 and to float16 rounds once, and so do NVIDIA's headers.
@@ -26,10 +26,10 @@ OVERFLOWN = {"ieee": math.inf, "nan": math.nan, "none": 6.0}
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_number_midpoint_and_its_neighbours(name: str) -> None:
-    """A number stays; a midpoint goes to the even code; what lies beside it to its side."""
+    """Numbers stay, midpoints go to the even code, and values next to a midpoint to their side."""
     published = PUBLISHED[name]
     exact = published.magnitudes()
-    after = 2 * exact[-1] - exact[-2]  # what would come next, if the exponents went on
+    after = 2 * exact[-1] - exact[-2]  # the next number, if the exponents went on
     middles = [(low + high) / 2 for low, high in zip(exact, [*exact[1:], after], strict=True)]
     ladder, middle = (np.array(list(map(float, each))) for each in (exact, middles))
     assert list(map(Fraction, middle.tolist())) == middles
@@ -45,7 +45,7 @@ def test_every_number_midpoint_and_its_neighbours(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_code_neighbour_and_spacing(name: str) -> None:
-    """Each code is the number of its fields, and back, -0 too; the list, its steps and its ends."""
+    """Codes decode and encode exactly, -0 too; each number knows its neighbors and spacing."""
     published, special = PUBLISHED[name], {"inf": math.inf, "nan": math.nan}
     counted = [published.units(code) for code in range(2 ** (published.bits - 1))]
     positive = [
@@ -70,7 +70,7 @@ def test_every_code_neighbour_and_spacing(name: str) -> None:
 
 
 def test_int8_is_twos_complement() -> None:
-    """Halves go to the even number, the ends stay, zero has one code and no sign."""
+    """Halves round to even, values clip at the ends, zero has one code and no sign."""
     signed = [*range(128), *range(-128, 0)]
     np.testing.assert_array_equal(precision.decode(range(256), "int8"), signed)
     np.testing.assert_array_equal(precision.encode(signed, "int8"), range(256))
@@ -84,7 +84,7 @@ def test_int8_is_twos_complement() -> None:
 
 
 def near(name: str, count: int, seed: int) -> np.ndarray:
-    """Floats in the format's own range, and just beyond it."""
+    """Return random floats in the format's range and just beyond it."""
     f, rng = precision.format(name), np.random.default_rng(seed)
     low, high = math.log2(f.smallest_subnormal) - 3, min(math.log2(f.largest) + 1, 1023.5)
     return rng.choice([-1.0, 1.0], count) * 2.0 ** rng.uniform(low, high, count)
@@ -92,7 +92,7 @@ def near(name: str, count: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_wide_formats_against_fractions(name: str) -> None:
-    """Random numbers, midpoints of random neighbours and what lies beside them."""
+    """Random numbers, midpoints of neighbors and the floats beside them round exactly."""
     low, largest = precision.round_to(near(name, 300, 8), name), precision.format(name).largest
     middles = (low + [precision.number(x, name).above for x in low.tolist()]) / 2
     beside = [np.nextafter(middles, side) for side in (-np.inf, np.inf)]
@@ -105,7 +105,7 @@ def test_wide_formats_against_fractions(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["float64", "float32", "float16"])
 def test_against_numpys_cast_and_bits(name: str) -> None:
-    """Half a million floats round as NumPy's cast, and random bits are what NumPy reads in them."""
+    """Half a million floats round as NumPy casts them, and bit patterns decode as NumPy's do."""
     any_bits = np.random.default_rng(1).integers(0, 2**64, 250_000, dtype=np.uint64)
     x = np.concatenate([any_bits.view(np.float64), near(name, 250_000, 2)])
     kind = np.dtype(f"uint{8 * np.dtype(name).itemsize}")
@@ -135,7 +135,7 @@ BEYOND = [
 def test_overflow_rules(
     name: str, usual: float, largest: float, threshold: float, goes: Any
 ) -> None:
-    """The threshold is the midpoint to what would come next; nan stays nan."""
+    """Overflow begins at the midpoint to the next number that would follow; nan stays nan."""
     f = precision.format(name)
     assert (f.largest, f.overflow_threshold, f.overflows_at_threshold) == (largest, threshold, goes)
     x = np.array([1e308, math.inf, threshold, np.nextafter(threshold, 0)])
@@ -152,7 +152,7 @@ def test_overflow_rules(
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.sampled_from(precision.formats()))
 @settings(max_examples=300, deadline=None)
 def test_rounding_keeps_the_order(x: float, y: float, name: str) -> None:
-    """Idempotent and monotonic; the next numbers lie on either side."""
+    """Rounding is idempotent and monotonic; the neighbors lie on either side."""
     pair = np.sort([x, y])
     held = precision.round_to(pair, name, overflow="saturate")
     np.testing.assert_array_equal(precision.round_to(held, name), held)
@@ -163,7 +163,7 @@ def test_rounding_keeps_the_order(x: float, y: float, name: str) -> None:
 
 
 def test_formats_and_numbers_in_tables(approved: Any) -> None:
-    """The published facts of each format, and numbers of each kind."""
+    """Tables show the published facts of each format, and numbers of each kind."""
     formats = [precision.format(name) for name in precision.formats()]
     text = "".join(f"{told(f)}{f.storage_bits} {f.bias} {f.lowest}\n" for f in formats)
     cases = [
@@ -180,7 +180,7 @@ def test_formats_and_numbers_in_tables(approved: Any) -> None:
 
 
 def test_the_numbers_between_two_ends() -> None:
-    """All of a format across zero; of too many only their count; 200 are listed."""
+    """All numbers between two ends are listed, up to 200; of more, only the count."""
     every = np.unique(precision.decode(np.arange(256), "float8_e5m2"))
     got, count = precision.nearby(-0.9, 2.1, "float8_e5m2", most=1000)
     np.testing.assert_array_equal(got, every[(every >= -0.9) & (every <= 2.1)])
@@ -228,7 +228,7 @@ def _library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.mark.parametrize("saturate", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_codes_are_nvidias(library: ctypes.CDLL, name: str, saturate: bool) -> None:
-    """Every number, midpoint and neighbour, random floats, infinities, what overflows."""
+    """NVIDIA's headers give the same codes for all numbers, midpoints, neighbors and overflows."""
     exact = np.array([float(v) for v in PUBLISHED[name].magnitudes()])
     middles = (exact[:-1] + exact[1:]) / 2
     beside = [np.nextafter(middles, 0), np.nextafter(middles, np.inf)]
@@ -240,6 +240,6 @@ def test_codes_are_nvidias(library: ctypes.CDLL, name: str, saturate: bool) -> N
     pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (x, out))
     library.convert(KINDS[name], int(saturate), ctypes.c_long(len(x)), *pointers)
     ours = precision.encode(x, name, overflow="saturate" if saturate else None)
-    if name == "float8_e4m3fn":  # the sign of its nan says nothing
+    if name == "float8_e4m3fn":  # the sign of its nan has no meaning
         ours, out = (np.where((codes & 0x7F) == 0x7F, 0x7F, codes) for codes in (ours, out))
     np.testing.assert_array_equal(ours, out)

@@ -1,6 +1,6 @@
-"""The recorder's experiments: what is planned for each device, and that a case of each really runs.
+"""The recorder's experiments: the plan for each device, and a real run of a case of each.
 
-Plans for a GPU are made with stand-ins for the questions that ``torch.cuda`` answers of hardware.
+Plans for a GPU are made with stand-ins for the functions of ``torch.cuda`` that query hardware.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from gpulab.devices import Device
 from gpulab.recorder import Experiment
 
 torch = pytest.importorskip("torch")
-for name in ("cupy", "numba", "PIL", "torchao"):  # what is planned depends on what is installed
+for name in ("cupy", "numba", "PIL", "torchao"):  # plans depend on the packages installed
     pytest.importorskip(name)
 
 pytestmark = pytest.mark.usefixtures("two_cores")  # plans for one core have fewer ranks
@@ -26,7 +26,7 @@ H200 = SimpleNamespace(
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """One H200, as far as torch.cuda tells."""
+    """Make ``torch.cuda`` report one H200."""
     answers = {
         "is_available": True, "device_count": 1,
         "get_device_name": H200.name, "get_device_capability": (9, 0),
@@ -39,7 +39,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def plan(device: Device) -> str:
-    """Each experiment's cases: how many in which rank, and the values of each parameter."""
+    """Return each experiment's cases: how many per rank, and each parameter's values as text."""
     lines = []
     for experiment in recorder.experiments():
         cases = list(experiment.cases(device))
@@ -56,7 +56,7 @@ def plan(device: Device) -> str:
 
 
 def test_the_plan_of_a_cpu(approved: Any) -> None:
-    """Each parameter's values with the rank that reaches them first, on two cores or more."""
+    """Each parameter's values with the first rank that has them, on two cores."""
     assert plan(CPU) == approved
 
 
@@ -66,13 +66,13 @@ def test_the_plan_of_a_gpu(gpus: Device, approved: Any) -> None:
 
 
 def test_the_plan_of_another_gpu(approved: Any) -> None:
-    """MPS: neither chases, ladders, collectives and graphs, nor float64 or TF32."""
+    """MPS has no chases, ladders, collectives, graphs, float64 or TF32."""
     assert plan(Device("mps")) == approved
 
 
 @pytest.mark.parametrize("name", recordings.names())
 def test_each_recorded_case_is_still_planned(name: str, gpus: Device) -> None:
-    """A recording can be gone on with, and what reads it finds what it asks for."""
+    """A shipped recording can be continued: each of its cases is still in the plan."""
     recording = recordings.load(name)
     device = CPU if recording.environment.device_kind == "cpu" else gpus
     planned = {
@@ -101,12 +101,12 @@ TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("pipeline", {"part": "step", "workers": 0}, None, None),
     ("precision", {"format": "float32", "n": 512}, 2 * 512**3, None),
     ("precision", {"format": "bfloat16", "n": 511}, 2 * 511**3, None),
-    # Two products for each of 8 sequences and 4 heads, half of them masked; backward five more.
+    # Two products for each of 8 sequences and 4 heads, half of them masked; five more backward.
     ("attention", {"kernel": "flash", "length": 256}, 2 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
     ("attention", {"kernel": "written out", "passes": "forward and backward"},
      7 * 2 * 8 * 4 * 256**2 * 32 / 2, None),
-    # Four layers of 2 x 256 x 256 + 256 x 128 + 3 x 256 x 1024 and 512, then 256 + 1024 x 256; a
-    # prompt is scored after its last position only.
+    # Four layers of 2 x 256 x 256 + 256 x 128 + 3 x 256 x 1024 and 512, then 256 + 1024 x 256. Of a
+    # prompt only the last position is scored.
     ("generation", {"phase": "decode", "batch": 1}, 2 * (4 * 950_784 + 262_400), None),
     ("generation", {"phase": "prefill"}, 2 * (128 * (4 * 950_784 + 256) + 1024 * 256), None),
     ("tips", {"tip": "one_call", "form": "without"}, None, None),
@@ -116,7 +116,7 @@ TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
 ]  # fmt: skip
 SLOW: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("pipeline", {"part": "step", "workers": 1}, None, None),
-    # The quickest: a step that would take more than 20 s is left out, here and for a user.
+    # The quickest model: steps of more than 20 s are left out, here and for users.
     ("training", {"model": "cnn", "precision": "float32", "means": "plain"}, None, None),
     ("data-parallel scaling", {"mode": "weak", "ranks": 2, "model": "mlp"}, None, None),
     *(("collectives", {"collective": name, "nbytes": 1024}, None, 1024)
@@ -127,7 +127,7 @@ SLOW: list[tuple[str, dict[str, Any], float | None, float | None]] = [
 def recorded(
     path: Path, device: Device, cases: list[tuple[str, dict[str, Any], Any, Any]]
 ) -> list[tuple[recordings.Entry, Any, Any]]:
-    """Record the first case with each of these parameters, all; return the loaded entries."""
+    """Record the first case that has each set of parameters; return the entries as loaded."""
     wanted = []
     for name, some, flops, nbytes in cases:
         (experiment,) = recorder.experiments([name])
@@ -150,7 +150,7 @@ def recorded(
 def test_a_case_of_each_experiment_runs(
     tmp_path: Path, cases: list[tuple[str, dict[str, Any], Any, Any]]
 ) -> None:
-    """Real work, recorded and loaded: a time, its work per call, and the first call apart."""
+    """A real case is recorded and loads with its time, its first call, and its FLOPs or bytes."""
     for entry, flops, nbytes in recorded(tmp_path / "r.json", CPU, cases):
         timing = entry.timing
         assert min(timing.median_seconds, timing.first_call_seconds) > 0, entry.key
@@ -163,7 +163,7 @@ def test_a_case_of_each_experiment_runs(
 
 @pytest.mark.gpu
 def test_a_case_of_each_experiment_runs_on_a_gpu(tmp_path: Path) -> None:
-    """The most telling case of each experiment that this GPU has; none fails."""
+    """The case of lowest rank of each experiment for this GPU runs without failing."""
     device = Device("cuda", 0)
     firsts = [
         (one.name, dict(min(cases, key=lambda case: case.rank).params), None, None)
@@ -175,7 +175,7 @@ def test_a_case_of_each_experiment_runs_on_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients, inference mode, anomaly detection, biases: seen while the work runs."""
+    """Gradients, inference mode, anomaly detection and biases are as the tip says at run time."""
     seen: list[tuple[bool, bool, bool]] = []
     steps: list[tuple[str, Any]] = []
 

@@ -1,4 +1,4 @@
-"""How wrong the models are on recorded machines: by hand, and as the models' badges say."""
+"""Errors of the models on recorded machines: by hand, and as the models' badges state."""
 
 import dataclasses
 import sys
@@ -27,7 +27,7 @@ def timed(
 
 
 def errors_of(*entries: Entry, device: str = "Test Device") -> dict[str, ModelError]:
-    """The models' errors on a made recording, by model."""
+    """Return the models' errors on an invented recording, by model."""
     recording = a_recording(entries=entries)
     environment = dataclasses.replace(recording.environment, device=device)
     found = model_errors(dataclasses.replace(recording, environment=environment))
@@ -40,12 +40,12 @@ TF32 = timed("ceilings", 1.0, flops=1e12, operation="gemm", dtype="tf32")
 
 
 def product(times: float, n: int = 2048, dtype: str = "float32", name: str = "matmul") -> Entry:
-    """A product recorded in so many times 2 n^3 operations at 100 GFLOP/s."""
+    """Return a product that took ``times`` as long as 2 n^3 operations at 100 GFLOP/s."""
     return timed("catalogue", times * 2 * n**3 / 1e11, workload=name, n=n, dtype=dtype)
 
 
 def test_roofline_by_hand() -> None:
-    """A product in twice its 0.172 s, an addition in half; what is short or float64 is left out."""
+    """A product takes twice its 0.172 s, an addition half; short and float64 cases are left out."""
     short = timed("catalogue", 1.0, workload="add", n=1024, dtype="float32")
     half = timed("catalogue", 12 * 2**26 / 1e10 / 2, workload="add", n=2**26, dtype="float32")
     found = errors_of(TRIAD, GEMM, product(2), short, product(9, dtype="float64"), half)
@@ -61,7 +61,10 @@ def test_roofline_by_hand() -> None:
 def test_a_transfer_line_is_asked_for_the_sizes_it_was_not_fitted_to(
     sizes: int, held_out: list[int]
 ) -> None:
-    """Fitted to every second of 8 sizes or more; copies on 1 us + n / 1 GB/s, one three times."""
+    """The line is fitted to every second size of 8 or more and tested on the others.
+
+    Copies take 1 us + n / 1 GB/s, except one held-out size, which takes three times as long.
+    """
     ks = range(12, 12 + sizes)
     slow = 2 ** ks[-2] if sizes % 2 else 2 ** ks[-3]
     copies = [
@@ -74,7 +77,7 @@ def test_a_transfer_line_is_asked_for_the_sizes_it_was_not_fitted_to(
 
 
 def test_a_gpu_that_has_a_formula_is_set_beside_it() -> None:
-    """PCIe 5 x16: 10 us and 53 GB/s, pageable half; the H200: 2.5 us and 3.77 TB/s."""
+    """PCIe 5 x16: 10 us, 53 GB/s pinned, half pageable; H200 memory: 2.5 us, 3.77 TB/s."""
     copies = [
         timed("transfer", times * (10e-6 + n / rate), direction="to_device", memory=memory, size=n)
         for memory, rate, times in (("pinned", 53e9, 2), ("pageable", 26.5e9, 3))
@@ -93,7 +96,7 @@ def test_a_gpu_that_has_a_formula_is_set_beside_it() -> None:
 def test_the_errors_of_the_shipped_recordings_are_on_the_badges(
     approved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a new recording the models' constants follow."""
+    """The badges state the errors; after a new recording the stated ones must be updated."""
     monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     names = recordings.names()
     found = [one for name in names for one in model_errors(recordings.load(name))]

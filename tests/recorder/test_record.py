@@ -1,4 +1,4 @@
-"""Recording a machine: order, budget, going on, failures and interrupts, on a scripted clock."""
+"""Recording a machine: order, budget, continuing, failures, interrupts, on a scripted clock."""
 
 import dataclasses
 import os
@@ -34,7 +34,7 @@ def a_measurement(median: float = 1e-3, n: int = 50, **changes: Any) -> Measurem
 
 
 class Bench:
-    """A clock, and what ran on it: (experiment, case, deadline in seconds)."""
+    """A clock and a log of the cases run on it: (experiment, case, deadline in seconds)."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -65,7 +65,7 @@ class Bench:
         return recorder.record(path, only=only, clock=lambda: self.now, **options)
 
     def ran(self) -> list[tuple[str, int]]:
-        """Return what ran since this was asked last."""
+        """Return the cases run since the last call."""
         found, self.log = [entry[:2] for entry in self.log], []
         return found
 
@@ -86,13 +86,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_most_telling_cases_run_first(bench: Bench, path: Path) -> None:
-    """Ranks order the cases across experiments; within a rank the given order stays."""
+    """Cases run by rank across experiments, and in the given order within a rank."""
     bench.run(path, bench("late", [3, 1]), bench("early", [0, 2]))
     assert bench.ran() == [("early", 0), ("late", 1), ("early", 1), ("late", 0)]
 
 
 def test_a_run_ends_with_its_budget_and_a_later_one_goes_on(bench: Bench, path: Path) -> None:
-    """With 25 s and cases of 10 s three run; the next run takes what failed or was not reached."""
+    """In 25 s three cases of 10 s run; the next run takes the failed and unreached ones."""
     a = bench("a", [0] * 4, fails={1: RuntimeError("boom  \n happened")})
     reasons = {"a i=1": "RuntimeError: boom happened", "a i=3": REACH}
     first = bench.run(path, a, minutes=25 / 60)
@@ -110,7 +110,7 @@ def test_a_run_ends_with_its_budget_and_a_later_one_goes_on(bench: Bench, path: 
 
 
 def test_a_continued_file_keeps_what_stood_in_it(bench: Bench, path: Path) -> None:
-    """Name, notes, commands, dates and libraries of earlier runs; the new run adds its own."""
+    """Name, notes, commands, dates and libraries of earlier runs stay; a new run adds its own."""
     a, date = bench("a", [0] * 3), "2026-01-02T03:04:05+00:00"
     first = bench.run(path, a, minutes=5 / 60, name="old-box", command="one")
     libraries = {**first.environment.libraries, "gone": "0.30"}
@@ -131,7 +131,7 @@ def test_a_continued_file_keeps_what_stood_in_it(bench: Bench, path: Path) -> No
 
 
 def test_a_failing_case_costs_only_itself(bench: Bench, path: Path) -> None:
-    """Whatever a library raises is the reason, in one line; Ctrl-C keeps what was recorded."""
+    """Any error of a library becomes the case's reason; Ctrl-C keeps the cases recorded so far."""
     recording = bench.run(path, bench("a", [0] * 3, fails={1: AttributeError("no int1")}))
     assert [entry.reason for entry in recording.entries] == [None, "AttributeError: no int1", None]
     with pytest.raises(KeyboardInterrupt):
@@ -144,7 +144,7 @@ def test_a_failing_case_costs_only_itself(bench: Bench, path: Path) -> None:
 
 
 def test_stop_ends_after_the_case_in_flight(bench: Bench, path: Path) -> None:
-    """Stopped after one case there is one; before any it is an error that says what to do."""
+    """A stop after one case keeps it; a stop before any is an error, and no file is written."""
     a = bench("a", [0] * 3)
     assert len(bench.run(path, a, stop=lambda: len(bench.log) == 1).missing()) == 2
     other = path.with_name("s.json")
@@ -153,7 +153,7 @@ def test_stop_ends_after_the_case_in_flight(bench: Bench, path: Path) -> None:
 
 
 def test_progress_counts_the_cases_of_this_run(bench: Bench, path: Path) -> None:
-    """How many are done, the case, the visit where there are several, and the seconds left."""
+    """Progress shows the count, the case, the visit if there are several, and the seconds left."""
     seen: list[tuple[float, str]] = []
     show = lambda fraction, text: seen.append((fraction, text))  # noqa: E731
     bench.run(path, bench("a", [0]))
@@ -169,7 +169,7 @@ def test_progress_counts_the_cases_of_this_run(bench: Bench, path: Path) -> None
 
 
 def test_each_case_gets_a_bounded_share_of_the_budget(bench: Bench, path: Path) -> None:
-    """From 0.15 to 1 s; three cases of one share and one of five share 4 s as 0.5 s and 2.5 s."""
+    """A share gets 0.15 to 1 s; of 4 s, cases of one share get 0.5 s and one of five 2.5 s."""
     bench.run(path, bench("a", [0] * 4, seconds=0.0), minutes=1 / 600)
     bench.run(path, bench("b", [0], seconds=0.0))
     cases = (bench("c", [0] * 3, seconds=0.5), bench("d", [1], seconds=2.5, shares=5))
@@ -181,7 +181,7 @@ def test_each_case_gets_a_bounded_share_of_the_budget(bench: Bench, path: Path) 
 
 
 def test_visits_lie_apart(bench: Bench, path: Path) -> None:
-    """Thirty cases in turn; near the budget's end as many are begun as can have all visits."""
+    """Visits rotate over 30 cases; near the budget's end only cases that can finish are begun."""
     recording = bench.run(path, bench("a", [0] * 31, seconds=1.0), visits=3)
     assert [number for _, number in bench.ran()] == [*[*range(30)] * 3, 30, 30, 30]
     assert {len(entry.timing.visits_seconds) for entry in recording.entries} == {3}
@@ -193,7 +193,7 @@ def test_visits_lie_apart(bench: Bench, path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, count: int) -> None:
-    """Of the medians' logarithms, by SciPy; samples, first call and date are kept too."""
+    """The interval is SciPy's for the medians' logarithms; samples of all visits are kept."""
     stats = pytest.importorskip("scipy.stats")
     medians = np.random.default_rng(count).lognormal(-7.0, 0.1, count)
     timing = bench.run(path, bench("a", [0], 1.0, medians=tuple(medians)), visits=count)
@@ -209,7 +209,7 @@ def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, cou
 
 
 def test_what_is_long_or_fails_is_visited_once(bench: Bench, path: Path) -> None:
-    """More than ten seconds in a visit; a failed later visit leaves what the first gave."""
+    """A case of over ten seconds has one visit; a failed later visit keeps the first result."""
     long, slow = bench("long", [0], 10.5), bench("slow", [0], 0.0, medians=(0.3,))
     fails: dict[int, Exception] = {1: RuntimeError("x")}
     recording = bench.run(path, long, slow, bench("short", [0, 0], 1.0, fails=fails), visits=3)
@@ -225,7 +225,7 @@ def test_what_is_long_or_fails_is_visited_once(bench: Bench, path: Path) -> None
 
 
 def test_what_is_kept_of_a_measurement(bench: Bench, path: Path) -> None:
-    """Every figure and 32 of 500 samples, from the first to the last, in order."""
+    """Every value is kept, and 32 of 500 samples in order, with the first and the last."""
     given = a_measurement(
         250.0, 500, samples_seconds=np.arange(1.0, 501.0), interval_seconds=(240.0, 260.0),
         first_call_seconds=2.0, launch_seconds=0.5, with_transfer_seconds=4.0,
@@ -245,7 +245,7 @@ def test_what_is_kept_of_a_measurement(bench: Bench, path: Path) -> None:
 def test_bad_input_is_refused_before_anything_runs(
     bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Budget, visits, name, experiment, file; the edges themselves are accepted."""
+    """Invalid budgets, visits, names, experiments and files; values at the limits are accepted."""
     a = bench("a", [0])
     for wrong in (
         {"visits": 0}, {"visits": 11}, {"visits": True}, {"minutes": 0}, {"minutes": -1},
@@ -281,7 +281,7 @@ def test_two_recorders_do_not_share_a_file(bench: Bench, path: Path) -> None:
 
 
 def test_the_file_is_whole_after_each_case(bench: Bench, path: Path) -> None:
-    """It is saved every five seconds and at the end, and never has less than before."""
+    """The file is saved every five seconds and at the end, and never loses a case."""
     counts = []
 
     def count(fraction: float, text: str) -> None:
@@ -315,7 +315,7 @@ sys.exit(cli.main(["record", "--only", "a long climb", "--device", "cpu", *sys.a
 def in_a_process(
     folder: Path, *words: str, stdout: Any = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gpulab record` with an experiment whose cases raise a signal so many times."""
+    """Run `gpulab record` with cases that raise the signal ``words[0]``, ``words[1]`` times."""
     tests = Path(__file__).parents[1]
     places = [str(tests / "recorder"), str(tests / "recordings"), str(tests), str(tests.parent)]
     return subprocess.run(
@@ -329,7 +329,7 @@ def in_a_process(
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
 @pytest.mark.parametrize(("name", "presses"), [("SIGINT", 1), ("SIGHUP", 1), ("SIGTERM", 2)])
 def test_signals_end_a_recording_after_the_case(tmp_path: Path, name: str, presses: int) -> None:
-    """The first ends it after the case in flight, whose time is kept; the second at once."""
+    """The first signal ends it after the current case, which is kept; the second at once."""
     done = in_a_process(tmp_path, name, str(presses), "--out", "r.json", "--visits", "1")
     assert (done.returncode == 0, (tmp_path / "r.json").exists()) == (presses == 1,) * 2
     if presses == 2:
@@ -348,7 +348,7 @@ def test_signals_end_a_recording_after_the_case(tmp_path: Path, name: str, press
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="pipes of Windows end otherwise")
 def test_a_recording_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
-    """As any command does, after the case in flight, whose time is kept (``| head``)."""
+    """When the pipe's reader ends (``| head``), the current case is kept and the command ends."""
     with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
         done = in_a_process(tmp_path, "SIGINT", "0", "--out", "r.json", stdout=reader.stdin)
     assert (done.returncode, len(recordings.read(tmp_path / "r.json").missing())) == (141, 2)
@@ -358,14 +358,14 @@ def test_the_command_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     approved: Any,
 ) -> None:  # fmt: skip
-    """List the experiments; record one for real; a wrong name is answered with all of them."""
+    """The command lists the experiments and records one; an unknown name shows them all."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGINT)
     for words in (["--list"], ["--device", "cpu"], ["--out", "r.json", "--only", "climb"]):
         print("exit code", cli.main(["record", *words]))
     printed = capsys.readouterr()
     assert printed.out + printed.err == approved
-    # Else it may wait for a measurement of another process, and a long case is visited once.
+    # Waiting for another process's measurement could make the case long: it would have one visit.
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path / "turns"))
     assert not cli.main(
         [

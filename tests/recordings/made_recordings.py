@@ -12,7 +12,7 @@ MATMUL = {"workload": "matmul", "n": 1024, "dtype": "float32"}
 
 
 def a_timing(**changes: Any) -> Timing:
-    """1 ms, 10 % wide, of three samples with 2 GFLOP each."""
+    """Return a timing of 1 ms within 10 %, of three samples with 2 GFLOP each."""
     fields: dict[str, Any] = {
         "samples_seconds": np.array([1.0e-3, 1.1e-3, 0.9e-3]), "sample_count": 3,
         "median_seconds": 1.0e-3, "interval_seconds": (0.9e-3, 1.1e-3), "first_call_seconds": 0.2,
@@ -24,7 +24,7 @@ def a_timing(**changes: Any) -> Timing:
 
 
 def a_recording(**changes: Any) -> Recording:
-    """One matrix product that was recorded and one that was not."""
+    """Return a recording of one matrix product that was measured and one that was not."""
     environment = Environment(
         date=EARLIER, system="Linux", processor="P", cores=2, memory_bytes=2**34,
         device="Test Device", device_kind="cuda", driver="580.1", python="3.12.3",
@@ -42,7 +42,7 @@ def a_recording(**changes: Any) -> Recording:
 
 
 def made(date: str, *entries: Entry, **environment: Any) -> Recording:
-    """The invented machine's recording on a date, in an environment with changes."""
+    """Return the invented machine's recording of a date, with changes to its environment."""
     plain = a_recording().environment
     return a_recording(
         environment=dataclasses.replace(plain, date=date, **environment), entries=entries
@@ -50,7 +50,7 @@ def made(date: str, *entries: Entry, **environment: Any) -> Recording:
 
 
 def timed(n: int, seconds: float, date: str | None = None, width: float = 0.1) -> Entry:
-    """One case of an experiment that gpulab does not know."""
+    """Return a case of an experiment that gpulab does not know."""
     interval = (seconds * (1 - width), seconds * (1 + width))
     timing = a_timing(median_seconds=seconds, interval_seconds=interval)
     return Entry("e", {"n": n}, timing, None, date)

@@ -29,7 +29,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_written_recording_is_read_back(tmp_path: Path) -> None:
-    """Writing and reading changes nothing and leaves no temporary file; a new version is seen."""
+    """A recording is read back as written, also when overwritten; no temporary file is left."""
     path = tmp_path / "test.json"
     for recording in (a_recording(), a_recording(name="another")):
         recordings.write(recording, path)
@@ -38,7 +38,7 @@ def test_a_written_recording_is_read_back(tmp_path: Path) -> None:
 
 
 def test_lookup_finds_what_was_recorded_and_nothing_else() -> None:
-    """`find` wants all parameters, `select` some; a parameter may have any name."""
+    """`find` needs all parameters, `select` some; a parameter may have any name."""
     recording = a_recording()
     (there,) = recording.select("catalogue", workload="matmul")
     assert recording.find("catalogue", **MATMUL) is there
@@ -51,7 +51,7 @@ def test_lookup_finds_what_was_recorded_and_nothing_else() -> None:
 
 
 def _change(*path: Any, **new: Any) -> Callable[[dict[str, Any]], object]:
-    """Return what updates the object at a place of the document."""
+    """Return a function that updates the object at this place of a document."""
 
     def change(data: Any) -> None:
         for key in path:
@@ -88,7 +88,7 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 @pytest.mark.parametrize("change", DAMAGE)
 def test_a_damaged_file_is_refused(tmp_path: Path, change: Callable[[Any], object]) -> None:
-    """Values that no clock gave, unknown parameters, hidden characters: one sentence each."""
+    """Impossible values, unknown parameters and hidden characters are refused in one sentence."""
     data = a_recording().to_dict()
     change(data)
     path = tmp_path / "bad.json"
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, change: Callable[[Any], objec
      "\ufeff{}", "1e999", '{"a": 1, "a": 2}', '{"schema": "Recording", "clocks_seen": [1e999]}'],
 )  # fmt: skip
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
-    """Other JSON, strict JSON's exceptions and endless nesting do not crash."""
+    """Other JSON, invalid JSON and very deep nesting are refused without a crash."""
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
     refused(RecordingError, recordings.read, path)
@@ -129,14 +129,14 @@ WORDS = ("1e999", "NaN", "null", "[" * 3000, "\\u0000", "0x10", "1_000", "00", "
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place of a document below its root."""
+    """Return the paths of all values in a document."""
     items = data.items() if isinstance(data, dict) else ()
     inner = enumerate(data) if isinstance(data, list) else items
     return [each for key, item in inner for each in [(*path, key), *places(item, (*path, key))]]
 
 
 def mutated(chance: random.Random) -> str:
-    """A recording's text with another value, a place less, another key, or other characters."""
+    """Return a recording's text with a value or key changed or removed, or other characters."""
     data = a_recording().to_dict()
     *path, last = chance.choice(places(data))
     holder = functools.reduce(lambda part, key: part[key], path, data)
@@ -152,7 +152,7 @@ def mutated(chance: random.Random) -> str:
 
 
 def test_each_mutated_file_is_refused_or_read_as_it_is(tmp_path: Path) -> None:
-    """No mutation gives another error, and none is read as what the file does not say."""
+    """A mutated file is refused with a RecordingError, or read exactly as the file states."""
     path, read = tmp_path / "x.json", 0
     for number in range(500):
         text = mutated(random.Random(number))
@@ -167,7 +167,7 @@ def test_each_mutated_file_is_refused_or_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Version 1 had neither dates nor visits; their new fields in an old file are refused."""
+    """Version 1 is read; version 2 without its new fields and an unknown version are refused."""
     data = a_recording().to_dict()
     entry = data["entries"][0]
     entry["schema_version"] = entry["timing"]["schema_version"] = 1
@@ -185,7 +185,7 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 
 def test_names_are_those_of_the_folders(own: Path) -> None:
-    """Any file name is listed and loads, a link to nothing is not; no name leads elsewhere."""
+    """Any file name is listed and loads, broken links are not; no name reaches other folders."""
     (own / "kept").mkdir()
     recordings.write(a_recording(), own / "kept" / "beside.json")
     mine = ("Lab PC 3", "Übung", "x" * 80, ".hidden")
@@ -199,7 +199,7 @@ def test_names_are_those_of_the_folders(own: Path) -> None:
 
 
 def test_a_damaged_recording_does_not_hide_the_others(own: Path) -> None:
-    """`readable` leaves it out, `load` says why; an own file comes before a shipped one."""
+    """`readable` leaves it out, `load` says why; a learner's file is preferred to a shipped one."""
     (own / "broken.json").write_text("{")
     recordings.write(a_recording(), own / f"{SHIPPED[0]}.json")
     assert set(recordings.readable()) == set(SHIPPED)
@@ -208,7 +208,7 @@ def test_a_damaged_recording_does_not_hide_the_others(own: Path) -> None:
 
 
 def test_a_path_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a notebook no shell expands the ~; the home of an unknown user is refused."""
+    """``~`` is expanded, since a notebook has no shell to do so; unknown users are refused."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GPULAB_RECORDINGS", "~/kept")
     recordings.write(a_recording(), tmp_path / "kept" / "mine.json")
@@ -219,8 +219,9 @@ def test_a_path_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_ships(name: str, approved: Any) -> None:
-    """A shipped recording has cases of each experiment, and is the same whether all of it is read
-    and checked or only what is asked for; their number and one median.
+    """A shipped recording has the approved cases, and is the same if all of it is read and checked.
+
+    The approved text has the number of cases of each experiment and the row of the first one.
     """
     recording = recordings.load(name)
     whole = recordings.read(recordings.directory() / f"{name}.json")
@@ -235,7 +236,7 @@ def test_what_ships(name: str, approved: Any) -> None:
 
 
 def test_the_table_has_rates_and_intervals() -> None:
-    """2 GFLOP and 5 MB in 1 ms are 2 TFLOP/s and 5 GB/s; no interval and a reason are words."""
+    """2 GFLOP and 5 MB in 1 ms are 2 TFLOP/s and 5 GB/s; a missing interval is "none"."""
     entries = (
         Entry("catalogue", MATMUL, a_timing(nbytes=5.0e6)),
         Entry("e", {}, a_timing(visits_seconds=(1e-3, 1.1e-3), interval_seconds=None, flops=None)),
@@ -251,7 +252,7 @@ def test_the_table_has_rates_and_intervals() -> None:
 
 
 def test_differences_by_hand() -> None:
-    """2 ms after 1 ms, 10 % wide each: 2x from 1.8 / 1.1 to 2.2 / 0.9; 1.05 ms is no change."""
+    """2 ms after 1 ms, within 10 % each: 2x (1.8 / 1.1 to 2.2 / 0.9); 1.05 ms is no change."""
     late = Entry("e", {"n": 5}, None, "time did not reach it")
     first = made(EARLIER, timed(1, 1e-3), timed(2, 1e-3), timed(3, 1e-3), late)
     second = made(LATER, timed(1, 1.05e-3), timed(2, 2e-3), timed(4, 1e-3), timed(5, 1e-3),
@@ -295,7 +296,7 @@ def test_joining_takes_the_later_of_two_and_keeps_dates() -> None:
      {"python": "3.13"}, {"libraries": {"torch": "2.0"}}],
 )  # fmt: skip
 def test_other_machines_and_software_are_not_joined(change: dict[str, Any]) -> None:
-    """What was not made alike never stands in one file; a library that one lacks is no reason."""
+    """Different machines or software are refused; a library that only one has is accepted."""
     with pytest.raises(RecordingError, match=f"differ in {next(iter(change))} "):
         recordings.merge(made(EARLIER, timed(1, 1e-3)), made(LATER, timed(2, 1e-3), **change))
     more = {"torch": "2.11.0", "jax": "0.10"}

@@ -31,16 +31,16 @@ class TrueLink:
         self.rng = rng
 
     def seconds(self, nbytes):
-        """The true time."""
+        """Return the true seconds of a copy."""
         x = np.asarray(nbytes, dtype=float)
         below = self.latency + np.minimum(x, self.knee) / self.first
         return below + (x > self.knee) * self.step + np.maximum(x - self.knee, 0) / self.bandwidth
 
     def measured(self, nbytes, noise=0.05, calls=1):
-        """The median of so many calls, each with this relative noise."""
+        """Return the median seconds of ``calls`` copies, each with this relative noise."""
         scatter = 1 + noise * self.rng.standard_normal((calls, len(nbytes)))
         return self.seconds(nbytes) * np.median(scatter, axis=0)
 
     def unseen_sizes(self, count):
-        """Sizes between those of the sweep, even on the log scale."""
+        """Return random sizes within the sweep's range, uniform on the log scale."""
         return 2 ** self.rng.uniform(10, 30, count)

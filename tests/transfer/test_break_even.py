@@ -20,20 +20,20 @@ from fake_machine import Clock, lines, play_gpus, play_link, private_turns  # no
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The machine's own clock, which only the work moves."""
+    """Replace the machine's clock with one that only the work advances."""
     clock = Clock(now=time.perf_counter())
     monkeypatch.setattr(time, "perf_counter", clock)
     return clock
 
 
 def _of_clock(function: Any, name: str = "add", **changes: Any) -> workloads.WorkloadSpec:
-    """Return a workload with a function of the test's; without bytes no ceiling is measured."""
+    """Return a workload that runs ``function``; as it has no bytes, no ceiling is measured."""
     spec = workloads.get(name)
     return dataclasses.replace(spec, function=function, **{"nbytes": lambda w: 0.0, **changes})
 
 
 def _work(clock: Clock, seconds: Any, **changes: Any) -> workloads.WorkloadSpec:
-    """Return the catalogue's addition, of which a call of n elements takes so many seconds."""
+    """Return the catalogue's addition, whose call on n elements takes ``seconds(n)``."""
 
     def add(a: Any, b: Any) -> Any:
         clock.now += seconds(a.numel())
@@ -70,7 +70,7 @@ def _recorded(seconds: dict[int, float | None], **changes: Any) -> recordings.Re
         ([9, 9, 9, 9], None),  # never
         ([9, 1, 9, 9], None),  # a win in between is no break-even
         ([0.5, 0.5, 0.5, 0.5], 16),  # always: at the smallest size tried or below
-        ([2.0001, 2.0001, 2, 2], 32),  # as long at 32, so it lies just there
+        ([2.0001, 2.0001, 2, 2], 32),  # the times are equal at 32
         ([0.5, 4, 4, 4], 64),  # a win by noise at a small size does not count
         ([3, 3, 3, 3], 48),  # by hand: log(1.5) / log(2) of the way from 32 to 64
         ([4, 8, 8, 4], 91),  # half of the way from 64 to 128, on log scales
@@ -79,7 +79,7 @@ def _recorded(seconds: dict[int, float | None], **changes: Any) -> recordings.Re
 def test_the_size_is_where_the_lines_cross_for_the_last_time(
     clock: Clock, device: list[float], size: int | None, approved: Any
 ) -> None:
-    """Straight lines on log scales between two sizes tried, and the answer in words.
+    """Lines are straight on log scales between two sizes tried; the answer is also in words.
 
     The CPU takes 1, 2, 4 and 8 ms for 16, 32, 64 and 128 elements.
     """
@@ -95,9 +95,11 @@ def test_the_size_is_where_the_lines_cross_for_the_last_time(
     assert _shown(b) == approved
 
 
-@pytest.mark.slow  # asks for this machine's ceilings, once and before the clock is the test's
+@pytest.mark.slow  # measures this machine's ceilings, before the clock is replaced
 def test_a_modelled_accelerator_by_hand(approved: Any, request: pytest.FixtureRequest) -> None:
-    """Three copies of 4 n bytes over 10 us and 24 GB/s, and 12 n at 3.77 TB/s after 2.5 us, against
+    """Rows and the break-even size follow from the formulas of link and processor.
+
+    Three copies of 4 n bytes at 10 us and 24 GB/s, then 2.5 us and 12 n bytes at 3.77 TB/s, against
     12 n bytes at 1 GB/s on the CPU.
     """
     devices.ceilings("cpu")
@@ -121,10 +123,10 @@ def test_a_modelled_accelerator_by_hand(approved: Any, request: pytest.FixtureRe
 def test_an_accelerator_of_this_machine_is_measured(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With both copies, and its result is checked: a wrong one has no row and a note."""
+    """Its time includes the copies both ways; a wrong result gives a note instead of a row."""
     play_gpus(monkeypatch, synchronize=clock.finish)
     play_link(monkeypatch, clock)
-    there: dict[int, Any] = {}  # the copies, so that no later array gets the id of one
+    there: dict[int, Any] = {}  # keeps the copies alive, so that their ids are not reused
 
     def to(tensor: Any, *args: Any, **options: Any) -> Any:
         if not (args and str(args[0]).startswith("cuda")):
@@ -166,7 +168,7 @@ def test_what_is_left_out_is_noted(clock: Clock, approved: Any) -> None:
     assert "\n".join(map(_shown, shown)) == approved
     usual = _of_clock(clock.takes(1.0, lambda x, *rest: x), "linear")
     other = transfer.break_even(usual, [4], recording="nvidia-h200", features=64, deadline=80)
-    assert (other.rows, other.notes[-1].code) == ((), "skipped")  # not its usual parameters
+    assert (other.rows, other.notes[-1].code) == ((), "skipped")  # other parameters
     assert len(transfer.break_even(usual, [4], recording="nvidia-h200", deadline=80).rows) == 1
     huge = transfer.break_even(spec, [16, 2**39], link="pcie4", deadline=80000)
     assert ([r.n for r in huge.rows], huge.notes[-1].code) == ([16], "skipped")
@@ -178,13 +180,13 @@ def test_disturbed_times_are_named_once_with_their_sizes(clock: Clock) -> None:
     b = transfer.break_even(_work(clock, lambda n: 10.0), [16, 32], recording=hot, deadline=160)
     of = {note.code: note.sentence.split() for note in b.notes if "n = 16, 32" in note.sentence}
     assert [of[code][1] for code in ("throttled", "no-interval")] == ["accelerator's", "CPU's"]
-    assert of["throttled"][-3:] == ["it", "was", "hot."]  # nobody can measure it again here
+    assert of["throttled"][-3:] == ["it", "was", "hot."]  # the advice to measure again is left out
     assert b.caption().startswith("RECORDED · ")
     assert " · the CPU's side: MEASURED on " in b.caption()
 
 
 def test_a_stop_keeps_the_sizes_reached(clock: Clock) -> None:
-    """At the third size: the answer of the two before it; at the first there is nothing to keep."""
+    """A stop at the third size keeps the answer of the first two; at the first it is an error."""
     seen: list[Any] = []
     kept = 2
 
@@ -228,14 +230,14 @@ def test_a_stop_keeps_the_sizes_reached(clock: Clock) -> None:
     ids=str,
 )
 def test_what_cannot_be_searched_is_refused(options: dict[str, Any]) -> None:
-    """Before anything runs."""
+    """Invalid sizes, names and options are refused before anything runs."""
     with pytest.raises(InputError):
         transfer.break_even(options.pop("workload", "add"), **options)
 
 
 @pytest.mark.slow
 def test_training_steps_copy_their_batch_only(clock: Clock) -> None:
-    """The model stays where it is: images, labels and the loss travel (by hand, of one image)."""
+    """The model is not copied: only images, labels and the loss are (by hand, for one image)."""
     step = clock.takes(1.0, lambda *given: torch.zeros(()))
     spec = _of_clock(step, "cnn_training_step")
     arrays = [x for x in spec(n=1).inputs("cpu") if isinstance(x, torch.Tensor)]

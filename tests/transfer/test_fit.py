@@ -23,7 +23,7 @@ from links import KINDS, SIZES, TrueLink
 def fits() -> list[Any]:
     """160 seeded links, a quarter of each kind, each with its fit.
 
-    ``covered`` and ``error`` are of new measurements at sizes that the fit has not seen.
+    ``covered`` and ``error`` come from new measurements at sizes that the fit has not seen.
     """
     found = []
     for seed in range(160):
@@ -44,7 +44,7 @@ def fits() -> list[Any]:
 def test_latency_and_bandwidth_are_the_links(
     fits: list[Any], name: str, unit: str, within: float, share: float
 ) -> None:
-    """Within 10 and 3 percent but for a few, and their 95 % intervals hold the truth."""
+    """Nearly all are within 10 % and 3 % of the truth, and their 95 % intervals contain it."""
     true = np.array([getattr(f.link, name) for f in fits])
     found = np.array([getattr(f.fit, f"{name}_{unit}") for f in fits])
     low, high = np.array([getattr(f.fit, f"{name}_interval_{unit}") for f in fits]).T
@@ -67,7 +67,7 @@ def test_predictions_cover_and_know_their_error(fits: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_knees_come_in_where_the_data_ask_for_them(fits: list[Any]) -> None:
-    """Few straight links get one; those that jump do, within a doubling of the true place."""
+    """Few straight links get a knee; most with a jump do, within a factor of 2 of its place."""
     knees = {kind: [f for f in fits if f.link.kind == kind] for kind in ("line", "jump")}
     assert np.mean([len(f.fit.knees_bytes) > 0 for f in knees["line"]]) <= 0.15
     near = [any(0.5 <= k / f.link.knee <= 2 for k in f.fit.knees_bytes) for f in knees["jump"]]
@@ -107,12 +107,12 @@ def test_an_outlier_counts_less() -> None:
 
 
 def test_sizes_too_large_for_a_latency() -> None:
-    """Where no latency shows it is zero or more, never negative; three sizes are enough."""
+    """A latency too small to show in the times is not negative; three sizes are enough."""
     x = 2.0 ** np.arange(26, 31)
     f = transfer.fit(x, 0.999 * x / 1e10 - 1e-5)
     assert f.latency_seconds >= 0
     assert f.bandwidth_bytes_per_second == pytest.approx(1e10, rel=0.01)
-    merged = transfer.fit([4, 1, 2, 4, 4], [9.0, 1.0, 1.0, 2.0, 3.0])  # of one size the median
+    merged = transfer.fit([4, 1, 2, 4, 4], [9.0, 1.0, 1.0, 2.0, 3.0])  # the median of equal sizes
     assert (merged.nbytes, merged.seconds) == ((1.0, 2.0, 4.0), (1.0, 1.0, 3.0))
 
 
@@ -133,7 +133,7 @@ def test_sizes_too_large_for_a_latency() -> None:
     ],
 )
 def test_points_that_cannot_be_fitted_are_refused(x: Any, y: Any) -> None:
-    """Shapes that differ, values that are not positive, and fewer than three sizes."""
+    """Different shapes, values out of range and fewer than three sizes are refused."""
     with pytest.raises(InputError):
         transfer.fit(x, y)
 
@@ -159,7 +159,7 @@ def test_any_positive_points_give_a_usable_fit(points: list[tuple[float, float]]
 
 
 def test_predictions_of_arrays() -> None:
-    """An array of sizes gives arrays of what each size gives, inside their interval."""
+    """An array of sizes gives arrays with each size's prediction, inside its interval."""
     f = transfer.fit(SIZES, TrueLink(1, "line").measured(SIZES))
     low, middle, high = f.predict(SIZES)
     assert ((low < middle) & (middle < high)).all()
@@ -167,7 +167,7 @@ def test_predictions_of_arrays() -> None:
 
 
 def test_fits_as_they_are_shown(approved: Any) -> None:
-    """Of an exact line, one with an outlier, and the recorded copies of an H200 over PCIe 5.
+    """Fits of an exact line, one with an outlier, and an H200's recorded copies over PCIe 5.
 
     By hand: 10 us and 25 GB/s reach half of it from 250 kB; PCIe 5 x16 gives some 55 GB/s.
     """

@@ -1,6 +1,6 @@
 """Links and processors as formulas, and copies that are measured.
 
-The measured GPU is an H200 behind PyTorch's functions, on a clock that its copies move.
+The measured GPU is an H200 behind PyTorch's functions, on a clock that its copies advance.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_what_named_links_take_for_granted(approved: Any) -> None:
-    """Latency, rate, assumptions and source of each; PCIe as measured in public, NVLink as stated.
+    """Latency, rate, assumptions, source: PCIe from published measurements, NVLink as stated.
 
-    By hand: half the rate from pageable memory; numbers of one's own are called chosen.
+    By hand: half the rate from pageable memory; a user's own numbers are labeled as chosen.
     """
     links = [transfer.link(name) for name in transfer.link_names()]
     links += [transfer.link("PCIe5", memory="pageable"), transfer.link("pcie4_x16", 5e-6)]
@@ -100,13 +100,13 @@ def test_a_modelled_sweep_is_the_formula() -> None:
         lambda: transfer.link("pcie4").sweep().fit().predict("1 MiB"),
         lambda: transfer.link("pcie4").sweep().fit().predict(-1),
         lambda: transfer.measure_copy(2**50, "host"),
-        lambda: transfer.sweep("cuda", sizes=[2**30]),  # of 16 MiB that are free
+        lambda: transfer.sweep("cuda", sizes=[2**30]),  # only 16 MiB are free
         lambda: transfer.sweep("cuda", ("host",)),
         lambda: transfer.recorded_sweep("nvidia-h200"),
     ],
 )
 def test_what_is_no_link_size_or_series_is_refused(call: Callable[[], Any]) -> None:
-    """Before anything is allocated or measured."""
+    """Invalid links, sizes and series are refused before anything is allocated or measured."""
     assert refused(GpulabError, call).type in (InputError, OutOfMemoryError)
 
 
@@ -132,7 +132,7 @@ def test_a_gpu_sweep_finds_its_link(clock: Clock, approved: Any) -> None:
 
 
 def test_a_machine_that_cannot_pin_memory(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A note says so in place of its series; asked for alone it is an error."""
+    """A note replaces the pinned series; a request for pinned memory alone is an error."""
     empty = torch.empty
 
     def refuse(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
@@ -149,14 +149,14 @@ def test_a_machine_that_cannot_pin_memory(clock: Clock, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("clock")
 def test_one_copy() -> None:
-    """1 MB takes 110 us."""
+    """A copy of 1 MB at 10 us and 10 GB/s takes 110 us."""
     m = transfer.measure_copy(10**6, "to_device", "pageable", "cuda", deadline=0.05)
     assert (m.median_seconds, m.nbytes, m.device) == (pytest.approx(1.1e-4), 1e6, "cuda:0")
 
 
-@pytest.mark.slow  # asks for this machine's ceilings
+@pytest.mark.slow  # measures this machine's ceilings
 def test_the_sweep_of_a_cpu_is_a_host_copy() -> None:
-    """One series by numpy, MEASURED, beside what all cores copy; stopped, it keeps its points."""
+    """One measured NumPy series, beside the bandwidth of all cores; a stop keeps its points."""
     seen: list[float] = []
     options: dict[str, Any] = {"deadline": 0.1, "progress": lambda *p: seen.append(p[0])}
     found = transfer.sweep("cpu", sizes=[8192, 4096], **options)
@@ -175,7 +175,7 @@ def test_the_sweep_of_a_cpu_is_a_host_copy() -> None:
 
 
 def test_a_recorded_sweep_has_the_recordings_numbers(approved: Any) -> None:
-    """Each point from its entry, RECORDED; a recording without copies has none."""
+    """Each point has its entry's numbers; a recording without copies has no sweep."""
     recording = recordings.load("nvidia-h200")
     found = transfer.recorded_sweep(recording)
     points = {(p.direction, p.memory, p.nbytes): p for p in found.points}
@@ -192,6 +192,6 @@ def test_a_recorded_sweep_has_the_recordings_numbers(approved: Any) -> None:
 
 @pytest.mark.gpu
 def test_copies_to_a_real_gpu() -> None:
-    """Each series moves its bytes."""
+    """All four series are measured with PyTorch."""
     found = transfer.sweep("cuda", sizes=[2**12, 2**16, 2**20, 2**26], deadline=4)
     assert (len(found.series), found.library, found.evidence.badge) == (4, "torch", "MEASURED")

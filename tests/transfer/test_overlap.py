@@ -18,8 +18,10 @@ LINK = transfer.link("pcie4", latency_seconds=1e-3, bandwidth_bytes_per_second=1
 
 
 def test_a_modelled_pipeline_by_hand(approved: Any) -> None:
-    """4 MB in 4 chunks over 1 MB/s and 1 ms: copies end at 1.001 k s, each compute of 0.5 s starts
-    as its chunk arrives, so all is over at 4.504 s; of 2 s to gain, 6.001 - 4.504 are gained.
+    """A compute starts when its chunk has arrived; the ratio is the share of the possible gain.
+
+    4 MB in 4 chunks at 1 ms and 1 MB/s: copies end at 1.001 k s. The last compute of 0.5 s ends at
+    4.504 s, so 6.001 - 4.504 s are gained of the possible 2 s.
     """
     o = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=2.0)
     assert (o.seconds, o.serial_seconds, o.ideal_seconds) == pytest.approx((4.504, 6.001, 4.001))
@@ -55,7 +57,7 @@ def test_formula_and_timeline_agree(nbytes: int, chunks: int, compute: float) ->
     [(3.004, "0%"), (2.996, "0%"), (2.5, "50%"), (3.5, "-50%"), (1.99, "101%")],
 )
 def test_no_gain_is_0_percent_from_either_side(seconds: float, share: str) -> None:
-    """2 s and 1 s one after the other take 3: a hair more or less is "0%", never "-0%"."""
+    """2 s and 1 s in sequence take 3 s: slightly more or less is "0%", never "-0%"."""
     spans = (Span("copy", 0, 0.0, 1.0), Span("copy", 1, 1.0, 2.0), Span("compute", 0, 0.5, 1.5))
     o = Overlap("cpu", 8, 2, 2.0, 1.0, seconds, spans, (), Evidence.measured("cpu"))
     assert (o.ratio_text, o.together_seconds) == (share, pytest.approx(1.0))
@@ -67,7 +69,7 @@ def test_no_gain_is_0_percent_from_either_side(seconds: float, share: str) -> No
 def test_lanes_that_never_meet_are_noted(
     monkeypatch: pytest.MonkeyPatch, passes: list[float], codes: list[str]
 ) -> None:
-    """A copy of 1 s, joined before a work of 2 s: no gain; in 0.5 s it could not be done."""
+    """A copy of 1 s that ends before work of 2 s begins gains nothing; 0.5 s is implausible."""
     now, works = [0.0], itertools.cycle(passes)
 
     def copyto(target: np.ndarray, source: np.ndarray) -> None:
@@ -85,7 +87,7 @@ def test_lanes_that_never_meet_are_noted(
 
 
 def test_threads_copy_each_chunk_before_it_is_computed() -> None:
-    """Each chunk arrives complete, once a run; chunks need not divide the array."""
+    """Each chunk arrives complete, once per run; chunks need not divide the array."""
     seen: list[np.ndarray] = []
     o = transfer.overlap(4 * 1003, 7, work=lambda x: seen.append(x.copy()), device="cpu")
     assert all((x == 1).all() for x in seen)
@@ -98,7 +100,7 @@ def test_threads_copy_each_chunk_before_it_is_computed() -> None:
 
 
 def test_a_stop_returns_what_was_reached() -> None:
-    """After two runs their median with a note; at once there is nothing to return."""
+    """A stop after two runs returns their median with a note; a stop at once is an error."""
     asked = itertools.count(1)
     seen: list[float] = []
     o = transfer.overlap(
@@ -132,7 +134,7 @@ def test_a_stop_returns_what_was_reached() -> None:
     ids=str,
 )
 def test_what_cannot_be_overlapped_is_refused(options: dict[str, Any]) -> None:
-    """Before anything runs or is allocated."""
+    """Invalid sizes and options are refused before anything runs or is allocated."""
     with pytest.raises((InputError, OutOfMemoryError)):
         transfer.overlap(**{"device": "cpu", **options})
 

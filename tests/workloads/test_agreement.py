@@ -9,7 +9,7 @@ import torch
 from gpulab.workloads import get, names
 
 IMAGES = {"channels": 16, "side": 8}
-# Sizes for each entry: odd ones meet the paths beside the fast ones.
+# Sizes for each entry: odd ones take other code paths than the fast ones.
 SIZES = dict.fromkeys(names(), (1, 7, 33)) | {
     "matmul": (1, 7, 130),
     "attention": (1, 7, 65),
@@ -32,7 +32,7 @@ LIGHT = {
 
 
 def make(name, n=None, dtype="float32"):
-    """One of the small cases; by default the largest of them."""
+    """Return a workload of a small size; by default the largest of its sizes."""
     return get(name)(n=n or SIZES[name][-1], dtype=dtype, **LIGHT.get(name, {}))
 
 
@@ -44,7 +44,7 @@ def tensors(inputs):
 
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in names() for d in get(n).dtypes])
 def test_a_result_agrees_with_float64(name, dtype):
-    """In each dtype and at odd sizes: within tolerance; in float64 to rounding; wrong ones not."""
+    """Results of each dtype and size are within tolerance; wrong and damaged ones are not."""
     for w in (make(name, n, dtype) for n in SIZES[name]):
         inputs = w.inputs("cpu", seed=1)
         result = w.run(*inputs)
@@ -62,7 +62,7 @@ def softmax(x):
 
 
 def layer_norm(x, scale, shift):
-    """Mean 0 and variance 1 a row."""
+    """Normalize each row to mean 0 and variance 1, then scale and shift."""
     mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
     return (x - mean) / np.sqrt(variance + 1e-5) * scale + shift
 
@@ -97,7 +97,7 @@ IN_NUMPY = {
 
 @pytest.mark.parametrize("name", IN_NUMPY)
 def test_a_result_is_what_its_summary_says(name):
-    """In NumPy's words, written from the summaries; all dtypes begin with the same numbers."""
+    """NumPy code written from the summary gives the same; all dtypes get the same inputs."""
     w = make(name, dtype="float64")
     inputs = w.inputs("cpu")
     expected = IN_NUMPY[name](*(x.numpy() for x in inputs))
@@ -108,7 +108,7 @@ def test_a_result_is_what_its_summary_says(name):
 
 @pytest.mark.parametrize("name", ["cnn_training_step", "transformer_training_step"])
 def test_a_training_step_is_a_step_of_adam_with_gradients_of_its_own(name):
-    """Each call sets the gradients anew, by torch.autograd; the weights and the loss stay."""
+    """Each call gives the gradients of torch.autograd; weights and loss do not change."""
     w = make(name, 2)
     step, x, y = w.inputs("cpu")
     weights, loss = list(step.model.parameters()), step.loss(step.model, x, y)
@@ -123,9 +123,9 @@ def test_a_training_step_is_a_step_of_adam_with_gradients_of_its_own(name):
 @pytest.mark.parametrize(
     ("dtype", "flops", "off", "expected"),
     [
-        ("float32", 3e11, 0.052, 0.052),  # a gradient counts from 5 % on
+        ("float32", 3e11, 0.052, 0.052),  # an error in a gradient counts from 5 % on
         ("float32", 3e11, 0.048, 0),
-        ("float32", 3.1e11, 0.5, 0),  # not where its reference would be long work
+        ("float32", 3.1e11, 0.5, 0),  # not if the reference would take long
         ("bfloat16", 1e9, 0.5, 0),  # nor in bfloat16
         ("float32", 3e11, math.nan, math.inf),
         ("float32", 3e11, None, math.inf),
@@ -144,7 +144,7 @@ def test_when_a_gradient_counts(dtype, flops, off, expected):
 
 @pytest.mark.parametrize("dtype", get("sort").dtypes)
 def test_a_wrong_order_is_found(dtype):
-    """Two elements in each other's place, or one exchanged."""
+    """Two swapped elements, or one changed element, are found."""
     n = 4097
     w = get("sort")(n=n, dtype=dtype)
     inputs = w.inputs("cpu")
@@ -169,7 +169,7 @@ def test_a_wrong_order_is_found(dtype):
     ],
 )
 def test_one_wrong_entry_is_found_and_its_size_reported(name, n, params, at):
-    """Of large results a part is computed again, always the first and the last entry."""
+    """Only part of a large result is recomputed, but always its first and last entries."""
     w = get(name)(n=n, **params)
     inputs = w.inputs("cpu")
     results = [w.run(*inputs) for _ in range(3)]
@@ -182,7 +182,7 @@ def test_one_wrong_entry_is_found_and_its_size_reported(name, n, params, at):
 
 @pytest.mark.parametrize("name", names())
 def test_inputs_are_seeded(name):
-    """One seed gives the same values again, another others; PyTorch's global one is left alone."""
+    """The same seed gives the same inputs, another seed others; PyTorch's own state stays."""
     w, state = make(name), torch.random.get_rng_state()
     some = [w.inputs("cpu", seed=3), w.inputs(seed=3), w.inputs("cpu"), w.inputs("cpu", 0)]
     flat = [torch.cat([t.double().flatten() for t in tensors(inputs)]) for inputs in some]
@@ -194,7 +194,7 @@ def test_inputs_are_seeded(name):
     ("name", "params", "at", "expected"),
     [
         ("matmul", {"n": 200}, 1, 1),  # standard normal
-        ("linear", {"n": 1, "features": 100}, 1, 0.1),  # weights shrink with what is summed
+        ("linear", {"n": 1, "features": 100}, 1, 0.1),  # weights shrink with the number of terms
         ("grouped_conv2d", {"n": 1, "channels": 48, "groups": 3}, 1, 1 / 12),  # 16 x 9 products
         ("sum", {"n": 10_000}, 0, 12**-0.5),  # uniform from 0 to 1
         ("cnn_training_step", {"n": 200, "side": 8, "width": 2}, 1, 1),
@@ -205,7 +205,7 @@ def test_inputs_are_seeded(name):
     ],
 )
 def test_the_spread_of_the_values(name, params, at, expected):
-    """So that results neither overflow nor vanish; and a linear system is dominated."""
+    """Results neither overflow nor vanish, and the linear system is well conditioned."""
     values = get(name)(**params).inputs("cpu")[at]
     assert float(values.double().std()) == pytest.approx(expected, rel=0.05)
     matrix = get("solve")(n=200, dtype="float64").inputs("cpu")[0]

@@ -1,4 +1,4 @@
-"""The catalogue: what can be asked of it, and FLOPs and bytes against counts of other origin."""
+"""The catalogue: valid and refused requests, and FLOPs and bytes against other counts."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 CATALOGUE = names()
 # Each row by hand from the operation's definition: FLOPs (None: counted by PyTorch below), bytes of
-# traffic, bytes of memory (None: as many), terms of the longest sum.
+# traffic, bytes of memory (None: the same), terms of the longest sum.
 BY_HAND = [
     # 9 entries of 3 products and 3 additions; 27 entries of 4 bytes.
     ("matmul", 3, "float32", {}, 54, 108, None, 3),
@@ -27,17 +27,17 @@ BY_HAND = [
     ("exp", 5, "float16", {}, 5, 20, None, 1),
     # x / 2, x / sqrt 2, erf, + 1, product.
     ("gelu", 10, "bfloat16", {}, 50, 40, None, 1),
-    # Five numbers need four additions; six numbers pass the memory. In cascades of sqrt(n) terms.
+    # Nine numbers need eight additions; ten numbers are moved. Cascades of sqrt(n) terms.
     ("sum", 9, "float32", {}, 8, 40, None, 3),
     # Eight elements of five operations (maximum, subtraction, exponential, sum, division).
     ("softmax", 2, "float32", {"width": 4}, 40, 64, None, 4),
     # Seven operations an element; 8 in, 8 out, 4 scales, 4 shifts.
     ("layer_norm", 2, "float32", {"width": 4}, 56, 96, None, 4),
-    # 5 x 8 x log2 8; 8 complex numbers in and out, and as much again to work in.
+    # 5 x 8 x log2 8; 8 complex numbers in and out, and as much again as work space.
     ("fft", 8, "float32", {}, 120, 128, 256, 4),
     # 2/3 x 27 + 2 x 9; 9 + 3 + 3 doubles; matrix, factors, and once more for the library.
     ("solve", 3, "float64", {}, 36, 120, 216, 3),
-    # 7 values in and out and their places (int64); sorting works in as much again.
+    # 7 values in and out and their int64 indices; sorting takes as much again as work space.
     ("sort", 7, "float32", {}, 0, 56, 7 * (8 + 8) * 2, 1),
     ("sort", 7, "bfloat16", {}, 0, 28, 7 * (4 + 8) * 2, 1),
     # 4 pixels x 2 outputs x (2 x 9) multiply-adds; 8 + 8 values, 36 weights; 3 x 3 patches twice.
@@ -56,7 +56,7 @@ BY_HAND = [
         *("attention", 3, "float32", {"batch": 1, "heads": 1, "head_width": 2}),
         *(72, 96, (24 + 18) * 4, 3),
     ),
-    # A table of one row is read once however often: 3 indices, 1 row read, 3 written.
+    # The only row of a table is read once: 3 indices, 1 row read, 3 written.
     ("embedding_gather", 3, "float32", {"vocabulary": 1, "width": 4}, 0, 88, 88, 1),
     # 1,000 draws from 10 rows miss none; 2 draws from a million touch two.
     ("embedding_gather", 1000, "float32", {"vocabulary": 10, "width": 4}, 0, 24160, 24160, 1),
@@ -78,7 +78,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize("row", BY_HAND, ids=lambda row: f"{row[0]}-{row[1]}-{row[2]}")
 def test_counts_by_hand(row):
-    """FLOPs, traffic, memory and the length of sums are those that paper and pencil give."""
+    """FLOPs, traffic, memory and the length of sums equal those calculated by hand."""
     name, n, dtype, params, flops, *expected = row
     w = get(name)(n=n, dtype=dtype, **params)
     found = (w.nbytes, w.memory_bytes, w.spec.sum_length(w))
@@ -125,8 +125,9 @@ def test_bytes_are_those_of_the_arrays(name):
 
 
 def test_the_catalogue_is_what_was_recorded():
-    """Sizes, dtypes and counts of what was recorded are those of the recorded run, whose times rest
-    on them; a workload that is newer than the recording is in none.
+    """Recorded workloads still have the sizes, dtypes and counts of the recorded run.
+
+    Recorded rates depend on these counts. A workload newer than the recording is not in it.
     """
     entries = [e for e in gl.recordings.load("nvidia-h200").entries if e.experiment == "catalogue"]
     recorded = {tuple(e.params[k] for k in ("workload", "dtype", "n")): e.timing for e in entries}
@@ -145,7 +146,7 @@ def test_the_catalogue_is_what_was_recorded():
 
 
 def test_the_catalogue_as_it_is_listed(approved):
-    """Each entry: what it is, what n counts, how it is counted, the tolerance of the usual size."""
+    """Each entry: what it is, what n counts, how it is counted, the default's tolerance."""
     lines = []
     for spec, w in ((get(name), get(name)()) for name in CATALOGUE):
         lines += [f"{spec.name}: {spec.summary} (n: {spec.size_meaning})", f"  {spec.counts}"]
@@ -157,7 +158,7 @@ def test_the_catalogue_as_it_is_listed(approved):
 
 @pytest.mark.parametrize("dtype", [torch.float32, np.float32, np.dtype("float32"), "torch.float32"])
 def test_labels_and_parameters(dtype):
-    """Parameters show where they are not the usual, and stay; dtypes may be objects too."""
+    """Non-default parameters are in the label and cannot change; dtypes may be objects too."""
     w = get("conv2d")(n=np.int64(2), dtype=dtype, channels=16)
     assert (w.label, dict(w.params)) == (
         "conv2d n=2 float32 channels=16",
@@ -189,7 +190,7 @@ SIZES = (0, -1, 2**40 + 1, 2.0, True, "8", math.nan)
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, words):
-    """Names, sizes, dtypes, parameters and seeds, with those that there are."""
+    """Invalid names, sizes, dtypes, parameters and seeds are refused with what is valid."""
     with pytest.raises(InputError, match=words):
         call()
     assert names() == CATALOGUE
@@ -218,7 +219,7 @@ def test_what_is_too_large_is_refused_before_it_is_allocated(name):
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    """PyTorch says that there is one accelerator with so much free memory; nothing runs on it."""
+    """Make PyTorch report one accelerator with ``free`` bytes of memory; nothing runs on it."""
 
     def make(kind, free=2**40, **facts):
         places = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.backends.mps}
@@ -239,7 +240,7 @@ def accelerator(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "facts", "name", "n", "dtype", "refused"),
     [
-        # A tenth more than is held must be free; 400 bytes lie unused in PyTorch's own reserve.
+        # 1.1 times the needed bytes must be free; 400 bytes are unused in PyTorch's own reserve.
         ("cuda", {"free": 13_201 - 400}, "add", 1000, "float32", None),
         ("cuda", {"free": 13_200 - 400}, "add", 1000, "float32", OutOfMemoryError),
         ("xpu", {"free": 13_200 - 400}, "add", 1000, "float32", OutOfMemoryError),
@@ -280,7 +281,7 @@ def test_tf32_counts_where_the_settings_permit(accelerator):
 
 
 def test_an_allocation_that_fails_is_an_error_of_ours():
-    """When memory runs out although it seemed enough, the library's error becomes ours."""
+    """When memory runs out although it seemed enough, the library's error becomes gpulab's."""
     full = mock.Mock(side_effect=torch.OutOfMemoryError("Tried to allocate 20 MiB"))
     with pytest.raises(OutOfMemoryError, match="add n=4"):
         dataclasses.replace(get("add"), make_inputs=full)(n=4).inputs("cpu")
