@@ -177,7 +177,7 @@ def soak(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def old_aside() -> Iterator[None]:
-    """Hide objects made before this test from the garbage collector, which takes seconds."""
+    """Hide older objects from the garbage collector during a test: visiting them takes seconds."""
     gc.freeze()
     yield
     gc.unfreeze()

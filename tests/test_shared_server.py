@@ -43,7 +43,7 @@ def test_the_configuration_names_what_exists() -> None:
 
 
 def test_the_options_are_the_servers_own() -> None:
-    """Each option of the configuration is a trait of Jupyter's kernel manager, of that type."""
+    """Each option of the configuration is a trait of Jupyter's kernel manager, its value valid."""
     kernels = pytest.importorskip("jupyter_server.services.kernels.kernelmanager")
     for option in spawner()["args"]:
         kind, name, text = re.fullmatch(r"--(\w+)\.(\w+)=(\w+)", option).groups()

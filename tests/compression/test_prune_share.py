@@ -22,7 +22,7 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("amount", [0.0, 0.37, 0.9])
 def test_exactly_the_smallest_weights_become_zero(amount: float) -> None:
-    """The number of zeros is exact; training and a second pruning keep them, not the rest."""
+    """The number of zeros is exact; training moves only the rest; a second pruning keeps them."""
     cnn = trained(networks.cnn(width=8), IMAGES)
     before = [weight.clone() for weight in weights(cnn)]
     pruned = compression.prune(cnn, amount)

@@ -58,7 +58,7 @@ def test_weights_agree_with_torchs_fake_quantization(bits: int, weights: str) ->
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-100, 100, width=32), st.floats(0, 100, width=32), st.integers(2, 8))
 def test_inputs_agree_with_torchs_fake_quantization(low: float, width: float, bits: int) -> None:
-    """Inputs of any range agree, except at ties; zero stays zero; the ends clip larger values."""
+    """Any range agrees, except at ties; zero stays zero; values beyond the ends are clipped."""
     x = low + width * torch.rand(50, generator=torch.Generator().manual_seed(bits))
     x[0] = 0.0
     layer = identity(*x.tolist(), bits=bits)
@@ -122,7 +122,7 @@ def test_integer_kernels_give_the_same_numbers(kind: str, place: str) -> None:
 
 @pytest.mark.parametrize("activations", [None, "dynamic", "static"])
 def test_aware_training_is_what_is_shipped(activations: str | None) -> None:
-    """In evaluation it computes what the finished model does; gradients pass the rounding."""
+    """In evaluation an aware model computes what the finished one does; gradients pass rounding."""
     x = torch.randn(40, 1, 8, 8)
     aware = compression.quantize_aware(networks.cnn(width=4), activations=activations, bits=3)
     trained(aware, x)

@@ -304,6 +304,6 @@ LABELS = [
 
 
 def test_refusals_labels_and_defaults(approved: Any) -> None:
-    """Refused arguments with what would do, the labels of recipes, and the default options."""
+    """The errors of refused arguments, the labels of recipes, and the default options."""
     text = "".join(f"{Recipe(**options)!r}\n" for options in LABELS)
     assert refusals(REFUSED) + text + defaults(compression) == approved

@@ -17,7 +17,7 @@ from gpulab.evidence import Evidence
 from gpulab.results import Result
 
 _NOT_RESULTS = ("gpulab.widgets", "gpulab.figures")
-# Fields that a class also checks beyond their type: any value of the type would be refused.
+# Values of fields that a class checks beyond their types, so that most values are refused.
 _FITTING: dict[str, dict[str, Any]] = {
     "recordings.Entry": {"reason": None},
     "recordings.Timing": {

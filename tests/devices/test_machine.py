@@ -326,7 +326,7 @@ def test_the_doctor_looks_for_every_package_that_the_course_needs() -> None:
 def test_the_doctor_multiplies_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch, size: int, state: str
 ) -> None:
-    """A wrong product in PyTorch or CuPy needs a fix: here ones of another size sum to another."""
+    """The doctor reports a wrong product in PyTorch or CuPy: the sum over ones must be right."""
     gpu = _gpu(device="cpu")
     found = _but(READY, torch=GOOD.torch, cupy_packages=("cupy-cuda13x",), **gpu)
     made = torch.full((size, size), 1.0)

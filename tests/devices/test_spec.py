@@ -94,7 +94,7 @@ H200 = Accelerator(
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_follow_from_cores_clock_and_bus(name: str) -> None:
-    """Each core does 2 FLOP per clock, each pin has its rate; clocks are exact to the megahertz."""
+    """Peaks are 2 FLOP per core and clock, bandwidths pins x rate; clocks are exact to 1 MHz."""
     cores, bits, gigabits, mhz, gigabytes = PRODUCTS[name]
     found = gpu_spec(Accelerator(None, name, "cuda", l2_bytes=1), name)
     float32, (l2, memory) = found.flops_per_second["float32"].value, found.levels

@@ -53,7 +53,7 @@ def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, flo
 
 
 def measurement(median: float, badge: str = "measured", kind: str = "cpu") -> timing.Measurement:
-    """21 samples; a call returns after half the median, and takes three times it with copies."""
+    """21 samples; a call returns after half the median, and takes 3 medians with both copies."""
     samples = median * np.linspace(0.9, 1.1, 21)
     return timing.Measurement(
         "work",

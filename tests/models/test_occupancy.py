@@ -130,7 +130,7 @@ def test_no_launch_differs_from_the_vendors_header(header, capability):
         ((32, 16, 0, "9.0"), {}, 32, 32, "blocks"),
         ((33, 16, 0, "9.0"), {}, 32, 64, "warps"),
         ((1024, 16, 0, "8.6"), {}, 1, 32, "warps"),  # 48 warp slots
-        ((256, 32, 48 * 1024, "8.6"), {}, 2, 16, "shared"),  # of 100 KiB; 49 with the driver's
+        ((256, 32, 48 * 1024, "8.6"), {}, 2, 16, "shared"),  # 49 of 100 KiB with the driver's 1
         ((128, 32, 227 * 1024, "9.0"), {}, 1, 4, "shared"),
         ((128, 32, 227 * 1024 + 1, "9.0"), {}, 0, 0, "shared"),
         ((1024, 65, 0, "9.0"), {}, 0, 0, "registers"),

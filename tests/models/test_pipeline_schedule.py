@@ -14,7 +14,7 @@ from texts import table_text
 
 @st.composite
 def pipelines(draw, even=True):
-    """Any schedule of up to six stages, with whole costs, so that all arithmetic is exact."""
+    """Any schedule of up to six stages, with integer costs, so that all arithmetic is exact."""
     name, stages = draw(st.sampled_from(PIPELINE_SCHEDULES)), draw(st.integers(1, 6))
     chunks = draw(st.integers(1, 3)) if name == "interleaved" else 1
     most = {"min_size": 1 if even else stages, "max_size": 1 if even else stages}

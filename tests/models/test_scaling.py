@@ -42,7 +42,7 @@ def test_the_laws_by_hand(curve, speedup, limit, best):
         (100, {}, 0.25, 0.156, 0.156, 1 / 0.406),
         (100, {"mode": "weak"}, 1.0, 0.156, 0.156, 4 / 1.156),
         (100, {"overlap": 0.5}, 0.25, 0.156, 0.078, 1 / 0.328),
-        # All may overlap, but only the backward pass (2/3 of 0.25 s): 0.186 - 1 / 6 is exposed.
+        # All may hide behind the backward pass, which is 2/3 of 0.25 s: 0.186 - 1 / 6 is exposed.
         (120, {"overlap": 1.0}, 0.25, 0.186, 0.186 - 1 / 6, 1 / (0.436 - 1 / 6)),
         (100, {"overlap": 1.0}, 0.25, 0.156, 0.0, 4.0),
         # A fifth is repeated by each rank: 0.2 + 0.8 / 4.
@@ -70,7 +70,7 @@ def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup
         ((1.0, 0.5, 0.0, 1.0), {}, 1, 1.0),
         ((1.0, 0.35, 0.0, 1.0), {"serial_share": 0.2}, None, 1 / 0.9),
         ((1.0, 0.45, 0.0, 1.0), {"serial_share": 0.2}, 1, 1.0),
-        # All overlaps two thirds of the compute: T(p) = 2 c + (1 / 3 - 2 c) / p for many ranks.
+        # All may hide behind 2/3 of the compute: T(p) = 2 c + (1 / 3 - 2 c) / p for many ranks.
         ((1.0, 0.1, 0.0, 1.0), {"overlap": 1.0}, None, 1 / 0.2),
         # T(2) = 0.5, T(3) = 0.4 - 0.0667 / 3 = 0.3778, T(4) = 0.4 - 0.0667 / 4 = 0.3833.
         ((1.0, 0.2, 0.0, 1.0), {"overlap": 1.0}, 3, 1 / (0.4 - 0.2 / 9)),
@@ -145,7 +145,7 @@ def test_no_number_of_ranks_exceeds_the_limit_and_the_best_meets_it(mode, step, 
     ],
 )
 def test_what_cannot_be_is_refused_with_its_value(call, value):
-    """Shares, ranks, times and rates out of range are refused, and points not in the curve."""
+    """Shares, ranks, times and rates out of range are refused, and points not on the curve."""
     with pytest.raises(InputError, match=value):
         call()
     assert scaling(1.0, 0, 0, math.inf, 2**20).speedup == pytest.approx(2**20)

@@ -46,7 +46,7 @@ def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
 
 
 def test_sums_by_hand(approved: Any) -> None:
-    """In float16 2,048 + 1 is 2,048; pairs avoid that; by chance, the mean is right."""
+    """In float16 2,048 + 1 is 2,048; pairs avoid it; by chance the mean is right; ties to even."""
     ones = precision.sum_error(np.ones(3000), names := ["float16", "bfloat16", "float32"])
     assert [row(ones, name).total for name in names] == [2048, 256, 3000]
     better = [row(ones, "float16", "float16", "in pairs"), row(ones, "float16", "float32")]
@@ -107,7 +107,7 @@ def test_gradients_by_hand(approved: Any) -> None:
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
 @pytest.mark.parametrize("scale", [1.0, 2.0**-7, 3000.0])
 def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> None:
-    """The shares that vanish or overflow are those of rounding each value, ties included."""
+    """The zero, subnormal and overflowing shares are those of rounding each value, with ties."""
     f = precision.format(name)
     edges = [f.smallest_subnormal / 2, f.smallest_normal, f.overflow_threshold, f.largest]
     near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, math.inf)])
@@ -129,7 +129,7 @@ def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> Non
 )
 @settings(max_examples=100, deadline=None)
 def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: float) -> None:
-    """At the lowest scale no more than the tolerance vanishes, at half of it more; and so on."""
+    """The lowest scale loses at most the tolerance, half of it more; the highest overflows none."""
     at = lambda s: precision.gradient_window(values, name, s, tolerance=tolerance)  # noqa: E731
     low, high = at(1.0).lowest_scale, at(1.0).highest_scale
     if low is not None and low > 2.0**-126:
@@ -235,7 +235,7 @@ REFUSED = [
 
 
 def test_refusals_and_defaults(approved: Any) -> None:
-    """Refused arguments with what would do, and the default options."""
+    """The errors of refused arguments, and the default options."""
     assert refusals(REFUSED) + defaults(precision) == approved
 
 

@@ -329,7 +329,7 @@ def in_a_process(
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
 @pytest.mark.parametrize(("name", "presses"), [("SIGINT", 1), ("SIGHUP", 1), ("SIGTERM", 2)])
 def test_signals_end_a_recording_after_the_case(tmp_path: Path, name: str, presses: int) -> None:
-    """The first signal ends it after the current case, which is kept; the second at once."""
+    """The first signal ends the run after the current case, which is kept; the second at once."""
     done = in_a_process(tmp_path, name, str(presses), "--out", "r.json", "--visits", "1")
     assert (done.returncode == 0, (tmp_path / "r.json").exists()) == (presses == 1,) * 2
     if presses == 2:

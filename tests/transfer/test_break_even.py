@@ -43,7 +43,7 @@ def _work(clock: Clock, seconds: Any, **changes: Any) -> workloads.WorkloadSpec:
 
 
 def _shown(b: BreakEven) -> str:
-    """Return the answer and its notes, without what a busy machine adds to them."""
+    """Return the answer and its notes, without the notes that a busy machine adds."""
     calm = tuple(n for n in b.notes if n.code in ("skipped", "stopped", "disagree"))
     return lines(dataclasses.replace(b, notes=calm))
 
