@@ -1,4 +1,4 @@
-"""What the tests of the simulator share: kernels with launches, kernels of text, plain counts.
+"""Helpers of the simulator's tests: kernels with a launch, kernels made of text, plain counts.
 
 Nothing here calls gpulab.
 """
@@ -23,10 +23,11 @@ DOUBLE = 1e-13
 class Case:
     """A correct kernel and a launch of it.
 
-    ``make`` returns fresh arguments, always the same. ``expected`` is what is known from elsewhere:
-    from the arguments before, by position, each array's values afterwards. ``tolerance`` is
-    relative (absolute next to 0); None requires equality. ``numba`` is False where Numba's own
-    simulator gives something else: it has NumPy's types, and no order of atomics.
+    ``make`` returns fresh arguments, with the same values at each call. ``expected`` takes the
+    arguments before the launch and returns the values of some arrays after it, by position; they
+    come from an independent source, such as NumPy. ``tolerance`` is relative (absolute next to 0);
+    None requires equality. ``numba`` is False where Numba's own simulator gives another result:
+    it has NumPy's types, and no fixed order of atomics.
     """
 
     kernel: Callable[..., None]
@@ -76,12 +77,12 @@ def uniform(low: float, high: float, *shape: int, dtype: Any = np.float64) -> np
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """Return zeros, of float32 where nothing else is asked for."""
+    """Return an array of zeros, by default of float32."""
     return np.zeros(shape, dtype)
 
 
 def copies(arguments: Arguments) -> Arguments:
-    """Return the arguments with arrays of their own."""
+    """Return the arguments, with a copy of each array."""
     return tuple(a.copy() if isinstance(a, np.ndarray) else a for a in arguments)
 
 
@@ -98,7 +99,7 @@ def function_of(text: str, name: str = "kernel", filename: str = "") -> Any:
 
 
 def line_of(kernel: Callable, mark: str) -> int:
-    """Return the number of the one line of a function that ends with ``# mark``."""
+    """Return the line number of the only line of a function that ends with ``# mark``."""
     lines, first = inspect.getsourcelines(kernel)
     found = [n for n, line in enumerate(lines, first) if line.rstrip().endswith(f"# {mark}")]
     assert len(found) == 1, f"{kernel.__name__} has {len(found)} lines marked {mark!r}"
@@ -112,7 +113,7 @@ def threads_of(block: tuple[int, ...]) -> list[tuple[int, int, int]]:
 
 
 def warps_of(lanes: list) -> Iterator[list]:
-    """Return what each warp's lanes have, from what the threads of one block have."""
+    """Split a list with one item per thread of a block into lists of 32, one per warp."""
     return (lanes[start : start + 32] for start in range(0, len(lanes), 32))
 
 
@@ -125,7 +126,8 @@ def sectors(places: Iterable[int | None], size: int) -> int:
 def wavefronts(places: list[int | None], size: int) -> int:
     """Return the passes of a warp's shared access: the most different words in one of 32 banks.
 
-    Elements of 8 bytes go by half-warps, those of 16 bytes by quarter-warps.
+    Elements of 8 bytes are accessed by one half-warp at a time, those of 16 bytes by one
+    quarter-warp at a time; the passes of all parts add up.
     """
     lanes = places + [None] * (32 - len(places))
     total, part = 0, min(32, 128 // size)

@@ -353,7 +353,7 @@ def last_block_done(x, part, count, out):
 
 
 def _blocks_of(x, grid, block):
-    """Return x cut into blocks, filled up with zeros."""
+    """Return x as one row per block, padded with zeros."""
     return np.pad(x[: grid * block], (0, max(0, grid * block - x.size))).reshape(grid, block)
 
 
@@ -382,7 +382,7 @@ def _scanned(kernel, *several):
 
 
 def _reordered(kernel, order, *several):
-    """Return the cases of a kernel that gives thread t of a block the number of thread order(t)."""
+    """Return cases of a kernel that gives thread t of a block the element of thread order(t)."""
     return [
         Case(
             kernel, g, b, lambda n=g * b: (floats(n), zeros(n)),

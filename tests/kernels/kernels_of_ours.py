@@ -1,4 +1,4 @@
-"""Kernels of the language: control flow, integers of all widths, views, functions, atomics."""
+"""Kernels that use the whole language: control flow, integer types, views, functions, atomics."""
 
 import numpy as np
 from gpulab.kernels import (
@@ -238,7 +238,7 @@ def _reduced(x, a):
 
 
 def _whole(low, high, *shape, then=(), dtype=np.int64):
-    """Return what makes an array of whole numbers, and zeros of several shapes."""
+    """Return a function that makes an array of whole numbers, and zeros of the shapes in then."""
     return lambda: (
         integers(low, high, *shape, dtype=dtype),
         *(zeros(*s, dtype=np.int64) for s in then),

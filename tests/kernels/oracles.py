@@ -2,12 +2,12 @@
 
 ``run`` runs each thread as a greenlet of the kernel's own Python code: no syntax trees, no masks,
 no NumPy arithmetic. Integers are Python's (they wrap where they are stored), floats are Python's
-doubles. A thread gives way at a barrier or a warp function only; blocks run one after the other.
+doubles. A thread yields only at a barrier or a warp function; blocks run one after the other.
 
     NUMBA_ENABLE_CUDASIM=1 python oracles.py RESULTS.npz
 
-writes what the arrays of the kernels hold after Numba's own simulator: a process of its own, since
-that replaces ``numba.cuda`` when numba is imported.
+runs the kernels in Numba's own simulator and writes what their arrays hold afterwards. This takes a
+separate process, since that simulator replaces ``numba.cuda`` when numba is imported.
 """
 
 # ruff: noqa: D102 - the methods have the names and the meaning of those of numba.cuda
@@ -28,7 +28,7 @@ NUMBA_MODULES = ("kernels_of_ours", "kernels_of_blocks")
 
 
 class Int(int):
-    """An integer that knows how wide it is, until arithmetic makes it a plain one of 64 bits."""
+    """An integer with a width in bits; arithmetic returns a plain int, which counts as 64 bits."""
 
     bits = 64
 
@@ -45,7 +45,7 @@ def wrapped(value: Any, dtype: np.dtype) -> Any:
 
 
 def _mask_of(lanes: Any) -> Any:
-    """Return lanes as bits, of the type that numba-cuda's ballot and match give."""
+    """Return lanes as a bit mask of type int32, as numba-cuda's ballot and match do."""
     return wrapped(sum(1 << lane for lane in lanes), np.dtype(np.int32))
 
 
@@ -73,7 +73,7 @@ class Memory:
         return len(self.data)
 
     def note(self, kind: str) -> None:
-        """Count an access of the line of the kernel that is two calls above."""
+        """Count an access for the kernel's line, which is two frames up the call stack."""
         if self.log is not None:
             self.log[sys._getframe(2).f_lineno, self.space, kind] += 1
 
@@ -89,7 +89,7 @@ class Memory:
         self.data[index] = wrapped(value, self.dtype)
 
 
-# What an atomic stores, of the old value and the one or two that are given.
+# What an atomic stores, computed from the old value and its one or two arguments.
 ATOMICS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "max": max, "min": min, "and_": operator.and_,
     "or_": operator.or_, "xor": operator.xor, "exch": lambda old, new: new,
@@ -124,13 +124,13 @@ class Cuda:
         self.shared = types.SimpleNamespace(array=self._shared)
 
     def begin_block(self, place: tuple) -> None:
-        """Forget the shared memory of the block before."""
+        """Set the index of the block, and clear the shared memory of the previous block."""
         self.blockIdx = _point(place)
         self.kept: dict[Any, np.ndarray] = {}
         self.dynamic = np.zeros(self.dynamic_bytes, dtype=np.uint8)
 
     def begin_thread(self, number: int, place: tuple) -> None:
-        """Let the next thread be the one that asks where it is."""
+        """Set the lane and thread index that the kernel sees from now on."""
         self.laneid, self.threadIdx = number % 32, _point(place)
 
     def _shared(self, shape: Any, kind: Caster) -> Memory:
@@ -154,13 +154,13 @@ class Cuda:
         found = tuple(vars(self.gridDim)[a] * vars(self.blockDim)[a] for a in "xyz")
         return found[0] if ndim == 1 else found[:ndim]
 
-    # -- together: a thread says what it waits for, and gets the answer when all are there --------
+    # -- synchronization: a thread reports what it waits for, and resumes with the answer ---------
 
     def _wait(self, *what: Any) -> Any:
         from greenlet import getcurrent
 
         answer = getcurrent().parent.switch(what)
-        sys.settrace(self.trace)  # which another thread's end has switched off
+        sys.settrace(self.trace)  # the end of another thread switches tracing off
         return answer
 
     def trace(self, frame: types.FrameType, event: str, arg: Any) -> Any:
@@ -301,7 +301,7 @@ def _run_block(cuda: Cuda, threads: list[Any], places: list[tuple], given: list[
 
 
 def _served(waiting: dict[int, tuple], alive: list[int]) -> dict[int, tuple]:
-    """Return the answers for the threads that nobody keeps waiting any longer."""
+    """Return the answers for the threads whose wait is over, since all others have arrived."""
     if alive and all(waiting[number][0] == "block" for number in alive):
         values = [waiting[number][1] for number in alive]
         return {number: (waiting[number][2](values),) for number in alive}
@@ -319,8 +319,8 @@ def _served(waiting: dict[int, tuple], alive: list[int]) -> dict[int, tuple]:
 def _share_arrays_in_a_block() -> None:
     """Give all threads of a block the same shared array, whichever of them asks first.
 
-    Numba's simulator looks whether a line has its array, makes one and stores it: threads that look
-    before the first has stored get an array each. ``setdefault`` does both in one step.
+    Numba's simulator first looks for the array of a line, then makes and stores one. A thread that
+    looks before another has stored gets an array of its own. ``setdefault`` does both in one step.
     """
     from numba.cuda.simulator import kernelapi
 

@@ -1,8 +1,8 @@
-"""Kernels made by hypothesis: random control flow over variables and slots of each thread's own.
+"""Kernels made by hypothesis: random control flow over each thread's own variables and elements.
 
-Whole numbers stay within 2**20 in variables and within 2**50 on the way, so that Python's integers
-and 64-bit ones agree; floats see only operations that IEEE 754 rounds exactly. So results must be
-equal.
+Whole numbers stay within 2**20 in variables and within 2**50 in intermediate results, so that
+Python's integers and 64-bit integers agree. Floats undergo only operations that IEEE 754 rounds
+exactly. Therefore results must be equal.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# In a template {name} is what the method of that name writes; hypothesis shrinks to the first one.
+# Writer replaces {name} in a template by a choice; hypothesis shrinks to the first choice.
 LEAVES = "{variable}", "{digit}", "({digit} - 9)", "x.size", "x[i]", "x[(i + 7) % x.size]", "i"
 LEAVES += ("cuda.threadIdx.x", "cuda.blockIdx.x", "out[i, 1]", "own[i & 3]", "own[{variable} & 3]")
 PLAIN_LEAVES = LEAVES[:3]  # of a device function
@@ -35,7 +35,7 @@ CONDITIONS = (
     "{integer} % 3 == 1", "{float} < {float}", "({condition} and {condition})",
     "({condition} or {condition})", "(not {condition})", "({integer} < {leaf} <= {leaf})",
 )  # fmt: skip
-# Differ from thread to thread as a rule: what leaves loops and functions early.
+# Conditions for leaving a loop or function early; most of them differ from thread to thread.
 VARYING = "({variable} + {variable}) % 3 == 0", "(i + {variable}) % 2 == 1", "{condition}"
 SIMPLE = (
     "{variable} = {small}", "{pair} = {variable}, {small}",
@@ -64,17 +64,17 @@ class Writer:
         self.lines: list[str] = []
 
     def pick(self, *choices: str) -> str:
-        """Return one of the choices, written out."""
+        """Draw one of the choices and fill in its template."""
         return choices[self.draw(st.integers(0, len(choices) - 1))].format_map(self)
 
     def __getitem__(self, name: str) -> str:
-        """Write what a template asks for; two levels deep at most, then leaves."""
+        """Return the text for a name in a template; expressions are at most two levels deep."""
         leaves = LEAVES if self.is_kernel else PLAIN_LEAVES
         deeper = {
             "integer": (*INTEGERS, *GUARDED) if self.is_kernel else INTEGERS, "small": SMALL,
             "float": FLOATS, "condition": CONDITIONS,
         }  # fmt: skip
-        # Of `a, a = 1, 2` Python 3.11.2 (Debian 12) makes 1, later versions make 2.
+        # Names differ: `a, a = 1, 2` gives 1 in Python 3.11.2 (Debian 12), 2 in later versions.
         pairs = ("a, b", "b, a", "c, d", "d, b")
         names = {
             "variable": "abcd", "digit": "0123456789", "column": "012", "leaf": leaves,
@@ -123,7 +123,7 @@ class Writer:
             self.leave(indent, in_loop)
 
     def loop(self, indent: int, depth: int) -> None:
-        """Write a loop; half of the time it is left in its midst."""
+        """Write a loop; in half of the cases some threads leave it early."""
         self.loops += 1
         fuel = f"w{self.loops}"
         if self.draw(st.booleans()):

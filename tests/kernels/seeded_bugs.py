@@ -1,6 +1,6 @@
-"""Bugs: correct kernels with a small edit, the kind of finding, and the lines where it may be.
+"""Seeded bugs: small edits of correct kernels, each with the kind of its finding and its lines.
 
-A line is named by a piece of its text that occurs once. For a race either of its two lines will do.
+A line is identified by a piece of its text that occurs once. Of a race, either line is accepted.
 """
 
 import inspect
@@ -16,7 +16,10 @@ SYNC = "cuda.syncthreads()"
 
 @dataclass(frozen=True)
 class Bug:
-    """Edits of a kernel (old and new text), the kind of finding, and pieces of its lines."""
+    """Edits of a kernel (old and new text), the kind of finding, and pieces of its lines.
+
+    ``launch`` is the number of one of the kernel's cases; ``changes`` replace fields of that case.
+    """
 
     kernel: str
     edits: tuple[tuple[str, str], ...]
@@ -47,24 +50,24 @@ class Bug:
 def bug(
     kernel: str, *edits: tuple[str, str], kind: str, at: Any, launch: int = 0, **changes: Any
 ) -> Bug:
-    """Return a bug; ``changes`` are of the launch."""
+    """Return a bug; ``changes`` replace fields of the chosen case."""
     return Bug(kernel, edits, kind, (at,) if isinstance(at, str) else at, launch, changes)
 
 
 def without(statement: str) -> tuple[str, str]:
-    """Return the edit that leaves a statement out."""
+    """Return the edit that replaces a statement with ``pass``."""
     return statement, "pass"
 
 
 def no_barrier(kernel: str, name: str, *at: str, launch: int = 0) -> Bug:
-    """Return a kernel that lacks the barrier of a name (its comment), or its only one."""
+    """Return the bug of a missing barrier: the one with the comment ``name``, or the only one."""
     return bug(
         kernel, without(f"{SYNC}  # {name}" if name else SYNC), kind="race", at=at, launch=launch
     )
 
 
 def barrier_inside_if(kernel: str, name: str, indent: int) -> Bug:
-    """Return a kernel whose barrier slid into the ``if`` before it."""
+    """Return the bug of a barrier that is indented into the ``if`` before it."""
     line = f"{SYNC}  # {name}"
     edit = "\n" + " " * indent + line, "\n" + " " * (indent + 4) + line
     return bug(kernel, edit, kind="barrier", at=line)

@@ -1,4 +1,4 @@
-"""What the compilers make of kernels: sizes by hand, the log, and the disassembler."""
+"""Facts of compiled kernels, against counts by hand, the compiler's log and the disassembler."""
 
 import contextlib
 import importlib
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(96) turned(float* x, int n) {
     x[threadIdx.x] = tile[threadIdx.x ^ 1] + more[n];
 }
 """
-# Sixty-four values that all live at once, where far fewer registers are allowed.
+# Sixty-four values that are live at once; the tests allow far fewer registers.
 CROWDED = """\
 extern "C" __global__ void crowded(float* y, int n) {
     float a[64];
@@ -65,7 +65,7 @@ KERNEL = 'extern "C" __global__ void k(float* x) {'
 LOOP = "for (int i = 0; i < 500; i++) a[i] = x[i];"
 LOCAL = f"{KERNEL} int a[500]; {LOOP} x[0] = a[(int)x[1]] + a[3]; }}"
 SHARED_OF = f"{KERNEL} __shared__ float a[TILE]; a[threadIdx.x] = sinf(x[0]); x[1] = a[2]; }}"
-# of the toolkit and of the C++ library, which come in packages of their own
+# Headers of the CUDA toolkit and of the C++ library, which come in separate packages.
 HALF = (
     "#include <cuda_fp16.h>\n#include <cuda/std/cstdint>\n"
     f"{KERNEL} x[0] = __half2float(__float2half(x[1])); }}"
@@ -80,7 +80,7 @@ def instructions(module, kernel):
 
 @pytest.mark.parametrize("arch", ["sm_75", "8.0", 90, "SM_120"])
 def test_facts_by_hand_and_in_the_log(arch):
-    """Bytes, barriers and bounds by hand; registers and stack as the assembler's log has them."""
+    """Bytes, barriers and bounds are as by hand; registers and stack as in the assembler's log."""
     module = compile_cuda(SHARED, arch)
     arch = f"sm_{re.sub('[^0-9]', '', str(arch))}"
     names = ("line", "shared_bytes", "parameter_bytes", "max_threads", "barriers", "constant_bytes")
@@ -109,9 +109,9 @@ def test_the_code_of_saxpy_and_its_lines():
 
 
 def test_spills_are_the_local_moves_in_the_code():
-    """With 24 registers the kernel spills what its local stores and loads move; else nothing.
+    """With 24 registers, spills equal the bytes that local stores and loads move; else they are 0.
 
-    What a function that is not inlined spills is paid by the kernel that calls it.
+    The spills of a function that is not inlined count for the kernel that calls it.
     """
     body = CROWDED.replace('extern "C" __global__', "__device__ __noinline__")
     called = body.replace("    __syncthreads();\n", "") + f"{KERNEL} crowded(x, (int)x[0]); }}"
@@ -130,7 +130,7 @@ def test_spills_are_the_local_moves_in_the_code():
 
 
 def test_bounds_local_arrays_headers_and_options():
-    """1,024 threads leave 64 registers; an array indexed by data is stack; options count."""
+    """1,024 threads leave 64 registers; an array indexed by data is on the stack; options apply."""
     bounded = CROWDED.replace("void crowded", "void __launch_bounds__(1024) crowded")
     kernel, local = compile_cuda(bounded).kernels["crowded"], compile_cuda(LOCAL).kernels["k"]
     assert (kernel.registers <= 64, kernel.max_threads) == (True, 1024)
@@ -142,7 +142,7 @@ def test_bounds_local_arrays_headers_and_options():
 
 
 def test_names_are_those_of_the_source():
-    """Namespaces, instances as asked for, overloads by their types, in the order of the source."""
+    """Namespaces are kept, instances named as requested, and overloads distinguished by types."""
     module = compile_cuda(NAMES, names=["tile<16>", "tile<64 * 2>"])
     found = [(name, k.shared_bytes, k.line) for name, k in module.kernels.items()]
     assert found[2:] == [("ns::two", 0, 4), ("same(float*)", 0, None), ("same(int*)", 0, None)]
@@ -163,7 +163,7 @@ def test_names_are_those_of_the_source():
     ],
 )
 def test_what_the_compiler_cannot_be_given(arguments, value):
-    """Architectures, options, names of instances and sources that are none."""
+    """An invalid architecture, option, instance name or source is refused with an InputError."""
     with pytest.raises(InputError, match=value):
         compile_cuda(**{"source": SAXPY, **arguments})
 
@@ -193,7 +193,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_error_stands_at_its_line(name):
-    """The error has line and column; the message shows the line, cut, with a caret at the place."""
+    """The error has line and column; its message shows the line, shortened, with a caret below."""
     source, line, column = BROKEN[name]
     with pytest.raises(CompileError) as caught:
         compile_cuda(source)
@@ -207,7 +207,7 @@ def test_an_error_stands_at_its_line(name):
 
 
 def test_warnings_are_kept_with_their_line():
-    """What the front end and the assembler warn of."""
+    """Warnings of the front end and of the assembler are both kept."""
     source = KERNEL.replace("void", "void __launch_bounds__(5000)") + "\n int unused; x[0] = 1; }"
     warnings = compile_cuda(source).warnings
     assert [one for one in warnings if "unused" in one and "line 2" in one]
@@ -215,7 +215,7 @@ def test_warnings_are_kept_with_their_line():
 
 
 def test_threads_at_once_get_what_each_gets_alone():
-    """Threads with options of their own; and a source that ends the compiler, or nearly."""
+    """Compilations in threads do not mix, and a source that is too deep leaves a working compiler."""
     with ThreadPoolExecutor(3) as pool:
         made = pool.map(
             lambda n: compile_cuda(SHARED_OF, "sm_86", [f"-DTILE={n}"]), (100, 200, 300)
@@ -227,7 +227,7 @@ def test_threads_at_once_get_what_each_gets_alone():
 
 
 def test_without_the_libraries_the_missing_package_is_named(monkeypatch, tmp_path):
-    """Where NVIDIA's finder has nothing: the compiler is missing; the code's text is a comment."""
+    """If NVIDIA's libraries are missing, the error and the disassembly name the packages."""
     module = compile_cuda(f"{KERNEL} x[0] = 70; }}")
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "pathfinder.py").write_text("""
@@ -242,7 +242,10 @@ def load_nvidia_dynamic_lib(name): raise RuntimeError("no such file")
 
 
 def test_a_module_as_it_is_shown(approved):
-    """A row a kernel with units, then the warnings; which kernel is meant where there are two."""
+    """A module shows a row for each kernel, with units, and its warnings.
+
+    If there are two kernels, ``sass_lines`` requires the name of one.
+    """
     first = KernelFacts("first", "first", 1, 8, 4096, 16, 4, 8, 400, 12, 1, None, 256)
     second = KernelFacts("second", "second", 2, 32, 0, 0, 0, 0, 400, 8, 0, 96, 128)
     texts, evidence = (
@@ -268,17 +271,17 @@ HANDLE, NUMBERS = object(), [1.0]
 
 @cuda.jit(device=True)
 def squared(value):
-    """A device function that is wrapped."""
+    """A device function that ``cuda.jit`` has wrapped."""
     return value * value
 
 
 def scaled(value, factor=3):
-    """A plain one with a default, that calls another."""
+    """A plain device function with a default argument; it calls another one."""
     return squared(value) * factor + value
 
 
 def turned(x, y):
-    """Load a block of 256, wait, store it turned."""
+    """Load 256 elements, wait, and store them with neighbors exchanged."""
     block = cuda.shared.array(BLOCK, float32)
     i = cuda.threadIdx.x
     block[i] = x[i]
@@ -287,14 +290,14 @@ def turned(x, y):
 
 
 def saxpy(a, x, y):
-    """The usual."""
+    """Store a * x + y in y."""
     i = cuda.grid(1)
     if i < y.size:
         y[i] = a * x[i] + y[i]
 
 
 def crowded(y, n):
-    """Many values that live at once."""
+    """Keep many values live at once."""
     a = cuda.local.array(40, float32)
     for i in range(40):
         a[i] = y[i * n]
@@ -319,7 +322,7 @@ def test_facts_of_a_python_kernel_by_hand():
 
 @pytest.mark.slow
 def test_types_and_lines_of_a_python_kernel():
-    """Lines are the file's; types are the examples', or Numba's words: a float is float64."""
+    """Lines are those of the file, types those of the example arguments; a float is float64."""
     single, torch = (
         compile_python(saxpy, np.float32(2), VECTOR, VECTOR),
         pytest.importorskip("torch"),
@@ -362,7 +365,7 @@ def test_options_of_jit_count():
 
 @pytest.mark.slow
 def test_what_a_python_kernel_leans_on():
-    """Arrays, numbers around it, device functions and their defaults are compiled with it."""
+    """Outer arrays and numbers, device functions and their defaults are compiled into a kernel."""
     step = 3
 
     def left_out(x):
@@ -376,7 +379,7 @@ def test_what_a_python_kernel_leans_on():
 
 
 def nothing_known(x):
-    """Uses a name that is not there."""
+    """Uses an undefined name."""
     x[0] = nowhere + 1  # noqa: F821
 
 
@@ -391,7 +394,7 @@ def leans_on_an_object(x):
 
 
 def leans_on_a_list(x):
-    """Uses a list, of which Numba would only say what it calls itself."""
+    """Uses a list; Numba's own error would show only its internal name for the type."""
     x[0] = NUMBERS[0]
 
 
@@ -422,7 +425,10 @@ def test_what_is_no_python_kernel_or_example_of_arguments(
 
 @pytest.mark.slow
 def test_an_interrupt_waits_for_numba(monkeypatch):
-    """Numba makes tables once; cut off there, it would refuse every kernel until Python ends."""
+    """Ctrl-C takes effect only after Numba has compiled the kernel.
+
+    Numba builds its tables once; interrupted there, it would refuse every kernel until Python ends.
+    """
     compiled, ended = cuda.compile, []
 
     def interrupted(*args, **options):
@@ -460,7 +466,7 @@ except DeviceError as error:
 
 @pytest.mark.slow
 def test_interrupts_and_numbas_simulator(tmp_path):
-    """Ctrl-C comes back as itself and leaves no compiler behind; Numba's simulator is refused."""
+    """Ctrl-C raises KeyboardInterrupt, and later kernels compile; Numba's simulator is refused."""
     (tmp_path / "script.py").write_text(SCRIPT)
     asked = {"env": {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, "timeout": 240}
     command = [sys.executable, str(tmp_path / "script.py")]

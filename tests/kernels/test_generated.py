@@ -1,4 +1,4 @@
-"""What torch.compile wrote: fused where there is a compiler, else shown with the reason."""
+"""The code that torch.compile writes: fused if there is a compiler, else shown with the reason."""
 
 import dataclasses
 import shutil
@@ -20,7 +20,7 @@ def smooth(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Find nothing that another test compiled, and leave nothing compiled."""
+    """Give each test an empty compiler cache, and reset the compiler afterwards."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     yield
     torch.compiler.reset()
@@ -42,7 +42,7 @@ def test_three_operators_become_one_kernel() -> None:
 
 @pytest.mark.slow
 def test_without_a_compiler_the_source_is_shown_with_the_reason() -> None:
-    """The operators and the kernel are there all the same."""
+    """Without a C++ compiler, the operators and the source are shown, and the reason is given."""
     import torch._inductor.config as settings
 
     with settings.patch({"cpp.cxx": (None, "/nonexistent/g++")}):
@@ -55,13 +55,13 @@ def test_without_a_compiler_the_source_is_shown_with_the_reason() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fn", [3, lambda x: x @ torch.ones(2)])
 def test_what_cannot_run_is_refused(fn: Any) -> None:
-    """No function; a function that fails without being compiled too."""
+    """A value that is no function is refused, and a function that fails without compilation too."""
     with pytest.raises(InputError):
         gl.kernels.generated(fn, torch.ones(3))
 
 
 def test_how_the_result_is_shown(approved: Any) -> None:
-    """How many operators became how many kernels, in which time, or the reason why not."""
+    """The text says how many operators became how many kernels, in what time, or why none did."""
     evidence = Evidence.measured("a machine")
     made = gl.kernels.GeneratedCode("f", ("mul", "add"), ("k",), "C++", "x = 1;", 1.5, "", evidence)
     several = dataclasses.replace(made, operators=("relu",), kernels=("a", "b"), language="Triton")

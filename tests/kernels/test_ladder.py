@@ -1,4 +1,4 @@
-"""The course's ladders: right, free of findings, and what they move by hand and on an H200."""
+"""The course's ladders of kernels: results, no findings, and counts by hand and on an H200."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def small(rung):
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_a_rung_is_right_and_clean(rung):
-    """NumPy's result in float64, and no finding; arguments are the same for the same seed."""
+    """A rung gives NumPy's float64 result without a finding; equal seeds give equal arguments."""
     for n in small(rung):
         arguments, again = rung.arguments(n, 1), rung.arguments(n, 1)
         assert not np.array_equal(arguments[0], rung.arguments(n)[0])
@@ -34,7 +34,7 @@ def test_a_rung_is_right_and_clean(rung):
 
 
 def test_softmax_takes_off_the_largest_of_its_row():
-    """A 1,000 among zeros, whose exponential no float32 holds, wherever it stands."""
+    """A 1,000 among zeros, wherever it stands, gives 1: exp(1000) would overflow a float32."""
     for rung in ladder.family("softmax"):
         x, y = np.zeros((64, 1024), np.float32), np.full((64, 1024), 7, np.float32)
         x[np.arange(64), np.arange(64) * 16 + np.arange(64) % 16] = 1000
@@ -49,18 +49,18 @@ N, WARPS = 128, 128 * 128 // 32
 @pytest.mark.parametrize(
     ("name", "counter", "expected"),
     [
-        # Per warp and step of k a column of A is 32 sectors, one element of B 1, a row 4.
+        # Per warp and step of k, a column takes 32 sectors, one element takes 1, and a row takes 4.
         ("matmul-naive", "global_sectors", WARPS * N * (32 + 1) + WARPS * 32),
         ("matmul-coalesced", "global_sectors", WARPS * N * (1 + 4) + WARPS * 4),
         # A tile is read once for each block of C.
         ("matmul-tiled", "global_sectors", WARPS * (N // 32) * (4 + 4) + WARPS * 4),
         ("matmul-registers-1d", "global_sectors", 4 * 16 * (2 * 64 * 8 // 8) + N * N // 8),
         ("matmul-registers-2d", "global_sectors", 1 * 16 * (2 * 128 * 8 // 8) + N * N // 8),
-        # Two loads a product; 9 for 8 products; 16 for 64; and the stores of the tiles.
+        # Loads: 2 per product, 9 per 8 products, or 16 per 64; plus the stores of the tiles.
         ("matmul-tiled", "shared_bytes_requested", 4 * (2 * N**3 + 2 * 4 * 1024 * 16)),
         ("matmul-registers-1d", "shared_bytes_requested", 4 * (9 * N**3 // 8 + 2 * 512 * 16 * 4)),
         ("matmul-registers-2d", "shared_bytes_requested", 4 * (N**3 // 4 + 2 * 1024 * 16)),
-        # A column of a matrix is 32 sectors, of an unpadded tile one bank.
+        # A column of a matrix takes 32 sectors; a column of an unpadded tile lies in one bank.
         ("transpose-naive", "global_sectors", WARPS * (4 + 32)),
         ("transpose-tiled", "global_sectors", WARPS * (4 + 4)),
         ("transpose-tiled", "shared_wavefronts", WARPS * (1 + 32)),
@@ -82,14 +82,14 @@ N, WARPS = 128, 128 * 128 // 32
     ],
 )
 def test_counts_by_hand(name, counter, expected):
-    """What each rung wastes, and the next one saves."""
+    """The counter that a rung wastes, and the next rung saves, equals a count by hand."""
     assert getattr(ladder.rung(name).simulate().totals, counter) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_counts_and_registers_as_an_h200_had_them(rung):
-    """Requests and sectors by Nsight Compute; registers, which it never calls fewer than 16."""
+    """Requests, sectors and registers equal those of Nsight Compute (which shows 16 or more)."""
     file = json.loads(RECORDED.read_text(encoding="utf-8"))
     metrics = next(k["metrics"] for k in file["kernels"] if k["name"] == rung.name)
     simulation = rung.simulate()
@@ -147,7 +147,7 @@ def test_cuda_rungs_compile_without_spills(rung):
     assert ("HMMA" in modules[0].sass) == ("tensor" in rung.name)
 
 
-# Enough of CUDA for one block at a time on a CPU: a thread of the machine for each of the block.
+# Enough of CUDA to run one block at a time on a CPU, with a CPU thread per thread of the block.
 SHIM = """
 #include <cstdio>
 #include <cstring>
@@ -205,9 +205,7 @@ int main(int, char** names) {
 @pytest.mark.slow
 @pytest.mark.parametrize("rung", CUDA_RUNGS[:4], ids=lambda rung: rung.name)
 def test_cuda_rungs_are_right_as_plain_cpp(rung, tmp_path):
-    """Their text, compiled for the CPU, gives the product of two matrices, by 2 blocks each way or
-    more.
-    """
+    """Their source, compiled for the CPU, gives the product of two matrices."""
     compiler = shutil.which("g++") or pytest.skip("no g++ here; the gpu tests run the kernels")
     for n, options in [(2 * rung.multiple, ()), *((rung.multiple, o) for o in rung.options[1:])]:
         a, b, _, _ = rung.arguments(n)

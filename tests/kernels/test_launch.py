@@ -58,13 +58,13 @@ def with_a_static_tile(x, factor, out):
 
 
 def frozen(function):
-    """The function with the names that it uses as they are now, as a compiler has them."""
+    """A copy of the function that keeps the present values of its globals, as a compiler does."""
     names, closure = dict(function.__globals__), function.__closure__
     return types.FunctionType(function.__code__, names, function.__name__, None, closure)
 
 
 class Form:
-    """A kernel that numba-cuda has compiled; its device is the simulator, for CPU tensors."""
+    """Stands for a kernel that numba-cuda has compiled; it runs CPU tensors in the simulator."""
 
     specialized, configure, failure = False, None, None
 
@@ -72,7 +72,7 @@ class Form:
         self.py_func = function
 
     def specialize(self, *arguments):
-        """Compile for these types, or fail."""
+        """Return the kernel, or raise the failure that a test has set."""
         if Form.failure is not None:
             raise Form.failure
         return self
@@ -85,9 +85,9 @@ class Form:
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Two GPUs: PyTorch says that they are there, and a copy of a tensor stands for one on them.
+    """Two pretended GPUs: PyTorch reports them, and a copy of a tensor stands for one on a GPU.
 
-    In numba's place stands what its reference says of ``jit``, ``gpus``, ``synchronize``.
+    A stand-in replaces numba; its ``jit``, ``gpus`` and ``synchronize`` follow numba's reference.
     """
     LOG.clear()
     device, to = types.ModuleType("numba.cuda"), torch.Tensor.to
@@ -114,7 +114,7 @@ def gpus(monkeypatch):
 
 @pytest.mark.parametrize("make", [np.array, lambda x: torch.tensor(x, requires_grad=True)])
 def test_the_same_call_works_as_with_simulate(gpus, make):
-    """Host arrays travel there and back, on one device; tensors of autograd by their values."""
+    """Host arrays are copied to one device and back; a tensor with gradients gives its values."""
     x, out = make(np.arange(70, dtype=np.float32)), np.zeros(70, np.float32)
     assert launch(scale, 3, (32, 1), x, 2.5, out, dynamic_shared_bytes=8) is None
     assert np.array_equal(out, np.arange(70, dtype=np.float32) * np.float32(2.5))
@@ -124,7 +124,10 @@ def test_the_same_call_works_as_with_simulate(gpus, make):
 
 
 def test_a_launcher_copies_once_and_launches_often(gpus):
-    """Each call launches on the same arrays; the host's change at fetch alone, each array once."""
+    """Each call launches on the same device arrays; host arrays change only at ``fetch``.
+
+    An array that is passed twice is copied once.
+    """
     x = np.ones(4, np.float32)
     ready = launcher(scale, 1, 4, x, 3.0, x.reshape(2, 2).reshape(4))
     assert all(ready()[0] is ready.arrays[0] for _ in range(3))
@@ -139,7 +142,7 @@ def test_a_launcher_copies_once_and_launches_often(gpus):
 
 
 def test_arrays_stay_as_they_were_where_they_must(gpus):
-    """Read-only inputs may be read; one that is written or a kernel that fails changes none."""
+    """A read-only array may be read; if a kernel writes to one, or fails, no array changes."""
 
     def wrong(out):
         out[0] = 1
@@ -172,7 +175,7 @@ def test_a_kernel_is_compiled_anew_when_a_name_that_it_uses_changes(gpus, monkey
     ("kernel", "most"), [("scale", 48 * 1024), ("with_a_static_tile", 47 * 1024)]
 )
 def test_shared_memory_that_numba_cuda_does_not_ask_for_is_refused(gpus, kernel, most):
-    """48 KiB, all shared arrays together, is what a kernel may have without asking."""
+    """Without opting in, a kernel may have 48 KiB for all of its shared arrays together."""
     x = np.ones(4, np.float32)
     launch(globals()[kernel], 1, 4, x, 2.0, x, dynamic_shared_bytes=most)
     with pytest.raises(InputError, match=f"{most + 1:,}"):
@@ -180,8 +183,8 @@ def test_shared_memory_that_numba_cuda_does_not_ask_for_is_refused(gpus, kernel,
     assert x.tolist() == [2.0] * 4
 
 
-# What libraries say where the driver is older than the compiler: the words of numba-cuda's and
-# CuPy's issues (NVIDIA/numba-cuda 120 and 163, googlecolab/colabtools 5081), CUDA's and Triton's.
+# What libraries report if the driver is older than the compiler: messages from issues of numba-cuda
+# and CuPy (NVIDIA/numba-cuda 120 and 163, googlecolab/colabtools 5081), and of CUDA and Triton.
 PTX, NUMBA, CUPY = (
     "ptxas application ptx input, line 9; fatal   : Unsupported .version 8.5; current is '8.4'",
     *("numba.cuda.cudadrv.driver", "cupy_backends.cuda.api.driver"),
@@ -207,9 +210,9 @@ TOO_NEW = [
     ],
 )
 def test_errors_of_numba_are_the_kernels(gpus, monkeypatch, home, error, line, words, runs):
-    """The compiler's come with the line, the driver's with what to do; others pass as they are.
+    """A compiler's error has the line, a driver's error says what to do; others pass unchanged.
 
-    Where the driver is too old, that is the compiler of its own CUDA, in the place of others.
+    If the driver is too old, the advice is a compiler of the driver's CUDA version.
     """
 
     def kernel(x):
@@ -235,7 +238,7 @@ def test_errors_of_numba_are_the_kernels(gpus, monkeypatch, home, error, line, w
 
 
 def test_numba_that_cannot_launch_is_refused(gpus):
-    """One that sees no GPU, and its simulator, which is none."""
+    """Numba is refused if it sees no GPU, or if its own simulator is switched on."""
     gpus.cuda.is_available = lambda: False
     for word in ("gpulab doctor", "NUMBA_ENABLE_CUDASIM"):
         with pytest.raises(DeviceError, match=word):
@@ -244,7 +247,7 @@ def test_numba_that_cannot_launch_is_refused(gpus):
 
 
 class OnGpu:
-    """An array on a device, known by its interface alone."""
+    """An array on a GPU that offers only its device and ``__cuda_array_interface__``."""
 
     def __init__(self, index=0, strides=None, shape=(4,)):
         self.device, facts = torch.device("cuda", index), {"data": (4096, False), "version": 3}
@@ -258,7 +261,7 @@ class OnGpu:
 
 @pytest.fixture
 def cupy(gpus, monkeypatch):
-    """CuPy whose modules, devices and arrays only note what they are asked for."""
+    """CuPy with mocks that only record how its modules, devices, streams and arrays are used."""
     real, noted = pytest.importorskip("cupy"), mock.MagicMock()
     noted.kernel = noted.RawModule.return_value.get_function.return_value
     noted.kernel.shared_size_bytes = 0
@@ -276,7 +279,7 @@ def cupy(gpus, monkeypatch):
     ("static", "dynamic", "limit"), [(0, 49152, None), (0, 49153, 49153), (8192, 40961, 40961)]
 )
 def test_cuda_is_launched_on_the_device_of_its_arrays(cupy, static, dynamic, limit):
-    """Grid, block, arguments and shared bytes as they were given; then that GPU is waited for."""
+    """Grid, block, arguments and shared bytes are passed on; then the arrays' GPU is waited for."""
     x, n, kernel = OnGpu(1), np.int32(4), cupy.kernel
     kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes = static, None
     launch_cuda(ADD, "add", 2, 32, x, x, n, dynamic_shared_bytes=dynamic, options=["-lineinfo"])
@@ -303,7 +306,7 @@ G = "__global__ void g(float* x) { if (x) { x[0] = 1; } }"
     [
         (f'extern "C"\n{G}', True),
         (G, False),
-        (f'extern "C" __global__ void f(float* x) {{}}\n{G}', False),  # another's
+        (f'extern "C" __global__ void f(float* x) {{}}\n{G}', False),  # of another kernel
         (f'// no extern "C" here\n{G}', False),
         (
             f'extern "C" {{\n__global__ void f(float* x) {{}}\n{G}\n}}',
@@ -322,7 +325,7 @@ def test_a_kernel_is_found_by_its_name_in_the_code(cupy, source, plain):
     assert any(one.startswith("-I") for one in asked["options"]) == ("#include" in source)
 
 
-# Arguments -> whether they are of the kernel's size: each begins at a multiple of its own size.
+# Whether arguments have the kernel's size; each argument begins at a multiple of its own size.
 @pytest.mark.parametrize(
     ("parameters", "values", "fits"),
     [
@@ -376,7 +379,7 @@ def test_arguments_of_cuda_must_be_what_the_kernel_reads(cupy, parameters, value
     ],
 )  # fmt: skip
 def test_what_cannot_be_launched_is_refused(error, call, value):
-    """Grids, blocks, arguments, sources, and machines without a GPU, with the simulator's name."""
+    """Wrong grids, blocks, arguments and sources are refused, and any launch without a GPU."""
     if error is DeviceError and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(error, match=value):

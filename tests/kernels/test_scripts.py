@@ -1,4 +1,4 @@
-"""Programs that use numba.cuda, unchanged and without a GPU: context, command, plugin."""
+"""Programs that use numba.cuda run unchanged without a GPU: by context, command and plugin."""
 
 import subprocess
 import sys
@@ -114,8 +114,10 @@ PLUGIN = ["-p", "gpulab.pytest_simulate", "-p", "no:cacheprovider", "--fail-on-f
     ids=["command", "without numba", "plugin"],
 )
 def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
-    """By ``gpulab simulate``, with and without Numba, and by the plugin: the race is reported with
-    its line, fails the program or its own test, and torch is not loaded.
+    """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.
+
+    A race is reported with its line, and fails the program or its own test. The command does not
+    load torch.
     """
     (tmp_path / "test_program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, "-c", f"import sys\n{code}\nsys.exit(code)"]
@@ -127,7 +129,7 @@ def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) ->
 
 
 def test_the_context_ends() -> None:
-    """Kernels of Numba's from before run inside; afterwards ``numba.cuda`` is as it was."""
+    """Kernels that Numba made before run inside the context; then ``numba.cuda`` is restored."""
     cuda = pytest.importorskip("numba.cuda")
     jit, out = cuda.jit, np.zeros(8)
 

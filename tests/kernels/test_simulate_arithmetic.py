@@ -58,8 +58,8 @@ UNARY = {
     "np.sin(p)": np.sin,
     **{f"cuda.{name}(p)": f"cuda.{name}" for name in ("popc", "clz", "brev")},
 }  # fmt: skip
-# What tells types apart: a float32 loses the 1 beside 2**24, a shift to the right keeps the sign of
-# an integer that has one, and floats have no bits.
+# What distinguishes types: a float32 loses the 1 beside 2**24, a shift to the right keeps the sign
+# of a signed integer, and floats cannot be shifted.
 PROBES = "(v - v + float32(16777216)) + float32(1)", "(~(v - v)) >> 1"
 
 
@@ -70,7 +70,7 @@ def _of_type(name: str) -> tuple[int, int | None]:
 
 
 def _probed(expression: str, names: tuple[str, ...]) -> tuple[int, int | None] | None:
-    """Return what they give for an expression; None where it is refused."""
+    """Return what the probes give for an expression; None if the simulator refuses it."""
     given = [np.dtype(name).type(1) for name in names]
     header = f"{HEADER}def kernel(out, {', '.join('pq'[: len(names)])}):\n    v = {expression}\n"
     found: list[int | None] = []
@@ -86,7 +86,7 @@ def _probed(expression: str, names: tuple[str, ...]) -> tuple[int, int | None] |
 
 
 def _inferred(function: Any, names: tuple[str, ...]) -> tuple[int, int | None] | None:
-    """Return the same for the type that numba-cuda infers; None where it refuses."""
+    """Return what the probes give for the type that numba-cuda infers; None if it infers none."""
     from numba import cuda, types
     from numba.core.errors import NumbaError
     from numba.cuda.descriptor import cuda_target
@@ -106,7 +106,7 @@ def _inferred(function: Any, names: tuple[str, ...]) -> tuple[int, int | None] |
     ("expression", "arity"), [*((text, 2) for text in BINARY), *((text, 1) for text in UNARY)]
 )
 def test_types_are_those_that_the_compiler_infers(expression: str, arity: int) -> None:
-    """For each operation and each pair of types; what numba-cuda refuses is refused."""
+    """Types agree for each operation and pair of types; what numba-cuda refuses is refused too."""
     from numba.cuda.descriptor import cuda_target
 
     cuda_target.typing_context.refresh()
@@ -114,7 +114,7 @@ def test_types_are_those_that_the_compiler_infers(expression: str, arity: int) -
     wrong = []
     for names in itertools.product(NAMES, repeat=arity):
         ours, theirs = _probed(expression, names), _inferred(function, names)
-        # It infers a type for the bits of a float too, and then has no code for them.
+        # numba-cuda infers a type for the bits of a float too, but cannot compile them.
         if ours != theirs and not (ours is None and isinstance(function, str)):
             wrong.append(f"{names}: {ours}, numba {theirs}")
     assert not wrong, "\n".join(wrong)
@@ -145,7 +145,7 @@ PAIRS = (
 
 
 def _numbers(name: str) -> np.ndarray:
-    """Return 64 numbers of a type without 0, those at the ends of its range among them."""
+    """Return 64 nonzero numbers of a type; for integers, with the ends of the range."""
     dtype, rng = np.dtype(name), np.random.default_rng(len(name))
     if dtype.kind == "f":
         given = [1.5, -1.5, 0.1, 3.0, -2.0, 1e-3]
@@ -159,7 +159,7 @@ def _numbers(name: str) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_arithmetic_gives_the_values_that_the_compiler_computes(left: str, right: str) -> None:
-    """Equal values in the types that numba.njit infers; of float32 to the bits of a float64."""
+    """Values equal those of numba.njit, in the types that it infers; floats agree in every bit."""
     expressions = (*SHARED, *(FLOATS if "float" in left + right else INTEGERS))
     p, q = _numbers(left), _numbers(right)
     names = [f"r{n}" for n in range(len(expressions))]
@@ -208,7 +208,7 @@ FUNCTIONS = (
 
 
 def test_functions_and_operators_have_pythons_values() -> None:
-    """Each in its own order of arguments; of floats to the last bits."""
+    """Functions and operators give Python's values, within rounding, in each order of arguments."""
     given = {"math": math, "p": 0.75, "q": -2.5, "n": -20, "m": 3}
     expected = [float(eval(expression, given)) for expression in FUNCTIONS]
     found = computed(np.float64, FUNCTIONS, 0.75, -2.5, -20, 3)
@@ -245,7 +245,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
 
 @pytest.mark.parametrize(("text", "p", "expected"), SPECIAL)
 def test_values_at_the_ends_of_the_ranges(text: str, p: Any, expected: Any) -> None:
-    """What a type makes of a float is also what a store into an array of it makes."""
+    """A conversion to a type and a store into an array of that type give the same value."""
     kind = text if text.rstrip("0123456789") in ("int", "uint") else ""
     dtype = kind or (
         np.float64 if isinstance(expected, float) else np.int64 if expected < 2**63 else np.uint64
@@ -258,7 +258,7 @@ def test_values_at_the_ends_of_the_ranges(text: str, p: Any, expected: Any) -> N
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_an_fma_is_rounded_once(name: str) -> None:
-    """To the float that is nearest to the exact fraction; its neighbours are farther."""
+    """The result is the float nearest to the exact fraction: neither neighbor is nearer."""
     rng = np.random.default_rng(11)
     p = np.ldexp(rng.uniform(-2, 2, (300, 3)), rng.integers(-9, 9, (300, 3))).astype(name)
     p[:100, 2] = -(p[:100, 0] * p[:100, 1])
@@ -279,8 +279,8 @@ def test_an_fma_is_rounded_once(name: str) -> None:
 # -- atomics ---------------------------------------------------------------------------------------
 
 ATOMICS = {
-    # What is there and what is given, lane after lane; what each lane finds, and what stays. After
-    # 2**24 each 1 is lost in float32; min and max take no nan (numba-cuda's own way).
+    # The initial value, the argument of each lane, the old value that each lane gets, and the final
+    # value. From 2**24 on float32 loses each 1; min and max take no nan (numba-cuda's own way).
     ("add", "float32"): (2.0**24, [1] * 11 + [3], [2.0**24] * 12, 2.0**24 + 4),
     ("min", "float64"): (3.0, [2, NAN, 7], [3, 2, 2], 2),
     ("max", "float64"): (3.0, [2, NAN, 7], [3, 3, 3], 7),
@@ -313,7 +313,7 @@ def test_an_atomic_by_hand(operation: str, name: str, asked: bool) -> None:
 
 
 def test_what_an_atomic_takes_is_what_the_compiler_takes() -> None:
-    """Of each type of array; others are refused at the line."""
+    """An atomic takes the types of array that numba-cuda takes; others are refused at their line."""
     counters, bits = {"uint32", "uint64"}, {"int32", "uint32", "int64", "uint64"}
     for operation, takes in {
         "inc": counters, "dec": counters, "and_": bits, "xor": bits, "exch": bits, "cas": bits,
@@ -332,9 +332,9 @@ def test_what_an_atomic_takes_is_what_the_compiler_takes() -> None:
 
 # -- types that are declared, or joined ------------------------------------------------------------
 
-# By hand: what a kernel, declared like this, stores for its number p. 0xFFFFFFFF is -1 as an int32;
-# 7.9 is 7 as one, and half of that 3; float32(0.1) squared is rounded to a float32; where 0.1 and a
-# float32 meet, both are a float64, also where no thread takes that way.
+# By hand: what a kernel stores if its argument p has the declared type. As an int32, 0xFFFFFFFF is
+# -1, and 7.9 is 7, half of which is 3. The square of float32(0.1) is rounded to float32. Where 0.1
+# and a float32 meet, both are float64, even if no thread takes that branch.
 SINGLE = np.float32(0.1)
 TYPED: list[tuple[str, str, Any, float]] = [
     ("int32", "out[0] = cuda.clz(p) + p", 0xFFFFFFFF, -1), ("int32", "out[0] = p // 2", 7.9, 3),
@@ -353,7 +353,7 @@ TYPED: list[tuple[str, str, Any, float]] = [
 def test_types_are_those_that_are_declared_or_that_meet(
     kind: str, body: str, p: Any, expected: float
 ) -> None:
-    """Of kernels, device functions and their results, and of variables and expressions."""
+    """Declared types apply to kernels, device functions and results; types that meet are joined."""
     out = np.zeros(1)
     with simulated():
         function_of(

@@ -1,7 +1,7 @@
-"""Counts of warps: sectors, wavefronts, branches, barriers, by hand, by plain sets, or by a GPU.
+"""Counts of warps (sectors, wavefronts, branches, barriers) by hand, by sets, and by a GPU.
 
-An array begins at a multiple of 32 bytes, as every allocation on a GPU does. How many lanes execute
-each line and access is compared for every kernel of the collections in test_simulate_results.
+An array begins at a multiple of 32 bytes, as every allocation on a GPU does. For every kernel of
+the collections, test_simulate_results compares how many lanes execute each line and access.
 """
 
 import json
@@ -20,7 +20,7 @@ DTYPES = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64, 16: np.complex
 
 
 def at(s: Simulation, kernel: Callable, mark: str, *fields: str) -> list[Any]:
-    """Return counts of the line of a mark."""
+    """Return the named counts of the line that has the mark."""
     return [getattr(s.lines[line_of(kernel, mark)], field) for field in fields]
 
 
@@ -92,7 +92,7 @@ def test_sectors_of_places_listed_by_hand(name: str) -> None:
 def test_sectors_are_those_of_each_warps_bytes(
     grid: int, block: int, places: Any, size: int
 ) -> None:
-    """Strides, offsets, odd blocks, shared elements, holes, random: sets of bytes, all sizes."""
+    """Sectors equal sets of bytes: strides, offsets, odd blocks, holes, random places, any size."""
     n = int(places.max()) + 1
     s = simulate(
         gather, grid, block, zeros(n, dtype=DTYPES[size]), places, zeros(n, dtype=DTYPES[size])
@@ -115,7 +115,7 @@ def in_space(x, y):
 
 @pytest.mark.parametrize("block", [(4, 4, 4), (2, 3, 5), (8, 2, 2), (1, 1, 33), (33, 3, 1)])
 def test_blocks_of_three_dimensions(block: tuple[int, int, int]) -> None:
-    """A 2 x 1 x 2 grid over a cube: sets of each warp, threads in the order x, y, z."""
+    """In a 2 x 1 x 2 grid over a cube, sectors equal sets of each warp, filled in order x, y, z."""
     x = zeros(66, 66, 66)
     s = simulate(in_space, (2, 1, 2), block, x, x.copy())
     straight = turned = requests = 0
@@ -217,7 +217,7 @@ SHARED = "shared_requests", "shared_wavefronts", "ideal_shared_wavefronts", "sha
 
 @pytest.mark.parametrize("name", WORDS)
 def test_conflicts_of_places_listed_by_hand(name: str) -> None:
-    """The ways of a conflict, of a store and of a load, in each of two blocks."""
+    """Stores and loads have the conflict ways counted by hand, in each of two blocks."""
     places, ways = WORDS[name]
     s = simulate(TILES[4], 2, 32, places, zeros(32))
     bytes_requested = 2 * 4 * int((places >= 0).sum())
@@ -239,7 +239,7 @@ def test_conflicts_of_places_listed_by_hand(name: str) -> None:
     ids=str,
 )
 def test_wavefronts_are_those_of_each_parts_words(places: Any, size: int) -> None:
-    """By sets of words: 8 bytes go by half-warps, 16 by quarters; an idle part is free."""
+    """Wavefronts equal sets of words, by half-warps (8 bytes) or quarters (16); idle ones are free."""
     s = simulate(TILES[size], 1, len(places), places, zeros(len(places), dtype=DTYPES[size]))
     each = [
         [p if p >= 0 else None for p in warp]
@@ -315,9 +315,9 @@ def breaks(out):
     out[t] = total  # stored
 
 
-# Executed warps, active lanes, branches, divergent branches. Two blocks of three warps all diverge
-# by parity; whole warps do not; the second of the two that remain splits 8 to 24. Of the one warp
-# of ``breaks`` lane t leaves at k = t, so that 32 - k lanes test k.
+# Executed warps, active lanes, branches, divergent branches. In ``by_lane``, all warps of the two
+# blocks diverge by parity, none diverges at t < 32, and the second warp of each block splits 8 to
+# 24 at t < 40. In ``breaks``, lane t of the only warp leaves at k = t, so that 32 - k lanes test k.
 FLOW = [
     (by_lane, 2, 96, {
         "index": (6, 192, 0, 0), "test": (6, 192, 6, 6), "even": (6, 96, 0, 0),
@@ -378,7 +378,7 @@ def block_loop(out, limits):
     ids=str,
 )  # fmt: skip
 def test_loops_with_limits_of_each_lane(kernel: Callable, trips: list[int]) -> None:
-    """A warp tests once more than its longest lane goes round; it diverges where some end."""
+    """A warp tests once more than its longest lane iterates; it diverges where only some end."""
     out = zeros(len(trips), dtype=np.int64)
     s = simulate(kernel, 1, len(trips), out, np.array(trips))
     assert out.tolist() == [n * (n - 1) // 2 for n in trips]
@@ -391,7 +391,7 @@ def test_loops_with_limits_of_each_lane(kernel: Callable, trips: list[int]) -> N
 
 
 def test_a_grid_of_many_blocks() -> None:
-    """By hand: 3,000 blocks are 9,000 warps; block b goes round min(n, b + 1) times."""
+    """By hand: 3,000 blocks are 9,000 warps; block b with limit n iterates min(n, b + 1) times."""
     limits = np.arange(3000 * 96) // 96 % 4
     s = simulate(block_loop, 3000, 96, np.zeros(3000 * 96), limits)
     trips = sum(min(n, b + 1) for b, n in enumerate(limits[::96].tolist()))
@@ -428,7 +428,7 @@ COUNTERS: dict[str, tuple[str, Callable[[Any, Simulation], int]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_counts_are_those_of_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests, sectors, wavefronts of each recorded kernel, save the few with an explanation."""
+    """Requests, sectors and wavefronts equal a GPU's, except those recorded as different."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     sys.modules.pop("_counter_kernels", None)
     import _counter_kernels

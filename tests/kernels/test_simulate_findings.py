@@ -1,4 +1,4 @@
-"""What is found wrong: seeded bugs, and kernels whose findings have one right content."""
+"""Findings: seeded bugs are found, and kernels of known faults have exactly these findings."""
 
 import re
 from collections.abc import Callable
@@ -56,9 +56,9 @@ def beyond(x, y, z, m, counts):
 
 
 # By hand, of 2 blocks of 32 threads: mark, array, index, threads as (thread, block), count. Threads
-# 61 to 63 read beyond 64 elements, all write before the first; 16 threads of each block lie
-# beyond the tile; 2 k leaves x in the second block; of the 64 numbers 13 + 12 have a row 3 or 4 by
-# 5, in a matrix of 3 rows, and 6 + 6 have no counter by 10.
+# i = 61 to 63 read beyond the 64 elements of x; all threads write before the first element of z; 16
+# threads of each block lie beyond the tile; 2 i leaves x in the second block. Of the 64 threads,
+# 13 + 12 have i % 5 = 3 or 4, in a matrix of 3 rows; 6 + 6 have i % 10 = 8 or 9, of 8 counters.
 BEYOND = [
     ("read", "x", (64,), [(29, 1)], 2 * 3), ("write", "z", (-65,), [(0, 0)], 64),
     ("shared", "part", (16,), [(16, 0)], 32), ("device", "x", (64,), [(0, 1)], 32),
@@ -99,8 +99,8 @@ def racing(out, x, total):
 
 
 # By hand, of 3 blocks of 64 threads: the two marks, array, index, the two threads, count. Each pair
-# meets once in each block, and x[9] once in all: blocks 1 and 2 have no barrier in common. Lanes 0
-# to 7 are ordered among themselves; lane 7 reads what lane 8 wrote, which has returned, unnamed.
+# races once in each block, except x[9]: once in all, since blocks 1 and 2 share no barrier. The
+# syncwarp orders lanes 0 to 7; lane 7 reads what lane 8 wrote, which the mask does not name.
 RACING = [
     (("warps", "write"), "part", (7,), [(7, 0), (40, 0)], 3),
     (("neighbours", "write"), "part", (4,), [(4, 0), (5, 0)], 3),
@@ -121,7 +121,7 @@ def waiting(out):
         out[cuda.grid(1)] = k
 
 
-# Thread 10 is the first that comes, thread 0 the first that does not; warp 1 goes round once more.
+# Thread 10 is the first to arrive, thread 0 the first that does not; warp 1 iterates once more.
 WAITING = [("some", "", (), [(0, 0), (10, 0)], 3), ("loop", "", (), [(0, 0), (32, 0)], 3)]
 
 
@@ -150,7 +150,7 @@ def unset(out):
     out[i, 3] = kept(i)
 
 
-# Of each block's 64 threads: 60 to 63, those that go round no time (0 to 23), and those from 40 on.
+# In each block of 64: threads 60 to 63, threads 0 to 23 (no iteration), and threads from 40 on.
 UNSET = [
     ("added", "bins", (3,), [(5, 0)], 2),
     ("shared", "part", (60,), [(60, 0)], 8), ("branch", "v", (), [(60, 0)], 8),
@@ -168,8 +168,8 @@ def shuffled(out):
     out[t, 3] = cuda.any_sync(0x0000FFFF, t > 3)  # outside
 
 
-# In each of 2 warps lanes 16 to 19 ask 20 to 23; lane 16 is named and does not come; lane 16 names
-# the others alone.
+# In each of 2 warps: lanes 16 to 19 read from lanes 20 to 23, which are inactive; lane 16 is named
+# in the mask but does not arrive; lane 16 calls with a mask that names only other lanes.
 SHUFFLED = [
     ("asked", "", (), [(16, 0), (20, 0)], 8), ("named", "", (), [(0, 0), (16, 0)], 2),
     ("exchanged", "", (), [(0, 0), (16, 0)], 2), ("outside", "", (), [(0, 0), (16, 0)], 2),
@@ -184,7 +184,7 @@ def halves(x, out):
     out[t] = half[2 * t - 1] if t > 0 else 0  # read
 
 
-# Dynamic arrays begin at one byte: thread t reads the upper half of what thread t - 1 wrote.
+# Dynamic arrays begin at the same byte: thread t reads the upper half of what thread t - 1 wrote.
 HALVES = [(("read", "write"), "half", (1,), [(0, 0), (1, 0)], 31)]
 
 
@@ -259,7 +259,7 @@ def test_what_a_finding_says(approved: Any) -> None:
 
 
 def test_out_of_bounds_nothing_is_read_or_written() -> None:
-    """By hand; negative indices of a store count from the end, as numba has it."""
+    """Arrays are as by hand; a negative index of a store counts from the end, as in Numba."""
     kernel, grid, block, make, _ = FAULTY["bounds"]
     arrays = make()
     simulate(kernel, grid, block, *arrays)
@@ -299,7 +299,7 @@ def handed_over(out, flag, seen):
 
 @pytest.mark.parametrize("threads", [32, 64, 48])
 def test_what_only_looks_wrong_is_no_finding(threads: int) -> None:
-    """Masks that name who comes, variables that each reader has set, whole blocks at a barrier."""
+    """Masks of the lanes that arrive, variables set by their readers, and full barriers are fine."""
     x, out = np.arange(50), np.zeros(3 * threads, np.int64)
     assert simulate(ordered, 3, threads, x, out).findings == ()
     seen = zeros(1)
@@ -348,7 +348,10 @@ def multiplied(x, by):
 @pytest.mark.parametrize("fenced", [True, False])
 @pytest.mark.parametrize("every", [64, 32, 1])
 def test_a_lock_works_and_orders_by_its_fences(every: int, fenced: bool) -> None:
-    """Between blocks, between warps, and in a warp: since Volta each thread goes on by itself."""
+    """A lock works between blocks, between warps and in a warp; without fences its data race.
+
+    In a warp it works because each thread makes progress independently since Volta.
+    """
     sums = np.zeros(2, np.int64)
     s = simulate(locked, 3, 64, zeros(1, dtype=np.int32), sums, every, fenced)
     assert sums.tolist() == [3 * 64 // every, 3 * 2016]
@@ -356,7 +359,7 @@ def test_a_lock_works_and_orders_by_its_fences(every: int, fenced: bool) -> None
 
 
 def test_blocks_wait_for_each_other_if_all_are_resident() -> None:
-    """A GPU has 132 multiprocessors, of 16 blocks of 128 threads each: 2,112 at once."""
+    """132 multiprocessors with 16 blocks of 128 threads each hold 2,112; one more is refused."""
     seen, x, out = zeros(1), zeros(640), zeros(640)
     assert simulate(met, 2112, 128, zeros(1, dtype=np.int32), seen).findings == ()
     assert simulate(met_twice, 10, 64, x, out).findings == ()
@@ -366,7 +369,7 @@ def test_blocks_wait_for_each_other_if_all_are_resident() -> None:
 
 
 def test_a_plain_read_that_serves_a_compare_and_swap_is_benign() -> None:
-    """An old value makes it fail: no race, but a note."""
+    """A stale value only makes the compare-and-swap fail: no finding, but a note."""
     x = np.ones(1, np.int64)
     s = simulate(multiplied, 2, 32, x, 1 + np.arange(64) % 2)
     assert (x[0], s.findings, len(s.notes)) == (2**32, (), 1)

@@ -41,7 +41,7 @@ def in_shared_memory(what, place, members, memory, seen):
 
 
 def random_program(rng: np.random.Generator) -> Program:
-    """Return what each thread does in each step, where, and whom it names."""
+    """Return for each step and thread the action, its place, and the lanes that its mask names."""
     what = np.zeros((STEPS, BLOCKS, THREADS), np.int32)
     busy = rng.choice([0, 1, 2, 31, 32, 40, 63], size=rng.integers(1, 5), replace=False)
     kinds, shares = [0, READ, WRITE, ATOMIC], rng.dirichlet([4, 2, 1, 1.5])
@@ -52,9 +52,9 @@ def random_program(rng: np.random.Generator) -> Program:
 
 
 def many_read_and_some_meet(rng: np.random.Generator) -> Program:
-    """Return a program in which lanes of one warp do the same at one place, then meet in groups.
+    """Return a program in which lanes of one warp access one place, then synchronize in groups.
 
-    All of them, all but one, or in chains of groups; at the end one lane writes.
+    A group has all of the lanes, or all but one or two; at the end one lane writes.
     """
     what = np.zeros((STEPS, BLOCKS, THREADS), np.int32)
     members = np.zeros(what.shape, np.int64)
@@ -74,7 +74,7 @@ def many_read_and_some_meet(rng: np.random.Generator) -> Program:
 
 
 def races(what: np.ndarray, place: np.ndarray, members: np.ndarray, across: bool) -> set[tuple]:
-    """Return by definition the pairs of accesses that race, by a vector clock of each thread."""
+    """Return the pairs of accesses that race by definition, using a vector clock of each thread."""
     accesses = []
     for block in range(BLOCKS):
         clocks = np.zeros((THREADS, THREADS), np.int64)
@@ -103,7 +103,7 @@ def races(what: np.ndarray, place: np.ndarray, members: np.ndarray, across: bool
 @pytest.mark.parametrize("kernel", [in_global_memory, in_shared_memory])
 @pytest.mark.parametrize("make", [random_program, many_read_and_some_meet])
 def test_races_are_those_of_happens_before(kernel: Callable, make: Callable) -> None:
-    """A program is reported if and only if it races; the pair that is named races indeed."""
+    """A program is reported if and only if it races, and the reported pair is one that races."""
     kinds = {
         line_of(act, mark): k for mark, k in (("read", READ), ("write", WRITE), ("atomic", ATOMIC))
     }

@@ -1,4 +1,4 @@
-"""What is refused: the error's class, line and text; arrays stay; the next kernel runs."""
+"""Refusals: the error's class, line and text; arrays are unchanged; the next kernel runs."""
 
 import re
 import textwrap
@@ -55,8 +55,8 @@ pair, nosy = (1, 2), type("Nosy", (), {"__getattr__": eval})()  # which fails wh
 table = np.arange(64.0)
 """
 
-# The body of ``kernel(x, out)``, and the line of it that the error must name. numba-cuda refuses
-# nearly all of these too.
+# Bodies of ``kernel(x, out)``; the error must name the line marked HERE. numba-cuda refuses nearly
+# all of these too.
 REFUSED: dict[str, str] = {
     "import": "import os  # HERE",
     "open": "f = open('x')  # HERE",
@@ -161,7 +161,7 @@ REFUSED: dict[str, str] = {
     "attribute added to": "x.size += 1  # HERE",
     "atomic of bits of floats": "cuda.atomic.and_(out, 0, 1)  # HERE",
 }  # fmt: skip
-# What numba-cuda compiles and the simulator does not know. A row leaves this table when it does.
+# What numba-cuda compiles and the simulator does not support yet; supported rows leave the table.
 NOT_YET: dict[str, str] = {
     "list": "v = [1, 2]  # HERE",
     "match": "match i:  # HERE\n    case 1:\n        pass",
@@ -188,7 +188,7 @@ def _refused(body: str) -> KernelError:
         simulate(function_of(text), 2, 32, x, out, max_steps=2000)
     np.testing.assert_array_equal((x, out), (np.arange(64.0), np.full(64, 7.0)))
     line = caught.value.line
-    if "# HERE?" not in body:  # what is wrong inside of a device function may be named there
+    if "# HERE?" not in body:  # else the error may name a line of a device function
         assert "# HERE" in text.splitlines()[line - 1]
     simulate(_doubled, 2, 32, values)
     np.testing.assert_array_equal(values, 2 * np.arange(40.0))
@@ -217,7 +217,7 @@ def test_what_the_errors_say(approved: Any) -> None:
     ],
 )  # fmt: skip
 def test_parameters_that_a_kernel_cannot_have_are_refused(head: str) -> None:
-    """Defaults, stars, marks between parameters; what is no plain function."""
+    """Keyword-only and ``**`` parameters, async functions and lambdas are refused."""
     with pytest.raises(KernelError):
         simulate(function_of(f"{head}\n    0\n"), 1, 1, np.zeros(3), np.zeros(3))
 
@@ -290,7 +290,7 @@ WRITERS = (
 
 @pytest.mark.parametrize("body", WRITERS)
 def test_an_array_counts_as_written_however_that_comes(body: str) -> None:
-    """Its races are found; a read-only one is refused before anything runs."""
+    """However a kernel writes to an array, races are found, and a read-only array is refused."""
     text = (
         f"{HEADER}def stores(v, i):\n    v[i % 2] = i\n\nagain = stores\n\n"
         "def pick(a, b):\n    return a\n\n"
@@ -304,7 +304,7 @@ def test_an_array_counts_as_written_however_that_comes(body: str) -> None:
 
 
 def test_one_array_given_twice_is_one() -> None:
-    """What is written under one name is read under the other: the values are new, and they race."""
+    """What is written under one name is read under the other, and the two accesses race."""
     body = "    i = cuda.grid(1)\n    if i > 0:\n        out[i - 1] = x[i]\n    out[i] += x[i]\n"
     same = np.arange(32.0)
     s = simulate(function_of(f"{HEADER}def kernel(x, out):\n{body}"), 1, 32, same, same)
@@ -331,7 +331,7 @@ def long(x, out):
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("threads", [1, 32])
 def test_what_stop_raises_comes_out_and_arrays_are_as_before(error: Any, threads: int) -> None:
-    """At a moment when threads had already stored."""
+    """An error that ``stop`` raises comes out, and what threads had stored by then is undone."""
     out, seen = np.full(64, 7.0), []
 
     def stop() -> None:
@@ -347,7 +347,7 @@ def test_what_stop_raises_comes_out_and_arrays_are_as_before(error: Any, threads
 
 @pytest.mark.parametrize("threads", [1, 70])
 def test_the_bound_of_statements_is_exact(threads: int) -> None:
-    """By hand: three statements, 601 tests and 600 additions, of all warps at once."""
+    """By hand: three statements, 601 tests and 600 additions, each counted once for all warps."""
     body = "    k = 0\n    m = 1\n    while k < 600:\n        k += m\n    out[0] = 600\n"
     out = np.zeros(70)
     simulate(function_of(f"def kernel(out):\n{body}"), 1, threads, out, max_steps=3 + 601 + 600)
@@ -361,7 +361,7 @@ def test_the_bound_of_statements_is_exact(threads: int) -> None:
 
 
 def test_a_name_without_a_value_is_no_global() -> None:
-    """A name of the enclosing function that has none yet, where a global has the same name."""
+    """A name that the enclosing function has not set yet is refused, even if a global has it."""
     inner = "    def kernel(out):\n        out[0] = size\n    return kernel\n    size = 1\n"
     kernel = function_of(f"{HEADER}def make():\n{inner}", "make")()
     with pytest.raises(KernelError, match="the name size is not defined"):

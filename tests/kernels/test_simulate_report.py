@@ -78,7 +78,7 @@ NOTED = {
 
 
 def test_what_a_compiler_would_refuse_or_do_otherwise_is_noted(approved: Any) -> None:
-    """With the line and what to write instead; what it takes as it is has no note."""
+    """A note has the line and what to write instead; what the compiler takes has no note."""
     notes = []
     for name, body in NOTED.items():
         text = f"{HEADER}def kernel(x, n):\n    " + body.replace("\n", "\n    ") + "\n"
@@ -136,7 +136,7 @@ def turns(out):
 
 @pytest.mark.slow
 def test_a_trace_ends_after_100_000_statements() -> None:
-    """The counts go on."""
+    """The trace is cut there, but counting goes on."""
     s = simulate(turns, 1, 1, zeros(1), trace=0)
     assert (len(s.trace), s.trace_cut) == (100_000, True)
     assert s.totals.executed_warps == 120_001
@@ -196,8 +196,9 @@ def kernel(out):
 
 
 def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
-    """A number, array, tuple or function that changed counts at once; a lost name is refused. What
-    ``jit`` made keeps those of its first launch.
+    """A changed number, array, tuple or function takes effect at once; a deleted name is refused.
+
+    A kernel made by ``jit`` keeps the values of its first launch.
     """
     kernel = function_of(SCALED)
     names, compiled = kernel.__globals__, cuda.jit(kernel)
@@ -217,7 +218,7 @@ def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
 
 
 def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
-    """Also under one file name, changed in place, wrapped, or made by one factory."""
+    """Kernels do not mix if they share a file name or a factory, or are edited or wrapped."""
     first, second = (
         function_of(SCALED.replace("1000", n), filename="<a cell>") for n in ("0", "2000")
     )
@@ -284,7 +285,7 @@ cuda.syncthreads()
 
 @pytest.mark.slow
 def test_kernels_run_without_numba() -> None:
-    """``cuda`` and the types of gpulab stand in for it; outside of a kernel a call is refused."""
+    """The ``cuda`` and types of gpulab replace Numba's; outside of a kernel a call is refused."""
     command = [sys.executable, "-c", WITHOUT_NUMBA, str(Path(__file__).parent)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.stderr.strip().splitlines()[-1].startswith("RuntimeError: cuda.syncthreads")

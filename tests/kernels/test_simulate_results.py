@@ -33,7 +33,7 @@ UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filte
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_correct_kernel_gives_what_its_threads_give_one_by_one(case: Case) -> None:
-    """Arrays, executed lines and accesses are those of Python, or NumPy's; no finding."""
+    """Arrays, executed lines and accesses equal those of Python, or NumPy's; nothing is found."""
     found, expected = case.make(), case.make()
     options = {"dynamic_shared_bytes": case.dynamic_shared_bytes}
     simulation = simulate(case.kernel, case.grid, case.block, *found, **options)
@@ -75,7 +75,7 @@ def numbas_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.nda
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.runs_in_numba], ids=lambda case: case.name)
 def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: Any) -> None:
-    """Every array holds what Numba's own simulator leaves, which has a thread for each."""
+    """Arrays equal those of Numba's own simulator, which runs a Python thread per CUDA thread."""
     given = case.make()
     simulate(
         case.kernel, case.grid, case.block, *given, dynamic_shared_bytes=case.dynamic_shared_bytes
@@ -92,7 +92,7 @@ def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: Any) 
     seed=st.integers(0, 2**16), dtype=st.sampled_from(["int64", "int32", "int16", "int8"]),
 )  # fmt: skip
 def test_random_control_flow(text: str, grid: int, block: int, seed: int, dtype: str) -> None:
-    """Each thread of a program that hypothesis made gets what it gets alone; nothing is found."""
+    """Each thread of a random program gets the result of running alone; nothing is found."""
     kernel, n, rng = function_of(text), grid * block, np.random.default_rng(seed)
     x, start = rng.integers(-100, 100, n).astype(dtype), rng.integers(0, 50, (n, 4))
     expected, found = (start.copy(), np.zeros(n)), (start.copy(), np.zeros(n))
@@ -107,7 +107,7 @@ def test_random_control_flow(text: str, grid: int, block: int, seed: int, dtype:
 @settings(max_examples=60, suppress_health_check=UNHURRIED)
 @given(text=kernel_texts(), seed=st.integers(0, 2**16))
 def test_equal_blocks_count_equally(text: str, seed: int) -> None:
-    """Nine blocks that do the same count nine times what one does, line by line."""
+    """Nine equal blocks have nine times the counts of one block, line by line."""
     for old, new in (
         ("i = cuda.grid(1)", "i, at = cuda.threadIdx.x, cuda.grid(1)"), ("out[i", "out[at"),
         ("real[i", "real[at"), ("cuda.blockIdx.x", "5"),
@@ -134,9 +134,9 @@ def test_equal_blocks_count_equally(text: str, seed: int) -> None:
 
 LANES, N = 40, 29
 A, M, PAIR = (np.arange(N) * 7) % 11, np.arange(12.0).reshape(3, 4), (5, 2.5)
-# i is the thread, of which those from 29 on have no element of a; m is a matrix of 3 x 4.
+# i is the thread; threads from 29 on have no element of a. m is a 3 x 4 matrix.
 TEXTS = (
-    # What stands behind "and", "or", a comparison or a condition is asked only where Python asks.
+    # An operand after "and", "or", a comparison or a condition is evaluated only where Python does.
     "i < n and a[i] > 5", "i >= n or a[i] > 5", "not (i < n and a[i] > 5)",
     "i < n and a[i] > 5 and a[i] % 2 == 0", "i >= n or a[i] == 0 or 12 // a[i] > 2",
     "0 <= i < n and a[i]", "1 < i < n < 30", "3 < i <= a[i % n] < 20", "n > i < 5 != 7",
@@ -175,10 +175,10 @@ def _kernel(text: str) -> Any:
 def test_an_expression_is_what_python_makes_of_it(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For 40 threads in two blocks; and no thread reads what it does not ask for.
+    """An expression has Python's value in 40 threads of two blocks; no thread reads beyond need.
 
-    Nor does other code count to which a node leads that all trees share: IPython's tracebacks give
-    each node its ``parent``.
+    All syntax trees share some nodes, and IPython's tracebacks give each node a ``parent``. The
+    code that such a ``parent`` leads to must not count as the kernel's.
     """
     monkeypatch.setattr(
         ast.parse("x", mode="eval").body.ctx, "parent", ast.parse("PAIR = 0"), raising=False
@@ -195,7 +195,7 @@ def test_an_expression_is_what_python_makes_of_it(
     "text", ["a[i] > 5 and i < n", "a[i] > 5 or i >= n", "n > a[i] < i", "a[i] if i < 35 else -1"]
 )
 def test_a_guard_that_comes_too_late_is_found(text: str) -> None:
-    """The elements behind the end are read before anything is asked, from thread 29 on."""
+    """From thread 29 on, elements beyond the end are read before the guard is evaluated."""
     (finding,) = simulate(_kernel(text), 2, LANES // 2, np.zeros(LANES), A, M, N, 1.5).findings
     assert (finding.kind, finding.array, finding.index) == ("bounds", "a", (29,))
     assert finding.count == (6 if "35" in text else 11)
@@ -244,7 +244,7 @@ BODIES = {
     ),
     "an element augmented": "out[i] = 3\nout[i] += i\nout[i] *= 2\nout[i] -= 1\nt = out[i]",
     "over a tuple": "t = 0\nfor v in (3, i, n):\n    t = 10 * t + v",
-    # of which Python makes a tuple
+    # Python compiles this list as a tuple
     "over a list": "t = 0\nfor v, w in [(1, 2), (3, 4)]:\n    t = 10 * t + v * w",
     "pass, assert and words": "'''Words.'''\nassert i >= 0\npass\nt = i",
     "a search": "t = -1\nfor k in range(n):\n    if a[k] == i % 11:\n        t = k\n        break",
@@ -287,7 +287,7 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("block", [1, 24])
 def test_statements_do_what_python_does(name: str, block: int) -> None:
-    """For threads whose lanes part and come together again; nothing is found."""
+    """Results equal Python's where lanes diverge and reconverge; nothing is found."""
     body = textwrap.indent(BODIES[name], "    ")
     text = f"lower = min\ndef kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
     out, expected = np.full((2, 48), -7.0)
@@ -348,7 +348,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> None:
-    """Also by slices, backwards and as a whole; an array without dimensions as well."""
+    """Elements, slices and reversed rows work in any layout; so does an array of no dimensions."""
     text = (
         "def kernel(x, y, z):\n    for i in range(x.shape[0]):\n"
         "        for j in range(x.shape[1]):\n"
@@ -366,9 +366,9 @@ def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> Non
 
 
 def test_records_are_read_and_written_in_place() -> None:
-    """In global, shared and local memory: fields by name, inner ones, texts, whole records.
+    """Fields, nested fields, texts and whole records work in global, shared and local memory.
 
-    A field that a warp reads in each of nine turns is nine requests.
+    A field that a warp reads in each of nine iterations is nine requests.
     """
     text = (
         "import numpy as np\nfrom gpulab.kernels import cuda\n"
@@ -441,7 +441,7 @@ def exchanges(out):
 
 
 def test_what_lanes_give_each_other() -> None:
-    """By hand, of two warps, each for itself; who asks beyond the warp keeps its own value."""
+    """By hand, for each of two warps; a lane that reads beyond its warp keeps its own value."""
     out = np.zeros((64, 14), np.int64)
     s = simulate(exchanges, 1, 64, out)
     assert (s.findings, s.totals.barriers) == ((), 5)
@@ -450,7 +450,7 @@ def test_what_lanes_give_each_other() -> None:
         up, down = t - 2 if lane >= 2 else t, t + 5 if lane < 27 else t
         assert row[:4] == [10 * (first + 3), 10 * up, 10 * down, 10 * (first + (lane ^ 9))]
         assert row[4:8] == [first == 32, first == 32, first == 0, 0x22222222]
-        # The match is an int32, whose last bit is the sign; a vote sees 32 bits.
-        # 42 of 64 numbers leave a rest by 3.
+        # The match is an int32, whose highest bit is the sign; a vote sees 32 bits.
+        # 42 of 64 numbers have a nonzero remainder modulo 3.
         assert (row[8] & 0xFFFFFFFF, row[9]) == (0xFF << lane // 8 * 8, 2**lane - 1)
         assert row[10:] == [42, 2, 1, 0xAAAAAAAA if t % 2 else 0]

@@ -8,7 +8,7 @@ from course import know_this_machine
 
 @pytest.fixture(autouse=True)
 def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The progress file of this test; no class decides about solutions."""
+    """The progress file of this test; no setting of a class withholds solutions."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "kept" / "progress.json"))
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The course as tests meet it: exercises, answers as a cell makes them, a known machine."""
+"""What tests of the course share: exercises, answers made as in a cell, and a known machine."""
 
 import linecache
 import math
@@ -41,14 +41,14 @@ ROOF = Roofline(
 
 
 def latency(nanoseconds: dict[int, float]) -> Latency:
-    """A curve of hops over working sets, from (power of two of the bytes) to nanoseconds."""
+    """A latency curve: nanoseconds per hop by k, for working sets of 2**k bytes."""
     points = tuple(
         LatencyPoint(2**k, t * 1e-9, None, t * 1e-9, 5, 1) for k, t in nanoseconds.items()
     )
     return Latency("A CPU", "python", points, None, (), (), HERE, None)
 
 
-# 32 KiB, 512 KiB and 8 MiB of cache: 2, 5, 15 and 90 ns a hop.
+# Caches of 32 KiB, 512 KiB and 8 MiB with 2, 5 and 15 ns per hop; main memory with 90 ns.
 CURVE = latency(
     {k: 2 if k <= 15 else 5 if k <= 19 else 15 if k <= 23 else 90 for k in range(12, 27)}
 )

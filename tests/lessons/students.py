@@ -32,7 +32,7 @@ PREDICTIONS: dict[str, tuple[str, tuple[Any, ...], Any]] = {
 
 
 def machine_of(number: int) -> dict[str, Any]:
-    """The parts of a report that tell of a machine."""
+    """The parts of a report that describe a machine."""
     device, kind, processor, cores, gib, flops, rate = MACHINES[number % len(MACHINES)]
     stamp = {"schema_version": 1, "evidence": HERE.to_dict()}
     accelerators = [device] if kind != "cpu" else []

@@ -1,4 +1,4 @@
-"""What checks say of answers at the edge of right, and of right answers in another form."""
+"""What checks say about answers that are just right or wrong, and right in another form."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ BY_HAND = {
     "add": 12 * 2**24 / 2e10, "sum": 4 * 2**24 / 2e10, "softmax": 8 * 2**24 / 2e10,
     "one row": 4 * 4096**2 / 2e10, "matmul": 2 * 1024**3 / 1e11,
 }  # fmt: skip
-# Values: an answer each, and what is approved is the state and the sentence.
+# Answers that are values; the approved text has the state and the sentence for each.
 EDGES: dict[str, list[Any]] = {
     "00.7": ["Never ", 1000, 256, 512, "always", 32.5],
     "01.3": [17, (16, 0), (16, 16, 1), (17, 0, 1), (16, 0, 16), (16.0, 0, 1)],
@@ -122,27 +122,27 @@ EDGES: dict[str, list[Any]] = {
 
 
 def at(case: int, value: Any) -> Any:
-    """What changes the solution's result of one call (from 0) into another value."""
+    """A change that replaces the solution's result of one call, counted from 0, by a value."""
     return lambda number, result: value if number == case else result
 
 
 def times(factor: float) -> Any:
-    """What multiplies each result of the solution, or each number of a tuple."""
+    """A change that multiplies each result of the solution, a number or an array."""
     return lambda number, result: result * factor
 
 
 def each(*factors: float) -> Any:
-    """What multiplies the parts of each result by these."""
+    """A change that multiplies the parts of each result by these factors."""
     return lambda number, result: tuple(one * k for one, k in zip(result, factors, strict=True))
 
 
 def plus(more: float) -> Any:
-    """What adds to each result that is a number."""
+    """A change that adds to each result that is a number."""
     return lambda number, result: None if result is None else result + more
 
 
 SIXTH = 1e-6  # the room for rounding in most of these
-# Functions: the solution's results, changed.
+# Answers that are functions: the solution, with its results changed.
 CHANGED: dict[str, list[Any]] = {
     "00.9": [
         each(1 + 0.9 * SIXTH, 1, 1), each(1 + 1.05 * SIXTH, 1, 1), each(1, 0.9905, 1.0095), each(1,
@@ -227,12 +227,12 @@ SLOW = ("01.3", "06.12")  # more than a second
 
 
 def checked(id: str, answer: Any) -> str:
-    """State and sentence, without digits that another processor may round otherwise."""
+    """State and sentence, without digits that another processor may round differently."""
     return re.sub(r"(\d\.\d{6})\d{3,}", r"\1...", str(lessons.check(id, answer))) + "\n"
 
 
 def plain(value: Any) -> str:
-    """A value that a function is given or returns, short; "" for what is no plain value."""
+    """A short text of an argument or a result; "" for a value that is not plain."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if not re.search(r"tensor|\[\s*-?\d|Measurement|object", text) else ""
 
@@ -247,8 +247,8 @@ def test_values_at_the_edge(id: str, approved: Any) -> None:
 
 @pytest.mark.parametrize("id", CHANGED)
 def test_functions_at_the_edge(id: str, approved: Any) -> None:
-    """What a check asks and what is right; then its words for results that are a little off,
-    or a slip.
+    """The approved text has the calls of a check with the right results, and its state and sentence
+    for each changed result: a little off, or a usual slip.
     """
     exercise = content.exercise(id)
     solution, calls = answer_of(exercise, exercise.solution), list[str]()
@@ -280,8 +280,9 @@ RISES: list[tuple[dict[int, float], list[float]]] = [
 
 
 def risen(rises: dict[int, float]) -> Any:
-    """A curve from 4 KiB to 32 MiB, 10 ns a hop,
-    times a factor from each power of two that is named.
+    """A curve from 4 KiB to 32 MiB with 10 ns per hop.
+
+    From 2**k bytes on, the time is multiplied by ``rises[k]``.
     """
     return latency(
         {k: 10.0 * math.prod(f for start, f in rises.items() if k >= start) for k in range(12, 26)}
@@ -298,15 +299,15 @@ def test_ends_of_levels_on_other_curves(approved: Any) -> None:
 
 
 def test_a_contest_that_is_not_won_for_good(approved: Any) -> None:
-    """00.7: ahead at 1, even at 2 and behind at 4; a CPU that wins everywhere."""
+    """00.7: with its copies, the accelerator is ahead at 1, even at 2 and behind at 4."""
     rows = ((1, 1.0, 0.2, 0.5), (2, 1.0, 1.0, 1.0), (4, 1.0, 0.5, 2.0))
     content.KEPT["contest matmul"] = contest(rows)
     assert "".join(checked("00.7", answer) for answer in ("never", 1, 2, 4, 3)) == approved
 
 
 def test_what_a_measurement_of_ones_own_must_have(approved: Any) -> None:
-    """00.5: work that is counted, a rate of a million a second, an interval,
-    and no impossible time.
+    """00.5: a measurement needs counted work, at least a million operations or bytes a second, an
+    interval, and a possible time.
     """
     where = devices.environment("cpu")
     samples = np.array([1.9, 2.0, 2.1])
@@ -325,7 +326,7 @@ def test_what_a_measurement_of_ones_own_must_have(approved: Any) -> None:
 
 
 def test_three_arrays_of_which_two_share(approved: Any) -> None:
-    """02.9: each thing that is wrong with one of the three, in its words."""
+    """02.9: whatever is wrong with one of the three has a sentence of its own."""
     a, watched, nothing = np.zeros(4), torch.zeros(4, requires_grad=True), np.zeros(0)
     view = arrays.share(a, "torch")
     table: list[Any] = [
@@ -353,6 +354,6 @@ from gpulab.kernels import cuda, float32
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.partition("\n")[0])
 def test_another_right_answer_passes(cell: str) -> None:
-    """A check holds what an answer does, in whatever form it is written."""
+    """A check judges what an answer does, in whatever form it is written."""
     title, _, source = cell.partition("\n")
     assert_passes(content.exercise(title.partition(":")[0]), HEAD + source)

@@ -29,7 +29,7 @@ SHOWN: dict[str, Any] = {
 @without_gpu
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_is_shown_without_an_accelerator(name: str, approved: Any) -> None:
-    """Each number with its badge, machine and unit; what nobody recorded says so."""
+    """Each number has its badge, machine and unit; a figure that is not recorded says so."""
     found = SHOWN[name]()
     several = found if isinstance(found, (tuple, list)) else (found,)
     text = f"{len(several)}\n" + "".join(
@@ -59,7 +59,7 @@ def test_a_ladder_of_kernels(family: str, approved: Any) -> None:
 
 @pytest.mark.slow
 def test_claims_of_which_one_cannot_be_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    """00.2: one rate is above the memory's, more than noise explains; the others are below."""
+    """00.2: one rate is more than twice the memory's bandwidth; the others are below it."""
     # another test may have asked for the claims, and then measured the memory again
     monkeypatch.delitem(lessons.content.KEPT, "claims", raising=False)
     claims = lessons.four_claims()
@@ -96,7 +96,7 @@ LIVE: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIVE)
 def test_what_is_measured_here(name: str) -> None:
-    """Counts by hand, times above nothing, a badge, and a table."""
+    """A live result is plausible and has a table and a badge; a wrong argument is refused."""
     show, holds = LIVE[name]
     refused(InputError, show, "add").match("True or False")
     found = show()
@@ -108,8 +108,9 @@ def test_what_is_measured_here(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_line_of_the_tables_gives_numpys_answer(language: str) -> None:
-    """Each row of a language that can run here agrees; one that compares two clocks is tried
-    again, since a busy machine can stop one of them.
+    """Each row of a language that can run here agrees with NumPy.
+
+    A row that compares two clocks is tried again, since a busy machine can delay one of them.
     """
     table = lessons.rosetta(language)
     apart = {row[0] for row in table.run().rows if "differs" in row}

@@ -27,7 +27,7 @@ SLOW = (
     "00.2", "00.5", "02.2", "03.8", "05.9", "06.12", "07.13", "08.3", "08.12", "08.15", "08.16",
     "09.11",
 )  # fmt: skip
-# What is said of these holds times, or digits that another processor may round otherwise.
+# The messages of these have times, or digits that another processor may round differently.
 UNLIKE_ELSEWHERE = ("00.2", "00.5", "05.9", "07.13", "09.11")
 STREAM = torch.cuda.Stream
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
@@ -46,7 +46,7 @@ def started_ranks() -> Iterator[Any]:
 
 @pytest.fixture
 def ranks_of_the_notebook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the notebook's cells left in the kernel: the ranks that the check of 08.3 works on."""
+    """Define ``ranks`` as the notebook's cells do; the checks of 08.3 and 08.16 use them."""
     if request.node.callspec.params["exercise"].id in ("08.3", "08.16"):
         ranks = request.getfixturevalue("started_ranks")
         monkeypatch.setattr(sys.modules["__main__"], "ranks", ranks, raising=False)
@@ -54,7 +54,7 @@ def ranks_of_the_notebook(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 def refused(exercise: Exercise, number: int) -> None:
     """Check one usual wrong answer: the refusal names the mistake."""
-    for script in Path.cwd().glob("*.py"):  # what an answer before it wrote
+    for script in Path.cwd().glob("*.py"):  # files of the previous answer
         script.unlink()
     usual = exercise.usual[number]
     result = lessons.check(exercise.id, answer_of(exercise, usual.source))
@@ -91,7 +91,7 @@ def test_a_usual_wrong_answer_that_takes_long_is_refused(id: str, number: int) -
 
 
 def halves(answer: Any) -> list[Any]:
-    """An answer of several parts whose last part, or half of it, still holds the stub's dots."""
+    """Versions of an answer whose last part, or a part of that, is still the stub's ``...``."""
     if isinstance(answer, dict):
         last = list(answer)[-1]
         return [{**answer, last: half} for half in [..., *halves(answer[last])]]
@@ -100,7 +100,7 @@ def halves(answer: Any) -> list[Any]:
 
 @each_exercise
 def test_half_an_answer_is_no_attempt(exercise: Exercise) -> None:
-    """Checked between two parts, with the right ones before it, nothing is wrong yet."""
+    """An answer whose last part is still missing counts as not attempted, not as wrong."""
     if exercise.id in ("00.5", "07.13", "08.15"):
         return  # a measurement, a model and a file, which take time to make and have no parts
     for half in halves(answer_of(exercise, exercise.solution)):
@@ -109,7 +109,7 @@ def test_half_an_answer_is_no_attempt(exercise: Exercise) -> None:
 
 
 def test_a_damaged_file_of_the_course_is_named(tmp_path: Path) -> None:
-    """So is one with the id of another exercise, which would hide that one."""
+    """A file with the id of another exercise is named too, since it would hide that exercise."""
     file = shutil.copytree(content.COURSE / "10", tmp_path / "10") / "padded.py"
     text = file.read_text(encoding="utf-8")
     for damaged in ("", text.replace("title", "x"), text.replace('"10.8"', '"10.4"'), text[:900]):
@@ -221,7 +221,7 @@ def endless(x: int) -> int:
 
 
 def stubborn(x: int) -> int:
-    """One that lets no Exception end it."""
+    """A loop that no Exception ends."""
     while True:
         try:
             time.sleep(0.001)
@@ -231,7 +231,7 @@ def stubborn(x: int) -> int:
 
 @pytest.mark.parametrize("answer", [endless, stubborn])
 def test_a_loop_without_an_end_is_ended(answer: Any) -> None:
-    """At the exercise's limit, and its thread is gone."""
+    """An endless answer is ended at the exercise's time limit, and its thread is gone."""
     before = threading.active_count()
     result = lessons.check(OWN, answer)
     assert (result.state, "0.3 s" in result.message) == ("wrong", True)
@@ -258,7 +258,7 @@ def test_the_stop_button_ends_the_check_and_the_answer() -> None:
 
 
 def test_an_error_in_an_answer_is_told_with_its_line() -> None:
-    """Type, a short message and the learner's own line, also where a library raised it."""
+    """The type, a short message and the learner's own line, even if a library raised the error."""
 
     def singular(x: int) -> Any:
         return np.linalg.inv(np.zeros((2, 2)))

@@ -80,7 +80,7 @@ RUBRICS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUBRICS)
 def test_the_grades_of_a_class(name: str, tmp_path: Path, approved: Any) -> None:
-    """Points, outcomes, reasons, differences; what cannot be checked is left out or shared."""
+    """Points, outcomes, reasons, differences; unchecked answers are left out or get a share."""
     class_of_five(tmp_path / "class")
     seen: list[tuple[int, int]] = []
     grades = graded(tmp_path / "class", RUBRICS[name], progress=lambda *both: seen.append(both))
@@ -95,7 +95,7 @@ def test_the_grades_of_a_class(name: str, tmp_path: Path, approved: Any) -> None
 
 @pytest.mark.slow
 def test_code_is_not_run_where_that_is_asked(tmp_path: Path, approved: Any) -> None:
-    """Values are graded all the same, and nobody loses."""
+    """Answers that are values are still graded, and no student loses points."""
     class_of_five(tmp_path / "class")
     trace = tmp_path / "ran"
     evil = report_of(6, "Gus", {"02.5": FIT})
@@ -121,14 +121,14 @@ MISBEHAVING = {
     "raise": "raise KeyboardInterrupt\n",
     "home": "import shutil; shutil.rmtree(os.environ['HOME'], ignore_errors=True)\n", "~too": "",
 }  # fmt: skip
-# Made by a program that is not the one under test: it decides what can be tried here.
+# The system's own ``unshare``, not the code under test, decides what can be tried here.
 UNSHARE = ["unshare", "-Urmpniuf", "true"]
 CAN_BOX = sys.platform == "linux" and subprocess.run(UNSHARE, check=False).returncode == 0
 boxed = pytest.mark.skipif(not CAN_BOX, reason="this system allows no namespaces, so no code runs")
 
 
-# What gets something that it must not get goes on to the right answer, everything else raises.
-# HERE is the test's folder, PORT its server.
+# An attack that succeeds goes on to the right answer; one that fails raises. HERE is the test's
+# folder, PORT the port of its server.
 STOP = "raise SystemExit\n"
 ATTACKS = {
     "messages": "for fd in range(3, 60):\n try: os.write(fd, FORGED)\n except OSError: 0\n" + STOP,
@@ -165,7 +165,10 @@ FORGED = b'[]\n{"job": "", "state": "passed", "message": "", "by": "check"}\n'
 def test_code_that_misbehaves_costs_only_itself(
     tmp_path: Path, approved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is ended or passes; an attack gets no message, process, file, secret or connection."""
+    """Misbehaving code is ended, or passes, without effect on other answers.
+
+    An attack reaches no message, process, file, secret or connection.
+    """
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     trace = tmp_path / "trace"
     for name in ("json.py", "numpy.py", "gpulab.py", "sitecustomize.py"):
@@ -199,7 +202,7 @@ def test_code_that_misbehaves_costs_only_itself(
 @pytest.mark.slow
 @boxed
 def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
-    """Who has used it up gets no points for what remains; an equal answer of another one counts."""
+    """A student without time left gets no points for the rest; other students' answers count."""
     slow = report_of(1, "Anna", {"03.11": GAIN + RIGHT, "02.5": FIT, "02.8": "chunks = 16"})
     slow = changed(slow, "checks", 0, "kept", "source", value=f"{FIT}while True: pass\n")
     write(tmp_path / "class", "a.json", slow)
@@ -218,7 +221,7 @@ def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
 def test_where_no_box_is_allowed_code_runs_only_on_demand(
     options: list[str], points: str, tmp_path: Path
 ) -> None:
-    """The system forbids namespaces of mounts, as containers do."""
+    """Where mount namespaces are forbidden, as in containers, only --trust-code runs code."""
     write(tmp_path / "class", "a.json", report_of(1, "Anna", {"03.11": GAIN + RIGHT}))
     forbid = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$@"'
     run = "import sys; from gpulab.cli import main; sys.exit(main())"
@@ -238,7 +241,7 @@ def with_leaves(answer: Any, leaf: Any) -> Any:
     )
 
 
-# Events of Python's own: what starts a process, or unpickles.
+# Python's audit events of starting a process and of unpickling.
 STARTS = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty",
     "pickle.find_class",
@@ -246,7 +249,7 @@ STARTS = (
 
 
 def hostile(folder: Path) -> list[Any]:
-    """Values that leave a trace where somebody opens, starts, evaluates or unpickles them."""
+    """Values that leave a trace if they are opened, started, evaluated or unpickled."""
     trace = folder / "trace"
     pickled = f"cos\nsystem\n(S'touch {trace}'\ntR.".encode()
     text = f"#!/bin/sh\n# --results init_process_group\ntouch {trace}\n"
@@ -295,7 +298,7 @@ def test_without_code_no_value_is_opened_started_or_unpickled(
     assert not (folder / "trace").exists()
 
 
-# Started again they take 10 to 40 s: processes, predicted memory of large models, scripts.
+# In a new process these take 10 to 40 s: ranks, predicted memory of large models, scripts.
 LONG = (
     "03.8", "05.9", "06.12", "08.3", "08.12", "08.15", "08.16", "00.2", "00.5", "00.7", "01.9",
     "03.3",
@@ -305,8 +308,8 @@ LONG = (
 @pytest.mark.slow
 @boxed
 def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """From its kept form each solution passes, and a usual wrong answer to each third exercise is
-    refused.
+    """Checked from its kept form, each solution passes; a usual wrong answer to every third exercise
+    is refused.
     """
     kept = [exercise for exercise in EXERCISES if not exercise.unkept and exercise.id not in LONG]
     write(tmp_path / "class", "a.json", report_of(0, "Right", {e.id: e.solution for e in kept}))
@@ -331,8 +334,9 @@ def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_what_the_students_machine_gave_decides(tmp_path: Path) -> None:
-    """10 rows are right under the report's ridge of 5, wrong under others, open without; a report
-    of a version that kept the class in another file counts.
+    """11 rows are right under the report's ridge of 5, wrong under another ridge, open without one.
+
+    A report of a version that kept the class in another module counts, too.
     """
     made = report_of(0, "Anna", {"03.6": "rows = 11"})
     arithmetic = ("checks", 0, "seen", "v", "arithmetic", 0, "flops_per_second")
@@ -368,7 +372,7 @@ FILES = (
 
 
 def test_a_rubric_is_read_or_refused(tmp_path: Path) -> None:
-    """A mistake in it is named, so that nothing counts other than meant without a word."""
+    """A rubric with a mistake is refused, so that no points change silently."""
     file = write(
         tmp_path,
         "rubric.json",
@@ -403,7 +407,7 @@ def test_a_rubric_is_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_run_all_and_a_hint_make_no_notebook_count(tmp_path: Path) -> None:
-    """Only what somebody predicted or tried takes points; without reports no notebook counts."""
+    """A notebook counts only if a student predicted or tried something in it."""
     with pytest.raises(InputError):
         lessons.grade(5)  # type: ignore[arg-type]
     made = report_of(3, "Anna", {"02.8": "chunks = 16"}, predictions=[])

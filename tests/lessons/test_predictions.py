@@ -22,7 +22,7 @@ UNITS = ("us", "ms", "MiB", "GB/s", "x", "%", "", "elements")
 
 
 def ask(unit: str = "us", id: str = "90.1", **more: Any) -> lessons.Prediction:
-    """A question of one's own."""
+    """Ask a question that no notebook has."""
     return lessons.predict(id, "How much?", unit=unit, **more)
 
 
@@ -73,7 +73,7 @@ NO_ANSWERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 
 
 def test_what_is_no_answer_is_refused(approved: Any) -> None:
-    """In a sentence that says what is wrong with it, and nothing is kept."""
+    """The error says in a sentence what is wrong with the answer, and nothing is kept."""
     text = ""
     for unit, answers in NO_ANSWERS:
         asked = ask(unit)
@@ -96,7 +96,7 @@ CHOICES = (
 
 @pytest.mark.parametrize("number", range(len(CHOICES)))
 def test_a_choice_is_read_by_its_number_or_its_words(number: int) -> None:
-    """What says something else is refused and not kept."""
+    """An answer that fits no choice is refused and not kept."""
     choices, read, refused = CHOICES[number]
     asked = lessons.predict("90.2", "Which?", choices=choices)
     for wrong in refused:
@@ -125,7 +125,7 @@ def test_a_choice_is_read_by_its_number_or_its_words(number: int) -> None:
     ],
 )  # fmt: skip
 def test_what_names_no_question_and_what_measures_nothing_is_refused(call: Any) -> None:
-    """Each in the words of an InputError."""
+    """Each such call raises an InputError."""
     with pytest.raises(InputError):
         call()
 
@@ -167,7 +167,7 @@ def test_the_first_answer_counts(approved: Any, capsys: Any, progress_file: Path
 def test_what_is_close_and_how_far_off(
     approved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within the factor of two, ends included; zero and numbers too far apart have no factor."""
+    """Close is within a factor of two, ends included; zero and extreme numbers have no factor."""
     text = ""
     pairs = [
         (1.0, 2.0),
@@ -203,7 +203,7 @@ def test_what_is_close_and_how_far_off(
     ],
 )  # fmt: skip
 def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) -> None:
-    """Of two sides each has its line, and the answer is no better than the weakest."""
+    """Each of two sides has its own line, and the reveal has the weaker badge of the two."""
     lessons.predict("90.2", "Is a < b?", choices=["<yes>", "no"]).submit(1)
     shown = lessons.reveal("90.2", "no", evidence=evidence)
     lines = shown.caption().splitlines() if evidence is not None else [str(shown.evidence.badge)]
@@ -214,7 +214,7 @@ def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) ->
 
 
 def test_an_answer_shows_how_sure_it_is(approved: Any) -> None:
-    """A number stands with its interval; a wide one, and what disturbed it, give a warning."""
+    """A number is shown with its interval; a wide interval or a disturbance gives a warning."""
     lessons.predict("90.3", "How long?", unit="us").submit(3)
     doubts: Any = ({"interval": (2e-6, 4e-6)}, {"interval": (1e-6, 9e-6)}, {"warning": "A note."})
     shown = [repr(lessons.reveal("90.3", 3e-6, **doubt)) for doubt in doubts]

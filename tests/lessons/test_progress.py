@@ -72,7 +72,7 @@ def test_the_table_of_progress(approved: Any, progress_file: Path) -> None:
 
 @pytest.mark.parametrize("notebook", ["17", "9", "0", "02_x", 2, None])
 def test_a_notebook_that_is_not_there_is_refused(notebook: Any) -> None:
-    """Half a number names none."""
+    """An unknown number, half a number and a wrong name are refused, with the known numbers."""
     with pytest.raises(InputError, match="02"):
         lessons.progress(notebook)
 
@@ -115,7 +115,7 @@ POLICIES: list[tuple[str, str | bytes]] = [
 def test_the_class_decides_about_solutions(
     name: str, text: str | bytes, tmp_path: Path, approved: Any, capsys: Any
 ) -> None:
-    """By .gpulab/class.json of the folder; a file that cannot be read withholds, and says so."""
+    """The folder's .gpulab/class.json decides; an unreadable file withholds solutions and says so."""
     file = tmp_path / ".gpulab" / "class.json"
     file.parent.mkdir()
     if text:
@@ -139,7 +139,7 @@ def test_the_class_decides_about_solutions(
 def test_an_environment_variable_decides_first(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A value that is none withholds."""
+    """GPULAB_SOLUTIONS decides before class.json; an unknown value withholds solutions."""
     (tmp_path / ".gpulab").mkdir()
     (tmp_path / ".gpulab" / "class.json").write_text('{"solutions": "show"}')
     monkeypatch.setenv("GPULAB_SOLUTIONS", value)
@@ -187,7 +187,7 @@ def test_a_file_that_is_not_ours_is_set_aside(
 
 
 def test_a_file_that_was_edited_on_windows_is_read(progress_file: Path) -> None:
-    """With its mark and its ends of lines; letters stay letters, a line an item."""
+    """A byte order mark and CRLF are accepted; letters stay as they are, one item per line."""
     lessons.predict("90.1", "Wie groß?", unit="us").submit(5)
     assert '   "question": "Wie groß?",' in progress_file.read_text(encoding="utf-8").splitlines()
     progress_file.write_bytes(
@@ -199,7 +199,7 @@ def test_a_file_that_was_edited_on_windows_is_read(progress_file: Path) -> None:
 
 
 def test_an_entry_without_a_value_counts_as_a_new_one(progress_file: Path) -> None:
-    """One that was edited by hand: ``null`` where a number or a text stands."""
+    """After an edit by hand, an entry may have ``null`` in place of a number or a text."""
     entries = {
         "exercises": {"02.8": {"attempts": None}},
         "predictions": {"02.1": {"question": None, "unmeasured": None}},
@@ -214,7 +214,7 @@ def test_an_entry_without_a_value_counts_as_a_new_one(progress_file: Path) -> No
 def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Said once; shown in the table; written as soon as it can be."""
+    """The problem is reported once; answers show in the table and are written once it is solved."""
     blocker = tmp_path / "blocker"
     blocker.write_text("a file where a folder should be")
     monkeypatch.setenv("GPULAB_PROGRESS", str(blocker / "progress.json"))
@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
 def test_a_place_that_can_hold_no_progress_stops_no_lesson(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """What is no file is neither read nor replaced; answers are kept until the kernel stops."""
+    """A path that is no file is neither read nor replaced; answers are kept until the kernel stops."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("FIFO")
     monkeypatch.setenv("GPULAB_PROGRESS", place)
@@ -246,7 +246,7 @@ def test_a_place_that_can_hold_no_progress_stops_no_lesson(
 def test_the_file_keeps_its_mode_and_its_link(
     content: str, mode: int, tmp_path: Path, progress_file: Path
 ) -> None:
-    """Both where it lies elsewhere, behind a link, and where it is damaged and a new one begins."""
+    """Mode and link stay for a sound file elsewhere, and for a damaged one that is replaced."""
     progress_file.parent.mkdir()
     progress_file.symlink_to(tmp_path / "shared.json")
     progress_file.write_text(content)
@@ -259,7 +259,7 @@ def test_the_file_keeps_its_mode_and_its_link(
 def test_a_folder_that_was_removed_stops_no_lesson(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Without a setting the file lies in .gpulab of the working folder, also where that is gone."""
+    """By default the file is in .gpulab of the working folder; if that is gone, lessons go on."""
     monkeypatch.delenv("GPULAB_PROGRESS")
     lessons.check("02.8", 16)
     assert set(kept(tmp_path / ".gpulab" / "progress.json")["exercises"]) == {"02.8"}

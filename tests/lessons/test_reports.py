@@ -46,7 +46,7 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
     lessons.check("00.5", clocked())
     names: dict[str, Any] = {}
     exec(compile(SOLVED, "<lost>", "exec"), names)
-    lessons.check("07.10", names["weights"])  # its source is not to be had
+    lessons.check("07.10", names["weights"])  # its source is not available
     lessons.hint("02.5")
     capsys.readouterr()
     made = lessons.report(" Anna\t \nBerg\x07\u202e ", measure=False)
@@ -71,7 +71,7 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
 
 
 def test_a_notebook_alone_and_no_progress_at_all(progress_file: Path) -> None:
-    """The number chooses; what is no name, no notebook or no readable progress is refused."""
+    """A report can be of one notebook; wrong names, notebooks and progress files are refused."""
     for id, answer in (("02.8", 16), ("03.10", 5)):
         lessons.check(id, answer)
     assert [c.id for c in lessons.report(notebook="02_data_transfer", measure=False).checks] == [
@@ -100,7 +100,7 @@ def test_a_notebook_alone_and_no_progress_at_all(progress_file: Path) -> None:
 
 @pytest.mark.slow
 def test_the_roofs_of_this_machine_are_measured() -> None:
-    """Each is the quotient that the class draws, RECORDED as the student's machine reports it."""
+    """The rates of the report become the roofs that the class draws, with the badge RECORDED."""
     made = lessons.report(progress=False)
     roof = made.rooflines()[0]
     rates = made.roofs[0]
@@ -114,7 +114,7 @@ def test_the_roofs_of_this_machine_are_measured() -> None:
 def test_nothing_tells_who_or_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """User, host and home are in no file; where an answer holds them, that is reported."""
+    """No report contains user, host or home; if an answer contains them, a warning says so."""
     home = tmp_path / "home-of-annabel77"
     home.mkdir()
     for name, value in (("HOME", str(home)), ("USER", "annabel77"), ("LOGNAME", "annabel77")):
@@ -138,7 +138,7 @@ def test_nothing_tells_who_or_where(
 
 
 def test_the_command_names_its_files(tmp_path: Path, approved: Any, capsys: Any) -> None:
-    """By the student's name, of any alphabet."""
+    """The file has the student's name, in any alphabet."""
     names = (
         "",
         "Anna Berg",
@@ -167,7 +167,7 @@ def test_the_command_names_its_files(tmp_path: Path, approved: Any, capsys: Any)
 def test_the_progress_of_the_working_copy_is_taken_where_there_is_no_other(
     own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside my-notebooks that folder's progress is read, but never in place of one's own."""
+    """Beside my-notebooks, its progress is read, unless the working folder has its own."""
     for there, answer in (("my-notebooks", 16), (".", 1)):
         if own or there != ".":
             monkeypatch.setenv(
@@ -181,7 +181,7 @@ def test_the_progress_of_the_working_copy_is_taken_where_there_is_no_other(
 
 
 def test_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
-    """One of theirs is there afterwards, and nothing else; a folder is no file."""
+    """Afterwards the folder holds one whole report and nothing else; a folder as file is refused."""
     reports = [StudentReport.from_dict(report_of(1, f"Student {k}", {})) for k in range(4)]
     file = tmp_path / "out" / "same.json"
     threads = [
@@ -243,7 +243,7 @@ def bad_files() -> dict[str, str | bytes]:
 
 
 def test_each_bad_file_costs_one_sentence(tmp_path: Path, approved: Any) -> None:
-    """Printable and short; the good file is read, and links and pipes are not followed."""
+    """The sentence is printable and short; good files are read; links and pipes are not followed."""
     for name, text in bad_files().items():
         write(tmp_path / "class", f"{name}.json", text)
     write(tmp_path / "class", "good.json", report_of(3))
@@ -357,7 +357,7 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
 
 
 def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
-    """A platform's archive begins all with one long name."""
+    """In a platform's archive, all paths begin with the same long name."""
     for part in "ab":
         write(tmp_path / ("x" * 120) / part, "d.json", report_of(1, "Ann", {}))
     ends = [student.name[-10:] for student in lessons.classroom(tmp_path).students]
@@ -365,13 +365,13 @@ def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
-    """Reports of one name are listed, and get no points before the instructor decides."""
+    """Different reports with one name get no points until the instructor decides about them."""
     doubtful = {
         "Anna": ("a/1.json", "b/1.json"),
         "Ben": ("1.json", "2.json"),
         "Cem": ("c/1.json", "c/2.json"),
     }
-    # The last are what one student uploaded: in a folder with no other name.
+    # Dana's two reports are from one student: their folder holds no other name.
     for name, files in {**doubtful, "Eve": ("c/3.json",), "Dana": ("d/1.json", "d/2.json")}.items():
         for day, file in enumerate(files):
             made = report_of(day, name, {"02.8": f"chunks = {1 if day else 16}"})

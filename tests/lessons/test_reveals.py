@@ -38,7 +38,7 @@ def asked_in_notebooks() -> dict[str, dict[str, Any]]:
 
 
 ASKED = asked_in_notebooks()
-TOO = {"high": "Too much.", "low": "Too little."}  # instead of the factor, of which there are many
+TOO = {"high": "Too much.", "low": "Too little."}  # in place of the factor, which has many values
 
 
 def measured(seconds: float, **fields: Any) -> Measurement:
@@ -63,7 +63,7 @@ def test_what_a_reveal_takes(result: Any, text: str) -> None:
 
 
 def spread(id: str) -> tuple[list[Any], list[Any]]:
-    """What can be predicted and what can be measured, in the question's unit; all choices."""
+    """Predictions and outcomes to combine, in the question's unit; of a choice, all options."""
     if "choices" in ASKED[id]:
         return list(ASKED[id]["choices"]), list(ASKED[id]["choices"])
     middle = {"05.2": 2048, "06.8": 2000, "02.4": 300, "08.1": 104, "03.5": 16}.get(id, 30)
