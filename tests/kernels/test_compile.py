@@ -215,7 +215,7 @@ def test_warnings_are_kept_with_their_line():
 
 
 def test_threads_at_once_get_what_each_gets_alone():
-    """Compilations in threads do not mix, and a source that is too deep leaves a working compiler."""
+    """Compilations in threads do not mix; a source that is nested too deep breaks nothing later."""
     with ThreadPoolExecutor(3) as pool:
         made = pool.map(
             lambda n: compile_cuda(SHARED_OF, "sm_86", [f"-DTILE={n}"]), (100, 200, 300)

@@ -313,7 +313,7 @@ def test_an_atomic_by_hand(operation: str, name: str, asked: bool) -> None:
 
 
 def test_what_an_atomic_takes_is_what_the_compiler_takes() -> None:
-    """An atomic takes the types of array that numba-cuda takes; others are refused at their line."""
+    """An atomic takes the types of array that numba-cuda takes; others are refused at the line."""
     counters, bits = {"uint32", "uint64"}, {"int32", "uint32", "int64", "uint64"}
     for operation, takes in {
         "inc": counters, "dec": counters, "and_": bits, "xor": bits, "exch": bits, "cas": bits,

@@ -239,7 +239,7 @@ def test_conflicts_of_places_listed_by_hand(name: str) -> None:
     ids=str,
 )
 def test_wavefronts_are_those_of_each_parts_words(places: Any, size: int) -> None:
-    """Wavefronts equal sets of words, by half-warps (8 bytes) or quarters (16); idle ones are free."""
+    """Wavefronts equal sets of words, per half-warp (8 bytes) or quarter (16); idle parts are free."""
     s = simulate(TILES[size], 1, len(places), places, zeros(len(places), dtype=DTYPES[size]))
     each = [
         [p if p >= 0 else None for p in warp]

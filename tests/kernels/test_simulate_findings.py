@@ -299,7 +299,7 @@ def handed_over(out, flag, seen):
 
 @pytest.mark.parametrize("threads", [32, 64, 48])
 def test_what_only_looks_wrong_is_no_finding(threads: int) -> None:
-    """Masks of the lanes that arrive, variables set by their readers, and full barriers are fine."""
+    """Masks of the arriving lanes, variables set by their readers, and full barriers are fine."""
     x, out = np.arange(50), np.zeros(3 * threads, np.int64)
     assert simulate(ordered, 3, threads, x, out).findings == ()
     seen = zeros(1)

@@ -202,7 +202,10 @@ def test_code_that_misbehaves_costs_only_itself(
 @pytest.mark.slow
 @boxed
 def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
-    """A student without time left gets no points for the rest; other students' answers count."""
+    """A student without time left gets no points for the rest.
+
+    An answer that equals one of another student still counts.
+    """
     slow = report_of(1, "Anna", {"03.11": GAIN + RIGHT, "02.5": FIT, "02.8": "chunks = 16"})
     slow = changed(slow, "checks", 0, "kept", "source", value=f"{FIT}while True: pass\n")
     write(tmp_path / "class", "a.json", slow)
@@ -308,8 +311,9 @@ LONG = (
 @pytest.mark.slow
 @boxed
 def test_each_answer_is_judged_alike_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """Checked from its kept form, each solution passes; a usual wrong answer to every third exercise
-    is refused.
+    """Checked from its kept form, each solution passes.
+
+    A usual wrong answer is refused, for every third exercise.
     """
     kept = [exercise for exercise in EXERCISES if not exercise.unkept and exercise.id not in LONG]
     write(tmp_path / "class", "a.json", report_of(0, "Right", {e.id: e.solution for e in kept}))

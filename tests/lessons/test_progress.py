@@ -115,7 +115,7 @@ POLICIES: list[tuple[str, str | bytes]] = [
 def test_the_class_decides_about_solutions(
     name: str, text: str | bytes, tmp_path: Path, approved: Any, capsys: Any
 ) -> None:
-    """The folder's .gpulab/class.json decides; an unreadable file withholds solutions and says so."""
+    """The folder's .gpulab/class.json decides; an unreadable one withholds them and says so."""
     file = tmp_path / ".gpulab" / "class.json"
     file.parent.mkdir()
     if text:
@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_kept_until_the_kernel_stops(
 def test_a_place_that_can_hold_no_progress_stops_no_lesson(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A path that is no file is neither read nor replaced; answers are kept until the kernel stops."""
+    """A path that is no file is not read or replaced; answers are kept until the kernel stops."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("FIFO")
     monkeypatch.setenv("GPULAB_PROGRESS", place)

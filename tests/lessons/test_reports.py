@@ -181,7 +181,7 @@ def test_the_progress_of_the_working_copy_is_taken_where_there_is_no_other(
 
 
 def test_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
-    """Afterwards the folder holds one whole report and nothing else; a folder as file is refused."""
+    """Afterwards the file is one whole report and nothing else is left; a folder is refused."""
     reports = [StudentReport.from_dict(report_of(1, f"Student {k}", {})) for k in range(4)]
     file = tmp_path / "out" / "same.json"
     threads = [
@@ -243,7 +243,7 @@ def bad_files() -> dict[str, str | bytes]:
 
 
 def test_each_bad_file_costs_one_sentence(tmp_path: Path, approved: Any) -> None:
-    """The sentence is printable and short; good files are read; links and pipes are not followed."""
+    """The sentence is printable and short; a good file is read; links and pipes are skipped."""
     for name, text in bad_files().items():
         write(tmp_path / "class", f"{name}.json", text)
     write(tmp_path / "class", "good.json", report_of(3))

@@ -28,7 +28,7 @@ def _double(x: Any) -> Any:
 
 
 def test_the_speedup_is_baseline_over_fastest_other() -> None:
-    """4 ms against 2, 1 and 8: twice, four times and half; the baseline itself has none."""
+    """4 ms against 2, 1 and 8 ms: speed-ups of 2, 4 and 0.5; the baseline itself has none."""
     clock = Clock()
     times = {"a": 4, "b": 2, "c": 1, "d": 8}
     works = {name: clock.takes(ms * 2.0**-10, _double) for name, ms in times.items()}
@@ -39,7 +39,7 @@ def test_the_speedup_is_baseline_over_fastest_other() -> None:
 
 
 def test_rows_take_turns_call_by_call() -> None:
-    """After the warm-up no row runs twice in a row, so a disturbance strikes all alike."""
+    """After the warm-up no row runs twice in a row, so a disturbance affects all rows."""
     clock, order = Clock(), []
     works = {n: clock.takes(1e-3, lambda x, n=n: order.append(n) or x) for n in "abc"}
     gl.compare(works, X, clock=clock)
@@ -154,7 +154,7 @@ def test_what_is_shown_of_a_comparison(approved: Any) -> None:
 
 
 def test_calls_that_change_their_inputs_are_found_out() -> None:
-    """Both add 1 in place: the first leaves 2, as the float64 run; then 3 is there."""
+    """Both add 1 in place: the first gives 2, as the float64 reference does; the second gives 3."""
     clock = Clock()
     add = clock.takes(1e-3, lambda x: x.add_(1.0))
     c = gl.compare({"a": add, "b": add}, torch.ones(3, dtype=torch.float64), clock=clock)
@@ -192,18 +192,18 @@ def test_the_coarsest_format_decides_what_may_differ(
 
 
 def test_a_large_product_is_checked_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 of 1,100 rows in float64: a last row that is 1 % off is found, and how is noted."""
+    """64 of 1,100 rows are checked in float64: a last row 1 % off is found; a note says how."""
     rng, clock = np.random.default_rng(0), Clock()
     a, b = (rng.random(shape, dtype=np.float32) for shape in ((1100, 1000), (1000, 1000)))
     right = a @ b
     wrong = np.concatenate([right[:-1], 1.01 * right[-1:]])
     works = [clock.takes(1e-3, lambda a, b, r=r: r) for r in (right, wrong, right[:-1])]
-    monkeypatch.setattr(np, "matmul", works[0])  # which is known as a product
+    monkeypatch.setattr(np, "matmul", works[0])  # so that the work counts as a product
     c = gl.compare(dict(zip("abc", works, strict=True)), a, b, clock=clock, deadline=0.01)
     one, two, three = (row.max_relative_difference for row in c.rows)
     assert one < 1e-5 < 1e-3 < two < 0.02 < three == math.inf
     assert any("64 of its 1100 rows" in note.sentence for note in c.notes)
-    # also of two matrices, and no product
+    # this takes two matrices too, but is no product
     c = gl.compare(clock.takes(1e-3, lambda a, b: a), a, b, clock=clock, devices="cpu")
     assert c.rows[0].max_relative_difference == 0.0
 
@@ -275,7 +275,7 @@ def test_an_impossible_row_has_no_speedup(monkeypatch: pytest.MonkeyPatch, appro
     ],
 )
 def test_requests_that_cannot_be_compared(call: Callable[[], Any], error: type) -> None:
-    """Whatever is wrong is said before anything is measured."""
+    """Each such request raises an error of its own kind instead of giving a comparison."""
     with pytest.raises(error):
         call()
 

@@ -79,22 +79,22 @@ def test_what_is_shown_of_each_kind_of_timing(approved: Any) -> None:
 @pytest.mark.parametrize(
     ("seconds", "deadline", "calls", "samples"),
     [
-        # The first call, a warm-up of 5 % of the deadline and at most 20 ms, then the samples: of
-        # calls that never vary so many as fill a third of the deadline, and 60 at least.
+        # The first call, a warm-up of 5 % of the deadline and at most 20 ms, then the samples. Calls
+        # that never vary fill a third of the deadline, and are at least 60 if the deadline allows.
         (1e-3, 2.0, 1 + 20 + 667, 667),
         (1e-3, 0.01, 1 + 1 + 10, 10),
         (2e-2, 1.0, 1 + 1 + 50, 50),
-        (0.9, 2.0, 5, 3),  # three at least, where three times the deadline hold them
+        (0.9, 2.0, 5, 3),  # at least three, if they fit three times the deadline
         (1.5, 2.0, 5, 3),
         (2.5, 2.0, 4, 2),
         (7.0, 2.0, 3, 1),
-        (2.0**-8, 100.0, 1 + 6 + 8534, 4267),  # of more than 8,192 each other one is kept
+        (2.0**-8, 100.0, 1 + 6 + 8534, 4267),  # above 8,192 every other one is kept
     ],
 )
 def test_a_function_is_called_as_often_as_it_must(
     seconds: float, deadline: float, calls: int, samples: int
 ) -> None:
-    """Calls in all, and those that are kept as samples, each of exactly the scripted time."""
+    """All calls, and those kept as samples, are as many as by hand; samples have the right time."""
     clock = Clock()
     m = gl.measure(clock.takes(seconds), clock=clock, deadline=deadline, device="cpu")
     assert (clock.calls, len(m.samples_seconds), m.calls_per_sample) == (calls, samples, 1)
@@ -109,8 +109,8 @@ def test_an_interval_is_never_narrower_than_the_clock_can_tell(
 ) -> None:
     """On a clock of 1 us, whether it moves while it is read or only in the calls.
 
-    Calls that never vary: the truth is inside, and the interval is about as wide as two ticks of
-    a batch, of which a batch that is precise enough has 1,000 at least.
+    For calls that never vary, the interval holds the true time. Its width is two to four ticks
+    per batch, and a batch that is precise enough takes at least 1,000 ticks.
     """
     clock = Clock(1e-6)
 
@@ -162,7 +162,7 @@ def test_any_times_give_a_consistent_result(
     ("raised", "expected"),
     [
         (ValueError("no more paper"), MeasurementError),
-        (StopIteration(), MeasurementError),  # it must not pass as the end of somebody's loop
+        (StopIteration(), MeasurementError),  # it must not end a loop of the caller
         (MemoryError("Unable to allocate 8 TiB"), OutOfMemoryError),
         (RuntimeError("CUDA error: unspecified launch failure"), DeviceError),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), OutOfMemoryError),
@@ -221,7 +221,7 @@ def test_cold_caches_are_emptied_before_each_call(monkeypatch: pytest.MonkeyPatc
 
 
 def test_stop_keeps_what_was_reached(approved: Any) -> None:
-    """Stopped at the n-th question: an error before the first sample, then samples and a note."""
+    """A stop before the first sample is an error; a later one keeps the samples, with a note."""
     text = []
     for at in (1, 2, 23, 90, 690, 700):
         clock, asked = Clock(), [0]
@@ -297,15 +297,16 @@ X = np.ones(3)
     ],
 )
 def test_the_device_is_that_of_the_arrays(fn: Any, args: Any, device: str | None) -> None:
-    """They are found in arguments, closures, globals, defaults, partials and bound methods; one on
-    "meta" is on no device.
+    """Arrays are found in arguments, closures, globals, defaults, partials and bound methods.
+
+    A tensor on "meta" is on no device.
     """
     found = device_of(fn, args)
     assert (found and str(found)) == device
 
 
 def test_the_machines_counters_give_notes() -> None:
-    """Readings around the samples: a neighbour and a quota are noted; asked twice, and no more."""
+    """Readings before and after the samples, and no others, show a neighbor and a quota."""
     clock, asked = Clock(), []
 
     def conditions() -> Readings:
@@ -334,7 +335,7 @@ def test_the_machines_counters_give_notes() -> None:
 
 
 def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
-    """Collection is calm inside and as before after; the stamp and the badge are this machine's."""
+    """Garbage is frozen during the calls and not after; stamp and badge are this machine's."""
     frozen = [gc.get_freeze_count()]  # Python 3.12 itself starts with some
     m = gl.measure(lambda: frozen.append(gc.get_freeze_count()), deadline=0.01)
     assert min(frozen[1:]) > 0

@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ((HERE, THERE), None, None, 5e-3, "cuda:0", []),
         ((), (THERE,), None, 5e-3, "cuda:0", []),  # only the first result shows the device
         ((THERE,), None, "cuda:1", 5e-3, "cuda:1", []),
-        ((THERE,), None, "cpu", 5e-3, "cpu", ["skipped"]),  # named otherwise: both are waited for
+        ((THERE,), None, "cpu", 5e-3, "cpu", ["skipped"]),  # another device is named: both are waited for
         ((HERE,), HERE, "cuda", 5e-3, "cuda:0", ["skipped"]),  # nothing shows that it did any work
         ((HERE,), HERE, "cpu", 1e-3, "cpu", []),
         ((HERE,), HERE, None, 1e-3, "cpu", []),
@@ -67,7 +67,7 @@ def test_the_device_that_does_the_work_is_waited_for(
 def test_warming_up_takes_5_percent_of_the_deadline_at_most(
     clock: Clock, device: str, deadline: float, calls: int
 ) -> None:
-    """Calls of 1 ms, and 4 ms more on a GPU: up to 0.1 s there, and 20 ms on a CPU."""
+    """Calls take 1 ms, and 4 ms more on a GPU; the limit is 0.1 s there, and 20 ms on a CPU."""
     work = clock.queues(1e-3, 4e-3) if device == "cuda" else clock.takes(1e-3)
     reached: list[int] = []
 
@@ -80,7 +80,7 @@ def test_warming_up_takes_5_percent_of_the_deadline_at_most(
 
 
 def test_notes_of_a_gpu(clock: Clock, approved: Any) -> None:
-    """What was not waited for, named or possible: the rates against the data sheet of an H200.
+    """Notes on a device other than the named one, and on rates beyond an H200's data sheet.
 
     By hand: 1 PFLOP in 1 us is 1 ZFLOP/s against 1.98 PFLOP/s; 30 MiB in 5 us are 6.29 TB/s, more
     than the 4.92 of HBM and less than the 16.7 of L2; 300 MB in 5 us are 60 TB/s.
@@ -103,21 +103,21 @@ def test_notes_of_a_gpu(clock: Clock, approved: Any) -> None:
         (np.float32, 600e12, False),  # a function may run under autocast, in bfloat16
         (np.float32, 1200e12, True),
         (np.float64, 70e12, False),
-        (np.float64, 80e12, True),  # which autocast leaves as it is
+        (np.float64, 80e12, True),  # autocast leaves float64 as it is
         (np.int8, 2000e12, False),
     ],
 )
 def test_arithmetic_is_held_against_the_format(
     clock: Clock, dtype: Any, flops: float, implausible: bool
 ) -> None:
-    """In a second on an H200 (data sheet): 67, 67, 989 and 1979 TFLOP/s, and a tenth."""
+    """The limits are those of an H200's data sheet (67, 67, 989 and 1979 TFLOP/s), times 1.1."""
     x = np.ones(4, dtype)
     m = gl.measure(clock.takes(1.0), x, device="cuda", flops=flops, clock=clock, deadline=3.0)
     assert m.has_note("implausible") == implausible
 
 
 def test_the_catalogues_workloads_compute_in_what_they_are_given(clock: Clock) -> None:
-    """600 TFLOP/s of float32 are beyond TF32 (495), which is the most that it runs in."""
+    """600 TFLOP/s are impossible: a float32 product runs in TF32 (495 TFLOP/s) at the fastest."""
     spec = dataclasses.replace(gl.workloads.get("matmul"), function=clock.takes(1.0))
     run, inputs = spec(n=8, dtype="float32").run, spec(n=8, dtype="float32").inputs("cpu")
     m = gl.measure(run, *inputs, device="cuda", flops=600e12, clock=clock, deadline=3.0)
@@ -144,7 +144,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
         (1e-6, None, 1e6, 1e6, CEILING, ["implausible"]),  # 1 TB/s out of L2
         (1.0, None, 1e11, 1e6, CEILING, ["warm-cache"]),  # one megabyte, 100,000 times
         (1.0, None, 1e11, 2.0**25, CEILING, ["warm-cache"]),  # it just fits
-        (1.0, None, 3e11, 2.0**20, CEILING, ["warm-cache"]),  # and into the faster one
+        (1.0, None, 3e11, 2.0**20, CEILING, ["warm-cache"]),  # it also fits the faster one
         (1.0, None, 3e11, 2.0**20 + 1, CEILING, ["implausible"]),
         (1.0, None, 1.1 * 4e10, 2.0**34, MEMORY, []),
         (1.0, None, 1.1 * 4e10 + 1e5, 2.0**34, MEMORY, ["implausible"]),
@@ -152,7 +152,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
         (1.0, 2e12, 1.0, None, (None, ()), []),
         (1e-9, None, 1e6, 1000, UNKNOWN, ["warm-cache"]),  # any rate is possible there
         # calls of 1 ms, as fast as main memory would be too: a chase through 2 MB, or 200
-        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # the first found it cold
+        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # the first call, with cold caches, was slower
         (1e-3, None, 2e6, 2e6, (*CEILING, 1.1e-3), []),
         (1e-3, None, 2e6, 2e6, (*CEILING, None), []),
         (1e-3, None, 2e6, 2e8, (*CEILING, 1.3e-3), []),
@@ -161,7 +161,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
 def test_rates_against_ceilings(
     seconds: float, flops: Any, nbytes: Any, working_set: Any, ceiling: Any, codes: list[str]
 ) -> None:
-    """Above the ceiling and its tenth is implausible; above main memory, from a cache, is warm."""
+    """Above 1.1 times the ceiling is implausible; a rate that needs a cache is a warm cache."""
     notes = check(seconds, flops, nbytes, working_set, *ceiling)
     assert [note.code for note in notes] == codes
 
@@ -175,7 +175,7 @@ def test_rates_against_ceilings(
     ],
 )
 def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, words: str) -> None:
-    """By PyTorch's switches at the time; float64 has none."""
+    """It follows PyTorch's switches during the call; a badge of float64 does not mention TF32."""
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [each.allow_tf32 for each in switches]
     try:
@@ -190,7 +190,7 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
 
 
 def test_jax_is_waited_for() -> None:
-    """Its calls return before their results are there; each is there when the next call begins."""
+    """Its calls return before their results exist; each result is ready when the next call begins."""
     jax = pytest.importorskip("jax")
     x, products = jax.numpy.ones((800, 800)), jax.jit(lambda x: x @ x @ x @ x @ x)
     made = [products(x).block_until_ready()]
@@ -210,7 +210,7 @@ def test_no_switch_of_pytorch_is_named_beside_jax(clock: Clock) -> None:
 
 
 def test_a_working_set_little_larger_than_the_cache() -> None:
-    """Of 64 MiB beside 33 MiB of caches that part may come from them, at the rate of L3."""
+    """Of 64 MiB, the 33 MiB that fit the caches may come from them, at the rate of L3."""
     cached = (2**20 + 2**25) / 2**26
     assert fastest_rate(2**26, LEVELS) == pytest.approx(1 / ((1 - cached) / 4e10 + cached / 2e11))
     assert fastest_rate(2**34, LEVELS) == pytest.approx(4e10, rel=0.01)
@@ -237,7 +237,7 @@ def test_a_working_set_little_larger_than_the_cache() -> None:
 def test_the_working_set_is_what_the_arrays_hold(
     clock: Clock, fn: Callable[..., Any], args: Any, nbytes: float, shown: int
 ) -> None:
-    """Its size is in the note on the cache."""
+    """The note on the cache has the size of the working set."""
 
     @functools.wraps(fn)
     def work(*given: Any) -> Any:
@@ -259,7 +259,7 @@ def test_impossible_rates_of_this_machine() -> None:
 
 
 def test_each_device_has_a_turn_of_its_own(clock: Clock, tmp_path: Path) -> None:
-    """The CPU's and the GPU's, known by its identity; with a clock of the test none is taken."""
+    """CPU and GPU have a lock file each, the GPU by its identity; a scripted clock takes none."""
     gl.measure(clock.takes(1e-3), THERE, clock=clock, deadline=0.1)
     assert list(tmp_path.iterdir()) == []
     gl.measure(lambda: (DeviceArray(),), deadline=0.001)  # the GPU shows in the first result
@@ -268,9 +268,9 @@ def test_each_device_has_a_turn_of_its_own(clock: Clock, tmp_path: Path) -> None
 
 @pytest.mark.gpu
 def test_a_real_gpu_is_found_and_waited_for() -> None:
-    """A product of 4,096 takes longer to finish than to launch; other names get their note.
+    """A product of 4,096 takes longer to finish than to launch; a wrong device name gets a note.
 
-    Its energy is that of the power that the driver reads meanwhile (the mean of a second).
+    Its energy agrees with the power that the driver reports meanwhile (the mean of a second).
     """
     x, watts = torch.randn(4096, 4096, device="cuda"), [0.0]
     m = gl.measure(

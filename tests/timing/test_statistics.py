@@ -29,7 +29,7 @@ import processes
 
 
 def shuffled(n: int, seed: int = 0) -> np.ndarray:
-    """Return 0 .. n - 1 in an order without memory."""
+    """Return 0 .. n - 1 in random order, so that samples are independent."""
     return np.random.default_rng(seed).permutation(n).astype(float)
 
 
@@ -41,7 +41,7 @@ def held_states(runs: list[int], noise: float = 0.01) -> np.ndarray:
 
 @pytest.mark.parametrize("degrees", [*range(1, 13), 15, 20, 30, 60, 120])
 def test_students_t_is_scipys(degrees: int) -> None:
-    """To two parts in a thousand, where few degrees count most; less than one counts as one."""
+    """The quantile equals SciPy's within 0.2 %; less than one degree of freedom counts as one."""
     assert t_quantile(degrees) == pytest.approx(scipy.stats.t.ppf(0.975, degrees), rel=2e-3)
     assert t_quantile(1 / degrees) == t_quantile(1)
 
@@ -119,12 +119,15 @@ def test_two_states_held_long_are_both_inside() -> None:
     ],
 )
 def test_levels_with_few_switches_ask_for_more_samples(samples: np.ndarray, enough: bool) -> None:
-    """However wide the interval may be; a level has 3 % of the samples, one cluster has none."""
+    """Fewer than ten switches between levels are too few, however wide the interval may be.
+
+    A level has at least 3 % of the samples; samples of one cluster have no levels.
+    """
     assert is_precise(samples + 10.0, 10.0) == enough
 
 
 def _beside(share: float, level: float) -> np.ndarray:
-    """Return 400 samples at 1, and at ``level`` where a rank lies beyond the share."""
+    """Return 400 samples near 1; those whose rank is beyond the share are at ``level``."""
     ranks = shuffled(400)
     beyond = ranks >= share * 400 if level > 1 else ranks < share * 400
     return np.where(beyond, level, 1 + 1e-6 * ranks)
@@ -172,8 +175,10 @@ def test_the_interval_of_a_ratio_covers(rho: float, paired: bool, shared: bool) 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.15])
 def test_the_interval_of_a_product_covers(share: float) -> None:
-    """Six speed-ups of 1.1 over the same script, where a share of the times is two to six times as
-    long: the product lies inside in 89 % or more of 200 runs, and the interval is no wild one.
+    """The product of six speed-ups of 1.1 lies inside in at least 89 % of 200 runs.
+
+    All have the same script as baseline, and a share of the times is two to six times as long. The
+    median ratio of the ends of the interval stays below 2.
     """
     rng, shape, found = np.random.default_rng(1), (7, 60), []
     for _ in range(200):
@@ -186,7 +191,7 @@ def test_the_interval_of_a_product_covers(share: float) -> None:
 
 
 def test_ratios_by_hand() -> None:
-    """Pairs cancel what strikes both; apart, half-widths join as root of squares on a log scale."""
+    """Pairs cancel common disturbances; unpaired half-widths add in quadrature on a log scale."""
     one, two = _pair(0, 0.0, shared=True)
     paired, apart = paired_ratio(one, two)[1], ratio_interval(one, two)
     assert paired[1] - paired[0] < 0.05 < 0.2 < apart[1] - apart[0]
@@ -211,7 +216,7 @@ def test_a_ratio_lies_in_its_interval(seed: int) -> None:
 
 
 def test_a_ratio_that_has_no_meaning_has_no_interval() -> None:
-    """Few samples and times of zero."""
+    """Too few samples, or times of zero or infinity, give no interval."""
     one, none = 1 + shuffled(50), np.zeros(50)
     assert (ratio_interval(one, none[:3]), ratio_interval(one, none)) == (None, None)
     assert np.isnan(paired_ratio(one, none)[0])

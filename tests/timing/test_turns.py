@@ -75,7 +75,7 @@ def test_a_neighbor_makes_it_wait(neighbor: subprocess.Popen[str], end: str) -> 
 
 
 def test_a_stop_ends_the_wait(neighbor: subprocess.Popen[str], folder: Path) -> None:
-    """Stopped while waiting, nothing is measured; a clock of one's own waits for nobody."""
+    """Stopped while waiting, nothing is measured; a measurement with its own clock does not wait."""
     asked: list[bool] = []
     with pytest.raises(StoppedError):
         _measured(stop=lambda: asked.append(True) or len(asked) > 1)
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_wait(neighbor: subprocess.Popen[str], folder: Path) -> 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
 def test_the_turn_is_held_by_the_measurement_alone(error: Any, folder: Path) -> None:
-    """Also inside of an inner one, which enters at once; after an error or Ctrl-C it is free."""
+    """An inner measurement starts at once and keeps it held; an error or Ctrl-C frees it."""
     free: list[bool] = []
 
     def work() -> None:

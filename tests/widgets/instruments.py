@@ -12,7 +12,7 @@ from texts import figure_text
 
 NAMES = [name for name in widgets.__all__ if hasattr(getattr(widgets, name), "draw")]
 NAMES.remove("Instrument")
-# Settings with which each action takes the least time; and what would be this machine's.
+# Settings that make each action fast, and replace defaults taken from this machine.
 SMALLEST: dict[str, dict[str, Any]] = {
     "CompareTimings": {"workload": "add", "n": 1024, "deadline": 0.5},
     "InferencePlanner": {"model": "Llama 3.2 1B"},
@@ -43,7 +43,7 @@ def told(instrument: Any) -> list[dict[str, Any]]:
 
 
 def offered(instrument: Any) -> str:
-    """Return title, buttons and controls as text, a line each; processors have no name in it."""
+    """Return title, buttons and controls as text, a line each; names of processors are replaced."""
     lines = [instrument.title, instrument.summary]
     lines += [
         f"[{a.label}] {a.help}{'' if a.measures else ' (beside others)'}"

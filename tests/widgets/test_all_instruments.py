@@ -16,9 +16,9 @@ from instruments import NAMES, SMALLEST, display, make, offered, run_cell, setti
 from texts import figure_text
 
 ACTIONS = [(name, action.name) for name in NAMES for action in getattr(widgets, name).actions]
-# What each action takes in seconds: the cheap ones are for every commit.
+# Fast actions, which run for every commit; the tests of all others are marked slow.
 QUICK = {"refresh", "overlap", "snapshot", "clear"}
-# Controls that a result repeats under the same name.
+# Controls whose value the result has as an attribute of the same name.
 OF_THE_RESULT = (
     *("task", "batch", "batch_size", "workers", "prefetch", "pinned", "read_loss", "precision"),
     *("checkpoint", "schedule", "stages", "microbatches", "mode", "kernel", "nbytes"),
@@ -63,7 +63,7 @@ CONTEXTS: list[tuple[str, dict[str, Any], set[str]]] = [
 
 @pytest.fixture
 def no_accelerator() -> None:
-    """An accelerator brings more controls and other defaults."""
+    """Skip the test if there is an accelerator, which brings more controls and other defaults."""
     if len(devices.available()) > 1:
         pytest.skip("the approved texts are those of a machine without an accelerator")
 
@@ -127,7 +127,7 @@ def test_junk_leaves_it_as_it_was(instrument: Any) -> None:
 
 
 def _fits(control: dict[str, Any], value: Any) -> bool:
-    """Whether a value is junk elsewhere, but not here: in the bounds, or nothing ticked."""
+    """Whether a junk value is valid for this control: an option, in the bounds, or nothing ticked."""
     if isinstance(value, int) and str(value) in control.get("options", ()):
         return True
     if control["kind"] == "number":
@@ -141,7 +141,7 @@ def _fits(control: dict[str, Any], value: Any) -> bool:
 def test_each_setting_shows_something_of_its_own(
     name: str, given: dict[str, Any], unused: set[str]
 ) -> None:
-    """Over the range of each control on the screen, picture, table, message or code differ."""
+    """Each value of a control on the screen gives another picture, table, message or code."""
     instrument = make(name, **given)
     instrument.wait()
     moved = [c for c in told(instrument) if c["on_screen"]]

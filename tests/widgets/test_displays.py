@@ -75,7 +75,7 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
     ("InferencePlanner", {"model": "Llama 3.1 70B", "device": "L4", "weights": "int4"}),
     ("InferencePlanner", {"model": "Llama 3.2 1B", "device": "H200 SXM", "context": 2048}),
 ]
-# Numbered for each instrument, so that a new row renames no other's text.
+# Numbered for each instrument, so that a new row does not rename the texts of other instruments.
 IDS = [
     f"{name} {[other for other, _ in ANALYTIC[: k + 1]].count(name)}"
     for k, (name, _) in enumerate(ANALYTIC)
@@ -84,7 +84,7 @@ IDS = [
 
 @pytest.fixture(autouse=True)
 def no_accelerator() -> None:
-    """An accelerator brings more controls and other defaults."""
+    """Skip the test if there is an accelerator, which brings more controls and other defaults."""
     if len(devices.available()) > 1:
         pytest.skip("the approved texts are those of a machine without an accelerator")
 
@@ -110,7 +110,7 @@ def test_what_is_shown_for_settings(name: str, given: dict[str, Any], approved: 
     ],
 )
 def test_the_code_shown_gives_the_same_values(name: str, given: dict[str, Any]) -> None:
-    """Run in a fresh namespace, it draws the very picture on the screen, or holds its numbers."""
+    """Run in a fresh namespace, the code draws the picture on the screen, or has its numbers."""
     instrument = make(name, **given)
     _, value = run_cell(instrument.code)
     if isinstance(value, LabFigure):
@@ -230,8 +230,9 @@ def test_gradients_of_your_own_in_a_window(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_a_model_of_your_own_is_planned() -> None:
-    """Two layers keep 2 x 2 x 2 x 8 bfloat16 numbers of each token; the code shown has it; what was
-    measured of it is not shown for another model, also of its name.
+    """Two layers keep 2 x 2 x 2 x 8 bfloat16 numbers of each token; the code shown has the model.
+
+    A measurement of it is not shown for another model, even one of the same name.
     """
     own = models.LanguageModel("mine", 2, 32, 4, 2, 8, 64, 100)
     instrument = make("InferencePlanner", context=2048, batch=2, cache="bfloat16").load(own)
@@ -298,7 +299,7 @@ def test_sizes_and_formats_follow_the_workload() -> None:
 
 @pytest.mark.slow
 def test_what_the_core_refuses_is_shown_inside() -> None:
-    """A size beyond memory is refused by the measurement; the sentence is shown, and it goes on."""
+    """A size beyond memory is refused by the measurement, with a sentence; the next run works."""
     t = make("CompareTimings", workload="matmul", n=2**40, deadline=0.5)
     t.run(wait=True)
     assert t.error

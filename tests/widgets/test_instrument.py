@@ -24,7 +24,7 @@ from gpulab.widgets import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-SECONDS = 60  # a condition that this does not bring about won't come
+SECONDS = 60  # a condition that is not met by then will not be met
 LIVE = Evidence.measured("A device", 3)
 
 
@@ -79,7 +79,7 @@ class Probe(Instrument):
 
 
 class Gate:
-    """Work that reports, then waits until the test lets it go or it is asked to stop and may."""
+    """Work that reports, then waits until ``go`` is set, or until Stop unless ``held`` is set."""
 
     def __init__(self) -> None:
         self.begun, self.go, self.held = (threading.Event() for _ in range(3))
@@ -105,7 +105,7 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def probe() -> Iterator[Probe]:
-    """An instrument without an accident before."""
+    """A new instrument, closed after the test."""
     one = Probe()
     yield one
     one.close()
@@ -119,7 +119,7 @@ def _begin(probe: Probe, gate: Gate, action: str = "run") -> None:
 
 
 def test_set_changes_all_or_nothing(probe: Probe) -> None:
-    """Values by their own name or by the text shown; a refused one among several changes none."""
+    """Values are taken by name or by the text shown; if one of several is refused, none changes."""
     probe.set(meal="the evening", n="7", size="64", which="b")
     wanted = {"meal": "evening", "n": 7, "size": 64, "which": ("b",), "dish": "bread"}
     assert {name: probe.values[name] for name in wanted} == wanted
@@ -132,7 +132,7 @@ def test_set_changes_all_or_nothing(probe: Probe) -> None:
 
 
 def test_one_control_decides_anothers_options(probe: Probe) -> None:
-    """A value that the new list has stays; another becomes the first option."""
+    """If the new list has the present value, it stays; else the first option is taken."""
     probe.set(dish="egg")
     probe.set(meal="evening")
     offered = probe.controls["dish"].describe()["options"]
@@ -143,8 +143,10 @@ def test_one_control_decides_anothers_options(probe: Probe) -> None:
 
 
 def test_the_most_important_notes_stand_first() -> None:
-    """What makes a result wrong, then what makes a time doubtful; equal codes side by side after
-    the two that are always shown, and each note once.
+    """Notes on a wrong result come first, then notes on a doubtful time; each note is shown once.
+
+    The first two notes, which are always visible, have different codes. After them, notes of one
+    code are side by side.
     """
     codes = ("deadline", "contended", "contended", "disagree", "skipped", "deadline")
     notes = [Note(code, f"{k}.") for k, code in enumerate(codes)]
@@ -176,7 +178,10 @@ def test_a_run_shows_its_result(probe: Probe) -> None:
 def test_a_moved_control_is_told_beside_the_old_result(
     probe: Probe, action: str, moved: dict[str, Any], stale: bool
 ) -> None:
-    """Unless it only changes what is shown, or decides another action; moved back, it is gone."""
+    """A message appears, unless the control only changes the display or is for another action.
+
+    It disappears when the control is moved back.
+    """
     probe.run(action, wait=True)
     before = {name: probe.values[name] for name in moved}
     probe.set(**moved)
@@ -186,7 +191,7 @@ def test_a_moved_control_is_told_beside_the_old_result(
 
 
 def test_stop_is_acknowledged_and_ends_the_work(probe: Probe, gate: Gate) -> None:
-    """Progress shows; Stop is seen, and stays so, before the call in flight ends."""
+    """Stop shows before the call in flight ends, and later progress does not replace it."""
     gate.held.set()
     _begin(probe, gate)
     assert (probe.status, probe.progress, probe.running) == ("running", "half way", True)
@@ -241,7 +246,7 @@ def test_what_the_work_raises_is_shown_inside(
 
 
 def test_a_stop_with_nothing_to_report_is_no_error(probe: Probe) -> None:
-    """It is told beside the progress, and the result of before stays."""
+    """Its message is shown as progress, and the previous result stays."""
     probe.run(wait=True)
 
     def stopped(progress: Any, stop: Any) -> Any:
@@ -255,7 +260,7 @@ def test_a_stop_with_nothing_to_report_is_no_error(probe: Probe) -> None:
 
 
 def test_incomplete_results_are_shown_and_taken_back(probe: Probe, gate: Gate) -> None:
-    """What the work publishes is on the screen meanwhile; a failure brings the last one back."""
+    """A result published during the work is shown; if the work fails, the previous one returns."""
     probe.run(wait=True)
 
     def publishes(progress: Any, stop: Any) -> Any:
@@ -273,14 +278,14 @@ def test_incomplete_results_are_shown_and_taken_back(probe: Probe, gate: Gate) -
 
 
 def test_a_picture_that_cannot_be_drawn_is_told(probe: Probe) -> None:
-    """The run ends in words."""
+    """The run ends, and the error is shown as a sentence."""
     probe.broken = True
     probe.run(wait=True)
     assert ("no picture" in probe.error, probe.status) == (True, "idle")
 
 
 def test_what_was_moved_meanwhile_is_not_turned(probe: Probe, gate: Gate) -> None:
-    """A control that was moved while the work ran stays as it is; the result is of before."""
+    """A control moved during the work keeps its value; the result is shown as of old settings."""
     probe.set(grid=True)
     _begin(probe, gate)
     probe.set(grid=False, n=50)
@@ -290,7 +295,7 @@ def test_what_was_moved_meanwhile_is_not_turned(probe: Probe, gate: Gate) -> Non
 
 
 def test_two_measurements_take_turns(probe: Probe, gate: Gate) -> None:
-    """A second one waits, says so, and can be stopped; what measures nothing does not wait."""
+    """A second one waits, says so, and can be stopped; other actions do not wait."""
     _begin(probe, gate)
     other = Probe()
     other.run("look", wait=True)
@@ -387,7 +392,7 @@ LISTED = Choice(name="x", label="X", options=(("a-1", "EPYC"), ("a-2", "EPYC"), 
     ],
 )
 def test_values_are_read_as_people_write_them(control: Any, value: Any, taken: Any) -> None:
-    """Commas, blanks and exponents; options by value or text; equal texts have a value added."""
+    """Commas, blanks and exponents are read; options by value or text, equal texts by both."""
     assert control.check(value) == taken
 
 

@@ -45,7 +45,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def microscope(cell: Any, arrays: Any) -> Iterator[SimtMicroscope]:
-    """Two warps, odd and even lanes apart."""
+    """A microscope on two warps, in which odd and even lanes diverge."""
     one = SimtMicroscope(cell(PARTS)["parts"], 1, 64, *arrays)
     one.wait()
     yield one
@@ -98,8 +98,9 @@ def test_lanes_that_part(microscope: SimtMicroscope, arrays: Any) -> None:
 
 
 def test_going_to_warps_and_steps(microscope: SimtMicroscope) -> None:
-    """Another warp stays at the moment; beyond the last step is the last one; what the block has
-    not is refused.
+    """Another warp is shown at the same moment; a step beyond the last one is the last one.
+
+    Step 0, and warps and blocks that do not exist, are refused.
     """
     microscope.set(step=3)
     before = microscope.position
@@ -156,7 +157,7 @@ def test_findings_are_shown_with_their_line(approved: Any) -> None:
 def test_a_kernel_that_cannot_run_says_why(
     microscope: SimtMicroscope, cell: Any, source: str, words: str
 ) -> None:
-    """In one sentence; nothing of the run before is left; the next kernel runs."""
+    """One sentence says why; nothing of the previous run is left; the next kernel runs."""
     cell(source)
     microscope.set(kernel="vector_add")
     microscope.run(wait=True)
