@@ -80,7 +80,7 @@ def instructions(module, kernel):
 
 @pytest.mark.parametrize("arch", ["sm_75", "8.0", 90, "SM_120"])
 def test_facts_by_hand_and_in_the_log(arch):
-    """Bytes, barriers and bounds are as by hand; registers and stack as in the assembler's log."""
+    """Bytes, barriers and bounds equal hand counts; registers and stack equal the assembler's log."""
     module = compile_cuda(SHARED, arch)
     arch = f"sm_{re.sub('[^0-9]', '', str(arch))}"
     names = ("line", "shared_bytes", "parameter_bytes", "max_threads", "barriers", "constant_bytes")

@@ -1,4 +1,4 @@
-"""The course's ladders of kernels: results, no findings, and counts by hand and on an H200."""
+"""The course's ladders: right results, no findings, and counts by hand and on an H200."""
 
 import json
 import shutil

@@ -114,7 +114,7 @@ def gpus(monkeypatch):
 
 @pytest.mark.parametrize("make", [np.array, lambda x: torch.tensor(x, requires_grad=True)])
 def test_the_same_call_works_as_with_simulate(gpus, make):
-    """Host arrays are copied to one device and back; a tensor with gradients gives its values."""
+    """Host arrays are copied to one device and back; tensors that require gradients work too."""
     x, out = make(np.arange(70, dtype=np.float32)), np.zeros(70, np.float32)
     assert launch(scale, 3, (32, 1), x, 2.5, out, dynamic_shared_bytes=8) is None
     assert np.array_equal(out, np.arange(70, dtype=np.float32) * np.float32(2.5))

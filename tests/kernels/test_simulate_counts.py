@@ -92,7 +92,7 @@ def test_sectors_of_places_listed_by_hand(name: str) -> None:
 def test_sectors_are_those_of_each_warps_bytes(
     grid: int, block: int, places: Any, size: int
 ) -> None:
-    """Sectors equal sets of bytes: strides, offsets, odd blocks, holes, random places, any size."""
+    """Sectors equal sets of bytes, for strides, offsets, odd blocks, holes and random places."""
     n = int(places.max()) + 1
     s = simulate(
         gather, grid, block, zeros(n, dtype=DTYPES[size]), places, zeros(n, dtype=DTYPES[size])
@@ -115,7 +115,7 @@ def in_space(x, y):
 
 @pytest.mark.parametrize("block", [(4, 4, 4), (2, 3, 5), (8, 2, 2), (1, 1, 33), (33, 3, 1)])
 def test_blocks_of_three_dimensions(block: tuple[int, int, int]) -> None:
-    """In a 2 x 1 x 2 grid over a cube, sectors equal sets of each warp, filled in order x, y, z."""
+    """In a 2 x 1 x 2 grid over a cube, sectors equal sets; threads fill warps in order x, y, z."""
     x = zeros(66, 66, 66)
     s = simulate(in_space, (2, 1, 2), block, x, x.copy())
     straight = turned = requests = 0
@@ -239,7 +239,10 @@ def test_conflicts_of_places_listed_by_hand(name: str) -> None:
     ids=str,
 )
 def test_wavefronts_are_those_of_each_parts_words(places: Any, size: int) -> None:
-    """Wavefronts equal sets of words, per half-warp (8 bytes) or quarter (16); idle parts are free."""
+    """Wavefronts equal sets of words, per half-warp for 8 bytes and per quarter for 16.
+
+    A part of a warp in which no lane is active costs nothing.
+    """
     s = simulate(TILES[size], 1, len(places), places, zeros(len(places), dtype=DTYPES[size]))
     each = [
         [p if p >= 0 else None for p in warp]

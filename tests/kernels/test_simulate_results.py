@@ -175,7 +175,7 @@ def _kernel(text: str) -> Any:
 def test_an_expression_is_what_python_makes_of_it(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expression has Python's value in 40 threads of two blocks; no thread reads beyond need.
+    """An expression has Python's value in 40 threads; no thread reads what Python would not read.
 
     All syntax trees share some nodes, and IPython's tracebacks give each node a ``parent``. The
     code that such a ``parent`` leads to must not count as the kernel's.

@@ -275,7 +275,7 @@ def test_an_impossible_row_has_no_speedup(monkeypatch: pytest.MonkeyPatch, appro
     ],
 )
 def test_requests_that_cannot_be_compared(call: Callable[[], Any], error: type) -> None:
-    """Each such request raises an error of its own kind instead of giving a comparison."""
+    """A request that cannot be compared raises an error of the fitting kind."""
     with pytest.raises(error):
         call()
 

@@ -79,8 +79,8 @@ def test_what_is_shown_of_each_kind_of_timing(approved: Any) -> None:
 @pytest.mark.parametrize(
     ("seconds", "deadline", "calls", "samples"),
     [
-        # The first call, a warm-up of 5 % of the deadline and at most 20 ms, then the samples. Calls
-        # that never vary fill a third of the deadline, and are at least 60 if the deadline allows.
+        # The first call, a warm-up of 5 % of the deadline and at most 20 ms, then the samples.
+        # Calls that never vary fill a third of the deadline, and are at least 60 if it allows.
         (1e-3, 2.0, 1 + 20 + 667, 667),
         (1e-3, 0.01, 1 + 1 + 10, 10),
         (2e-2, 1.0, 1 + 1 + 50, 50),

@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ((HERE, THERE), None, None, 5e-3, "cuda:0", []),
         ((), (THERE,), None, 5e-3, "cuda:0", []),  # only the first result shows the device
         ((THERE,), None, "cuda:1", 5e-3, "cuda:1", []),
-        ((THERE,), None, "cpu", 5e-3, "cpu", ["skipped"]),  # another device is named: both are waited for
+        ((THERE,), None, "cpu", 5e-3, "cpu", ["skipped"]),  # not the named one: both are waited for
         ((HERE,), HERE, "cuda", 5e-3, "cuda:0", ["skipped"]),  # nothing shows that it did any work
         ((HERE,), HERE, "cpu", 1e-3, "cpu", []),
         ((HERE,), HERE, None, 1e-3, "cpu", []),
@@ -152,7 +152,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
         (1.0, 2e12, 1.0, None, (None, ()), []),
         (1e-9, None, 1e6, 1000, UNKNOWN, ["warm-cache"]),  # any rate is possible there
         # calls of 1 ms, as fast as main memory would be too: a chase through 2 MB, or 200
-        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # the first call, with cold caches, was slower
+        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # the first had cold caches
         (1e-3, None, 2e6, 2e6, (*CEILING, 1.1e-3), []),
         (1e-3, None, 2e6, 2e6, (*CEILING, None), []),
         (1e-3, None, 2e6, 2e8, (*CEILING, 1.3e-3), []),
@@ -161,7 +161,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
 def test_rates_against_ceilings(
     seconds: float, flops: Any, nbytes: Any, working_set: Any, ceiling: Any, codes: list[str]
 ) -> None:
-    """Above 1.1 times the ceiling is implausible; a rate that needs a cache is a warm cache."""
+    """A rate above 1.1 times the ceiling is implausible; one that needs a cache gets a note."""
     notes = check(seconds, flops, nbytes, working_set, *ceiling)
     assert [note.code for note in notes] == codes
 
@@ -190,7 +190,7 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
 
 
 def test_jax_is_waited_for() -> None:
-    """Its calls return before their results exist; each result is ready when the next call begins."""
+    """JAX's calls return before their results exist; each result exists before the next call."""
     jax = pytest.importorskip("jax")
     x, products = jax.numpy.ones((800, 800)), jax.jit(lambda x: x @ x @ x @ x @ x)
     made = [products(x).block_until_ready()]

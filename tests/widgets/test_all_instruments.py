@@ -127,7 +127,7 @@ def test_junk_leaves_it_as_it_was(instrument: Any) -> None:
 
 
 def _fits(control: dict[str, Any], value: Any) -> bool:
-    """Whether a junk value is valid for this control: an option, in the bounds, or nothing ticked."""
+    """Whether junk is valid for this control: an option, in the bounds, or nothing ticked."""
     if isinstance(value, int) and str(value) in control.get("options", ()):
         return True
     if control["kind"] == "number":

@@ -285,7 +285,7 @@ def test_a_picture_that_cannot_be_drawn_is_told(probe: Probe) -> None:
 
 
 def test_what_was_moved_meanwhile_is_not_turned(probe: Probe, gate: Gate) -> None:
-    """A control moved during the work keeps its value; the result is shown as of old settings."""
+    """A control moved during the work keeps its value; a message says that settings changed."""
     probe.set(grid=True)
     _begin(probe, gate)
     probe.set(grid=False, n=50)
