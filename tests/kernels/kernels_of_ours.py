@@ -238,7 +238,7 @@ def _reduced(x, a):
 
 
 def _whole(low, high, *shape, then=(), dtype=np.int64):
-    """Return a function that makes an array of whole numbers, and zeros of the shapes in then."""
+    """Return a function that makes whole numbers, and arrays of zeros of the shapes in ``then``."""
     return lambda: (
         integers(low, high, *shape, dtype=dtype),
         *(zeros(*s, dtype=np.int64) for s in then),

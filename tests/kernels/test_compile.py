@@ -80,7 +80,7 @@ def instructions(module, kernel):
 
 @pytest.mark.parametrize("arch", ["sm_75", "8.0", 90, "SM_120"])
 def test_facts_by_hand_and_in_the_log(arch):
-    """Bytes, barriers and bounds equal hand counts; registers and stack equal the assembler's log."""
+    """Bytes, barriers, bounds equal those by hand; registers and stack equal the log's."""
     module = compile_cuda(SHARED, arch)
     arch = f"sm_{re.sub('[^0-9]', '', str(arch))}"
     names = ("line", "shared_bytes", "parameter_bytes", "max_threads", "barriers", "constant_bytes")
@@ -142,7 +142,7 @@ def test_bounds_local_arrays_headers_and_options():
 
 
 def test_names_are_those_of_the_source():
-    """Namespaces are kept, instances named as requested, and overloads distinguished by types."""
+    """Names keep namespaces and requested instances; overloads are distinguished by their types."""
     module = compile_cuda(NAMES, names=["tile<16>", "tile<64 * 2>"])
     found = [(name, k.shared_bytes, k.line) for name, k in module.kernels.items()]
     assert found[2:] == [("ns::two", 0, 4), ("same(float*)", 0, None), ("same(int*)", 0, None)]

@@ -1,4 +1,4 @@
-"""Findings: seeded bugs are found, and kernels of known faults have exactly these findings."""
+"""Findings of seeded bugs, and all findings of kernels with known faults."""
 
 import re
 from collections.abc import Callable
@@ -259,7 +259,7 @@ def test_what_a_finding_says(approved: Any) -> None:
 
 
 def test_out_of_bounds_nothing_is_read_or_written() -> None:
-    """Arrays are as by hand; a negative index of a store counts from the end, as in Numba."""
+    """Arrays equal those by hand; a negative index of a store counts from the end, as in Numba."""
     kernel, grid, block, make, _ = FAULTY["bounds"]
     arrays = make()
     simulate(kernel, grid, block, *arrays)

@@ -41,7 +41,7 @@ ROOF = Roofline(
 
 
 def latency(nanoseconds: dict[int, float]) -> Latency:
-    """A latency curve: nanoseconds per hop by k, for working sets of 2**k bytes."""
+    """A latency curve; ``nanoseconds`` maps k to the time of a hop in 2**k bytes."""
     points = tuple(
         LatencyPoint(2**k, t * 1e-9, None, t * 1e-9, 5, 1) for k, t in nanoseconds.items()
     )

@@ -72,7 +72,7 @@ def test_the_table_of_progress(approved: Any, progress_file: Path) -> None:
 
 @pytest.mark.parametrize("notebook", ["17", "9", "0", "02_x", 2, None])
 def test_a_notebook_that_is_not_there_is_refused(notebook: Any) -> None:
-    """An unknown number, half a number and a wrong name are refused, with the known numbers."""
+    """An unknown or incomplete number and a wrong name are refused; the error lists known ones."""
     with pytest.raises(InputError, match="02"):
         lessons.progress(notebook)
 

@@ -94,7 +94,7 @@ def test_what_is_shown_of_each_kind_of_timing(approved: Any) -> None:
 def test_a_function_is_called_as_often_as_it_must(
     seconds: float, deadline: float, calls: int, samples: int
 ) -> None:
-    """All calls, and those kept as samples, are as many as by hand; samples have the right time."""
+    """The numbers of calls and samples are those by hand; each sample has the scripted time."""
     clock = Clock()
     m = gl.measure(clock.takes(seconds), clock=clock, deadline=deadline, device="cpu")
     assert (clock.calls, len(m.samples_seconds), m.calls_per_sample) == (calls, samples, 1)
@@ -335,7 +335,7 @@ def test_the_machines_counters_give_notes() -> None:
 
 
 def test_a_live_measurement_leaves_the_process_as_it_was() -> None:
-    """Garbage is frozen during the calls and not after; stamp and badge are this machine's."""
+    """Garbage collection is frozen during the calls only; stamp and badge are this machine's."""
     frozen = [gc.get_freeze_count()]  # Python 3.12 itself starts with some
     m = gl.measure(lambda: frozen.append(gc.get_freeze_count()), deadline=0.01)
     assert min(frozen[1:]) > 0

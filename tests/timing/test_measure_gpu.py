@@ -152,7 +152,7 @@ MEMORY = (CEILING[0], LEVELS[-1:])
         (1.0, 2e12, 1.0, None, (None, ()), []),
         (1e-9, None, 1e6, 1000, UNKNOWN, ["warm-cache"]),  # any rate is possible there
         # calls of 1 ms, as fast as main memory would be too: a chase through 2 MB, or 200
-        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # the first had cold caches
+        (1e-3, None, 2e6, 2e6, (*CEILING, 1.3e-3), ["warm-cache"]),  # cold in the first call
         (1e-3, None, 2e6, 2e6, (*CEILING, 1.1e-3), []),
         (1e-3, None, 2e6, 2e6, (*CEILING, None), []),
         (1e-3, None, 2e6, 2e8, (*CEILING, 1.3e-3), []),

@@ -75,7 +75,7 @@ def test_a_neighbor_makes_it_wait(neighbor: subprocess.Popen[str], end: str) -> 
 
 
 def test_a_stop_ends_the_wait(neighbor: subprocess.Popen[str], folder: Path) -> None:
-    """Stopped while waiting, nothing is measured; a measurement with a clock does not wait."""
+    """Stopped while waiting, nothing is measured; with a scripted clock there is no waiting."""
     asked: list[bool] = []
     with pytest.raises(StoppedError):
         _measured(stop=lambda: asked.append(True) or len(asked) > 1)
