@@ -107,7 +107,7 @@ def test_a_result_is_what_its_summary_says(name):
 
 
 @pytest.mark.parametrize("name", ["cnn_training_step", "transformer_training_step"])
-def test_a_training_step_is_a_step_of_adam_with_gradients_of_its_own(name):
+def test_a_training_step_gives_gradients_and_changes_no_weight(name):
     """Each call gives the gradients of torch.autograd; at learning rate 0 weights and loss stay."""
     w = make(name, 2)
     step, x, y = w.inputs("cpu")
