@@ -194,7 +194,7 @@ def named_cases(layers=4, positions=40):
     """
 
     def gpt(**options):
-        return networks.transformer(1000, 128, layers, 4, context=64, **options)
+        return networks.transformer(1000, 128, layers=layers, context=64, **options)
 
     def encoder():
         return transformer_encoder(max(2, layers - 1))
