@@ -9,7 +9,7 @@
 
 The browser runs every cell of every notebook and compares the outputs that are the same everywhere.
 Where there is no browser, nbval runs the notebooks instead. In the browser ``GPULAB_QUICK=1``
-shortens what the notebooks' cells measure.
+shortens what the notebooks' cells measure, and trains at most two seeds.
 """
 
 from __future__ import annotations
