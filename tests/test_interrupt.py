@@ -35,7 +35,7 @@ import gpulab as gl
 
 def meddle():
     while PART not in sys.modules:
-        time.sleep(0)
+        time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=meddle, daemon=True).start()
