@@ -57,15 +57,17 @@ from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural
 
 _SPEEDUP = 2.5  # of the machine's true times
-_CLOSE = 1.18  # the drift within a turn, and the noise of 20 turns, stay within this
-_SAME = 0.003  # what the calls of clock and wait add to a time
-_NOISE = 0.15  # standard deviation of the logarithm of a time
-# Turns, the least and the most high / low of an honest 95 % interval of the median under that noise, and whether calls return late.
+_CLOSE = 1.18  # the drift within a turn and the noise of 20 turns change a speed-up by less than this factor
+_SAME = 0.003  # relative: the calls of clock and wait add less than this to a time
+_NOISE = 0.15  # standard deviation of the logarithm of the ratio of two times
+# (turns, least, most, returns late): least and most bound high / low of a correct 95 % interval of the median under that noise.
 _SERIES = ((20, 1.05, 1.9, False), (100, 1.02, 1.17, False), (20, 1.05, 1.9, True))
 
 
 class _Machine:
-    """A device that works after the call has returned, starts slowly, gets slower by half, and is disturbed in one call of ten.
+    """A device that works after a call has returned, and whose first calls are slow. It slows down to half its speed.
+
+    One call of ``before`` in ten is disturbed and takes 30 times as long.
 
     With ``returns_late`` a call returns when its work is done, as on a CPU.
     """
@@ -110,7 +112,7 @@ class _Machine:
         return self.now
 
     def in_a_row(self) -> int:
-        """Return the longest run of calls of one of the two."""
+        """Return the length of the longest run of successive calls of the same function."""
         longest = run = 0
         last = ""
         for name in self.calls:
@@ -142,7 +144,7 @@ def check(answer: Any) -> str:
 
 
 def _counted(said: str, machine: _Machine) -> None:
-    """Refuse what was not called, not waited for, or not called once before the first turn."""
+    """Refuse an answer that lacks calls, waits, readings of the clock, turns, or an untimed first call of each function."""
     for name in ("before", "after"):
         count = machine.calls.count(name)
         if not count:
@@ -195,7 +197,7 @@ def _right_speedup(said: str, machine: _Machine, speedup: float) -> None:
 
 
 def _paired(said: str, machine: _Machine, speedup: float) -> None:
-    """Refuse the ratio of the two medians, which pairs nothing."""
+    """Refuse the ratio of the two medians: it does not compare times of the same turn."""
     before, after = (machine.seconds[name][-machine.turns :] for name in ("before", "after"))
     ours = statistics.median(b / a for b, a in zip(before, after, strict=True))
     apart = statistics.median(before) / statistics.median(after)

@@ -33,7 +33,7 @@ from gpulab.lessons.content import Refused
 
 _Side = dict[str, float]
 _PAIRS: tuple[tuple[_Side, _Side, float], ...] = (
-    ({"batch_size": 16, "steps": 400, "seconds": 2.0}, {"batch_size": 128, "steps": 100, "seconds": 2.0}, 2.0),  # each mistake gives another number
+    ({"batch_size": 16, "steps": 400, "seconds": 2.0}, {"batch_size": 128, "steps": 100, "seconds": 2.0}, 2.0),  # mistakes give other numbers
     ({"batch_size": 16, "steps": 400, "seconds": 2.0}, {"batch_size": 128, "steps": 400, "seconds": 8.0}, 2.0),
     ({"batch_size": 16, "steps": 400, "seconds": 2.0}, {"batch_size": 16, "steps": 200, "seconds": 1.0}, 1.0),
     ({"batch_size": 32, "steps": 100, "seconds": 4.0}, {"batch_size": 256, "steps": 50, "seconds": 4.0}, 4.0),

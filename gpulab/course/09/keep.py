@@ -25,7 +25,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
 _MOST_KEPT, _WANTED = 3, 4.0
-# The notebook's table: milliseconds of a step, and the share of a part that each technique leaves.
+# The notebook's table: milliseconds of each part of a step, and the share of a part's time that is left with each technique.
 PARTS = {"loading": 8.0, "starting": 6.0, "arithmetic": 5.0, "waiting": 1.0}
 LEAVES = {
     "data on the device": {"loading": 0.10},

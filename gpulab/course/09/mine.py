@@ -54,8 +54,8 @@ from gpulab.training._scripts import comes_late, gain_in_turns, samples_of
 from gpulab.training.run_results import trains_less
 
 _TASK, _ITEMS, _SEEDS = "digits-cnn", 64, 3
-_LONGER = (2, 3, 4)  # times the first series of turns: a short disturbance is a smaller part of each that follows
-_TINY = 64  # items of the first try, which finds out what is no training before anything is timed
+_LONGER = (2, 3, 4)  # lengths of the repeats in units of the first series: in a longer series a short disturbance matters less
+_TINY = 64  # items of the untimed calls that check, before anything is timed, how much the function trains
 
 
 def slow(model: Any, data: Data) -> None:
@@ -83,7 +83,7 @@ def check(answer: Any) -> str:
     try:
         _as_many(answer, job)
         found = training.compare_scripts(slow, answer, job, items=_ITEMS, seeds=_SEEDS)
-        otherwise_right = len(found.objections) == (0 if found.gain.verdict == "faster" else 1)  # the gain is the only one
+        otherwise_right = len(found.objections) == (0 if found.gain.verdict == "faster" else 1)  # no objection other than to the gain
         if otherwise_right:
             found = dataclasses.replace(found, gain=_sure_gain(found, answer, job))
     except GpulabError as error:
@@ -96,8 +96,9 @@ def check(answer: Any) -> str:
 def _sure_gain(found: ScriptsResult, answer: Any, job: training.Task) -> Gain:
     """Return a gain that does not rest on one series of turns, unless it is a loss.
 
-    By chance alone one interval in forty lies wholly above 1 where there is no gain, so two in succession must. One that reaches over 1,
-    or none at all, answers nothing. So both are measured again, longer; what was not certain in the end is returned.
+    Even without a gain, one interval in forty lies wholly above 1 by chance. So two series in succession must show a gain. An interval
+    that contains 1, or a missing interval, decides nothing. So both scripts are measured again, each time in a longer series. If no two
+    series in succession show a gain, the result is the last series that shows none.
     """
     little, where = Data(*job.train[slice(0, _ITEMS)]), devices.default()
     gain = unsure = found.gain
@@ -112,7 +113,7 @@ def _sure_gain(found: ScriptsResult, answer: Any, job: training.Task) -> Gain:
 
 
 def _as_many(answer: Any, job: training.Task) -> None:
-    """Refuse what trains less before anything is timed."""
+    """Refuse, before anything is timed, an answer that trains on fewer samples than ``slow``."""
     little, where = Data(*job.train[slice(0, _TINY)]), devices.default()
     mine, theirs = (samples_of(script, job, little, where) for script in (answer, slow))
     if mine < theirs:
@@ -120,7 +121,7 @@ def _as_many(answer: Any, job: training.Task) -> None:
 
 
 def _tried(answer: Any, job: training.Task) -> None:
-    """Call the answer once on a few items: what it is given must be trained, and it must be over when it returns."""
+    """Call the answer once on a few items: it must train the given model, and finish the training before it returns."""
     model, data = job.make_model(0), Data(*job.train[slice(0, _TINY)])
     before, known = [parameter.detach().clone() for parameter in model.parameters()], threading.enumerate()
     try:
@@ -145,7 +146,7 @@ def _changed(before: list[Any], model: Any) -> bool:
 
 
 def _as_before(before: Any, after: Any) -> bool:
-    """Return whether a parameter is as it was, wherever it lies now."""
+    """Return whether a parameter is unchanged, whichever device it is on now."""
     return bool((before == after.detach().cpu()).all())
 
 # %% wrong: because it trains less

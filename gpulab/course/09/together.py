@@ -41,7 +41,7 @@ def speed_of(parts: dict[str, float], leaves: list[dict[str, float]]) -> float:
     return sum(parts.values()) / sum(rest.values())
 
 
-# (parts in ms, what each technique leaves, the answer by hand)
+# (parts in ms, the shares of the parts that each technique leaves, the speed-up computed by hand)
 _STEPS: tuple[tuple[dict[str, float], list[dict[str, float]], float], ...] = (
     ({"loading": 6.0, "computing": 4.0}, [{"loading": 0.5}], 10 / 7),
     ({"loading": 6.0, "computing": 4.0}, [{"loading": 0.5}, {"loading": 0.5}], 10 / 5.5),

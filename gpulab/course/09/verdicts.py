@@ -25,8 +25,8 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
 _WORDS = ("faster", "slower", "no difference shown")
-_SHORT = {"not shown": "no difference shown", "no interval": "no difference shown"}  # "no difference" claims more than is shown
-# Letter -> the justified verdict, and why the others are not.
+_SHORT = {"not shown": "no difference shown", "no interval": "no difference shown"}  # but not "no difference", which claims more than is shown
+# Letter -> the justified verdict, and why the other verdicts are not justified.
 _GAINS = {
     "A": ("faster", "All of A's interval lies above 1.02."),
     "B": ("no difference shown", "B's interval goes from 0.97 to 1.21: it allows that the change makes the script slower."),

@@ -59,7 +59,7 @@ class ArrayOfAnotherLibrary:
 
 
 def _cases() -> list[tuple[str, Any, Any, bool]]:
-    """Return (name, what is passed, the numbers, whether memory is shared)."""
+    """Return, for each case, (name, object to pass, its numbers as an array, whether the tensor must share its memory)."""
     import torch
 
     plain = np.arange(12, dtype=np.float32).reshape(3, 4)

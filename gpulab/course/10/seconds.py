@@ -38,14 +38,14 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_seconds
 
-_DIGITS = 7  # of a second, behind the point: all times here are whole multiples of 10 us
+_DIGITS = 7  # decimal places of a time in seconds; all times here are whole multiples of 10 us
 
 
 # A function that returns before its work is done, like those of jax.jit. Time passes only inside it, so the correct time is known exactly.
 
 
 class Promised:
-    """The result of a call: a handle of an array that is ready later."""
+    """The result of a call: a handle to an array that becomes ready later."""
 
     def __init__(self, owner: "PromisingFunction", ready_seconds: float) -> None:
         self._owner, self._ready = owner, ready_seconds
@@ -64,16 +64,16 @@ class Promised:
 
 
 class PromisingFunction:
-    """A compiled function with a queue: the first call compiles, each call returns soon, and its work begins after that of the last call.
+    """A compiled function with a queue: the first call compiles, each call returns soon, and its work starts after the previous call's work.
 
     Attributes
     ----------
     compile_seconds, dispatch_seconds, work_seconds, fetch_seconds : float
-        Extra time of the first call; time until a call returns; time of the work on the device; time of a copy to NumPy.
+        In this order: extra time of the first call; time until a call returns; time of the work on the device; time of a copy to NumPy.
     now : float
-        The time; ``clock`` reads it.
+        The current time in seconds, which ``clock`` returns.
     readings : int
-        How often it was read.
+        How often ``clock`` was called.
     fetched : bool
         Whether a result was copied.
     compiled_on_the_clock : bool
@@ -103,7 +103,7 @@ class PromisingFunction:
         return self.now
 
     def between_readings(self, seconds: float) -> bool:
-        """Return whether two readings of the clock after the first call, without its compilation, are that many seconds apart."""
+        """Return whether two readings of the clock are ``seconds`` apart, counting only readings after the first call has compiled."""
         return any(round(start + seconds, _DIGITS) in self._read for start in self._read)
 
     def __call__(self, x: Any) -> Promised:
@@ -117,11 +117,11 @@ class PromisingFunction:
         return Promised(self, self._idle_from)
 
 
-_WITHIN = 0.02  # the time of the dispatch may be in it once for each call, or once for a queue of calls
+_WITHIN = 0.02  # relative tolerance: several calls contain the dispatch time once each, or once in all if they are queued
 
 
 class _Readings:
-    """Notes whether a call was made after the clock was first read."""
+    """Wraps ``f`` and its clock, and notes whether a call was made after the clock was first read."""
 
     def __init__(self, f: PromisingFunction) -> None:
         self.f, self.called_on_the_clock = f, False

@@ -40,8 +40,8 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 
-# A small model of a TensorFlow 1 session that counts what is fed and fetched; it does not need TensorFlow. It is a linear one that is
-# trained to give the sum of a row's numbers. step and loss use what is fed; step_kept and loss_kept use what load stored.
+# A small imitation of a TensorFlow 1 session that counts the fed and fetched bytes; it does not need TensorFlow. Its model is linear and
+# learns the sum of a row's numbers. step and loss use the fed data; step_kept and loss_kept use the data that load stored.
 _RATE = 0.1
 
 
@@ -52,7 +52,7 @@ class Node:
     name: str
     compute: Callable[["_State", np.ndarray | None], Any] | None = None
     is_value: bool = False
-    reads: tuple[str, ...] = ()  # of what lives on the device: "data", "weights"
+    reads: tuple[str, ...] = ()  # names of the state on the device that this node uses: "data", "weights"
     writes: str = ""
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Node:
 
 
 class _State:
-    """What lives on the device between runs."""
+    """The data that stays on the device between runs."""
 
     def __init__(self) -> None:
         self.weights: np.ndarray | None = None
@@ -73,7 +73,7 @@ class OldModel:
     Parameters
     ----------
     shape : (int, int)
-        Of the data.
+        Shape of the data: rows, columns.
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
@@ -122,9 +122,10 @@ class OldSession:
     Attributes
     ----------
     runs, steps : int
+        How many runs and training steps were made.
     fed_bytes, fetched_bytes : int
     fetched_names : list of str
-        Of the values, in their order.
+        Names of the fetched values, in the order in which they were fetched.
     """
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ class OldSession:
         self._state = _State()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Send what is fed, compute, fetch what has a value.
+        """Send the fed data, compute the nodes, and fetch their values.
 
         Parameters
         ----------
@@ -143,13 +144,13 @@ class OldSession:
         Returns
         -------
         ndarray, None or list
-            None for an operation.
+            The value of the node, or None for an operation; a list of these if ``fetches`` is a list.
 
         Raises
         ------
         InputError
-            If something is not a node, a value that is needed is not fed, or one operation changes what another one reads: TensorFlow's
-            run has no order except that of the graph.
+            If something cannot be fetched or fed, if data that is needed is missing, or if one node changes state that another one
+            reads: in TensorFlow, only the graph determines an order within one run.
         """
         several = isinstance(fetches, (list, tuple))
         nodes = list(fetches) if several else [fetches]
@@ -164,7 +165,7 @@ class OldSession:
             )
         fed = self._feed(feed_dict)
         self.runs += 1
-        found = {node: self._one(node, fed) for node in dict.fromkeys(nodes)}  # one that is asked for twice is computed once
+        found = {node: self._one(node, fed) for node in dict.fromkeys(nodes)}  # a node that is fetched twice is computed once
         return [found[node] for node in nodes] if several else found[nodes[0]]
 
     def _feed(self, feed_dict: Mapping[Any, Any] | None) -> np.ndarray | None:
@@ -179,7 +180,7 @@ class OldSession:
                 "Pass feed_dict={model.x: x}."
             )
         self.fed_bytes += value.nbytes
-        return value.copy()  # it lies on the device now
+        return value.copy()  # this copy stands for the one on the device
 
     def _one(self, node: Node, fed: np.ndarray | None) -> Any:
         assert node.compute is not None
@@ -193,7 +194,7 @@ class OldSession:
 
 
 _STEPS = 20
-_OTHER_STEPS = 7  # so that what was asked for is made, and not a number that is written down
+_OTHER_STEPS = 7  # refuses an answer that has the number of steps written into it
 
 
 def wasteful(session: Any, model: Any, x: np.ndarray, steps: int) -> Any:

@@ -46,9 +46,10 @@ _CLOSE = 1e-3
 
 
 def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
-    """Return what the script gives, in float64; ``how`` names a slip.
+    """Return the script's result in float64, or the result of the slip that ``how`` names.
 
-    The smallest of C come first: the largest are the ones on its diagonal, whose sums are right in whatever way they are sorted.
+    The script sorts C in ascending order on purpose. The largest numbers of C are the ones on its diagonal: in descending order they
+    would also come first if each column were sorted by itself, and their sums would hide that slip.
     """
     x = x.astype(np.float64)
     mean = x.mean() if how == "mean" else x.mean(axis=0)
@@ -61,7 +62,7 @@ def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
     elif how == "row 1":
         place = int(np.argmax(c[0:, 0])) + 1
     axis = {"columns": 0, "lines": 1}.get(how)
-    values = np.sort(c, axis).reshape(-1)  # of all numbers with None
+    values = np.sort(c, axis).reshape(-1)  # axis None sorts all numbers together
     values = values[::-1] if how == "descending" else values
     return np.asarray(values[:place] if how == "cumsum" else np.cumsum(values)[:place])
 
@@ -81,7 +82,7 @@ _SLIPS = {
 
 
 def _table(seed: int, place: int) -> np.ndarray:
-    """Six columns, of which column ``place`` + 1 goes with the first one; their means are far from zero and from one another."""
+    """Return six columns. Column ``place``, counted from 0, is correlated with the first one. The means are far from 0 and from one another."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((_ROWS, 6))
     x[:, place] = 0.9 * x[:, 0] + 0.3 * x[:, place]
@@ -111,14 +112,17 @@ def check(answer: Any) -> str:
 
 
 def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
-    """Refuse what changes the caller's table on any machine: on a GPU every table is copied."""
+    """Refuse an answer that has changed the caller's table, unless it leaves a read-only table unchanged.
+
+    On a GPU this fault does not show, because the table is copied to the GPU.
+    """
     sealed = x.copy()
     sealed.flags.writeable = False
     try:
         ask(f"For table {number}", sealed)
         if np.array_equal(sealed, x):
             return
-    except Refused:  # NumPy's own, that it cannot be written to
+    except Refused:  # NumPy raised, because the answer writes to a read-only array
         pass
     raise Refused(
         "The numbers are right, but the caller's x was changed: torch.from_numpy shares the array's memory, and MATLAB's gpuArray is "

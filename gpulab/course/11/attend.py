@@ -55,7 +55,7 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
-# Sizes of the blocks of keys; what the queries are multiplied by; what is added to every score.
+# Name; sizes of the blocks of keys; factor of the queries, where a negative one differs for each query; number added to every score.
 _CASES = (
     ("one block of 12 keys", (12,), 1.0, 0.0),
     ("blocks of 7, 3 and 9 keys", (7, 3, 9), 1.0, 0.0),
@@ -72,7 +72,7 @@ def _inputs(parts: tuple[int, ...], scale: float, shift: float) -> tuple[Any, li
 
     generator = torch.Generator().manual_seed(11)
     q = torch.randn(_QUERIES, _SIZE, generator=generator)
-    if scale < 0:  # each query another size: one maximum for all rows would drown the small ones
+    if scale < 0:  # queries of different sizes: with one maximum for all rows, exp would give 0 for the small ones
         q = q * torch.linspace(0.1, -scale, _QUERIES)[:, None]
     else:
         q = q * scale
@@ -92,7 +92,7 @@ def _full(q: Any, pairs: list[tuple[Any, Any]], root: float = _SIZE**0.5) -> Any
 
 
 def _mistake(q: Any, pairs: list[tuple[Any, Any]], kind: str) -> Any:
-    """Return what a usual mistake gives, in float64."""
+    """Return the result of the common mistake ``kind``, in float64."""
     import torch
 
     q, top, total, mixed, parts = q.double(), torch.full((len(q), 1), -torch.inf, dtype=torch.float64), 0.0, 0.0, []
@@ -100,7 +100,7 @@ def _mistake(q: Any, pairs: list[tuple[Any, Any]], kind: str) -> Any:
         scores = q @ k.double().T / _SIZE**0.5
         parts.append(torch.softmax(scores, 1) @ v.double())
         new = torch.maximum(top, scores.amax(1, keepdim=True))
-        if kind == "own":  # each block by the maximum of its own
+        if kind == "own":  # each block uses its own maximum
             new = scores.amax(1, keepdim=True)
         old, p = torch.exp(top - new), torch.exp(scores - new)
         rescaled = {"none": (1.0, 1.0), "own": (1.0, 1.0), "total": (old, 1.0), "mixed": (1.0, old)}.get(kind, (old, old))
@@ -124,7 +124,7 @@ _NAMED = {
 
 
 def _giving(pairs: list[tuple[Any, Any]], most: list[int], made: list[tuple[int, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Give fresh copies of the blocks; note of how many given before something is still alive: the keys, or what was made of them."""
+    """Yield fresh copies of the blocks, and keep in ``most[0]`` the most blocks seen alive at once, as keys or as tensors made from them."""
     given: list[Any] = []
     for k, v in pairs:
         most[0] = max(most[0], sum(each() is not None for each in given))
@@ -147,7 +147,7 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    sums = {sum(len(k) for k, _ in pairs[: number + 1]) for number in range(1, len(pairs))}  # keys of several blocks together
+    sums = {sum(len(k) for k, _ in pairs[: number + 1]) for number in range(1, len(pairs))}  # keys in the first 2 blocks, the first 3, ...
     together: list[int] = []
     made: list[tuple[int, Any]] = []  # tensors as long as an early block, such as its scores
 
@@ -186,7 +186,7 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
                 raise Refused(f"{said} the result differs from the full softmax. {text}")
         off = float((mine - right).abs().max())
         raise Refused(f"{said} the result differs from the full softmax by up to {off:.2g}. Which of the three running values is wrong after the second block?")
-    if most[0] > 2 or together:  # the names of the loop still hold one while the next is made
+    if most[0] > 2 or together:  # two are allowed: the loop's variables still hold one block while the next one is made
         count = "several" if together else most[0]
         raise Refused(f"{said} {count} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values, no scores.")
 

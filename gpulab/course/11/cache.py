@@ -38,7 +38,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 
 _BATCH, _HEADS, _ROOM, _SIZE = 2, 3, 12, 4
-# New positions of each call: a prompt, single ones, several at once (as in speculative decoding), the last place.
+# New positions of each call: a prompt, single ones, three at once (as in speculative decoding), single ones until the room is full.
 _NEW = (5, 1, 1, 3, 1, 1)
 
 
@@ -48,7 +48,7 @@ def check(answer: Any) -> str:
     cache = types.SimpleNamespace(length=0)
     cache.k, cache.v = (torch.zeros(_BATCH, _HEADS, _ROOM, _SIZE) for _ in range(2))
     generator, before = torch.Generator().manual_seed(8), [torch.zeros(_BATCH, _HEADS, 0, _SIZE)] * 2
-    held: list[Any] = []  # what the calls after the first returned; alive, so that no place is used twice
+    held: list[Any] = []  # keys returned by the calls after the first; kept alive, so that their memory is not reused
     for number, new in enumerate(_NEW):
         k, v = (torch.randn(_BATCH, _HEADS, new, _SIZE, generator=generator) for _ in range(2))
         said = f"After {'the prompt of 5 positions' if not number else f'call {number + 1} (positions so far: {before[0].shape[2] + new})'},"

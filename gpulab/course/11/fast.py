@@ -40,7 +40,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
 _SHAPES = ((2, 4, 20, 16), (1, 6, 33, 8))
-_DTYPES = ("float32", "float16")  # of the two; a CUDA GPU's kernel takes the second, so no call may change it
+_DTYPES = ("float32", "float16")  # one for each shape; the flash kernel of a CUDA GPU takes float16, so an answer must not change the dtype
 
 
 def check(answer: Any) -> str:

@@ -54,7 +54,7 @@ _TOKENS, _WIDTH = 17, 24
 
 
 def _network(seed: int) -> Any:
-    """Return a small causal attention network with a cache: a causal mean of what it has seen, and where."""
+    """Return a small causal network with a cache. Its ``past`` is simply the tokens that it has seen."""
     import torch
 
     class Network(torch.nn.Module):
@@ -65,7 +65,7 @@ def _network(seed: int) -> Any:
             generator = torch.Generator().manual_seed(seed)
             table = torch.randn(3, _TOKENS, _WIDTH, generator=generator)
             self.table, self.out = torch.nn.Parameter(table), torch.nn.Parameter(torch.randn(_WIDTH, _TOKENS, generator=generator))
-            self.calls: list[tuple[int, int, bool, bool, int]] = []  # new tokens, tokens before, was a gradient kept, was it training, rows
+            self.calls: list[tuple[int, int, bool, bool, int]] = []  # new tokens, earlier tokens, gradients enabled, training mode, rows
 
         def forward(self, tokens: Any, past: Any = None) -> tuple[Any, Any]:
             seen = tokens if past is None else torch.cat([past, tokens], 1)
@@ -151,7 +151,7 @@ def _judge(ask: Any, said: str, seed: int, prompt: Any, count: int, stop: int | 
 
 
 def _judge_calls(said: str, calls: list[tuple[int, int, bool, bool, int]], prompt: int, count: int) -> None:
-    """Refuse calls that compute more than is new, or keep gradients."""
+    """Refuse calls that compute more than the new tokens, keep gradients, or run in training mode."""
     for number, (new, before, gradients, training, _) in enumerate(calls):
         if number and before == 0:
             raise Refused(

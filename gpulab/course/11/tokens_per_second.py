@@ -30,7 +30,7 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
-# parameters, bits, bytes per second, batch, bytes of one sequence's cache: made up, near real ones.
+# Name; (parameters, bits, bytes per second); batch and bytes of one sequence's cache. The numbers are invented, but close to real ones.
 _CASES = (
     ("7 billion weights of 16 bits at 2 TB/s", (7_000_000_000, 16, 2e12), {}),
     ("3 billion weights of 4 bits at 50 GB/s", (3_000_000_000, 4, 5e10), {}),

@@ -1,6 +1,6 @@
-"""CuPy's and CUDA C++'s idioms beside their lines here.
+"""CuPy's and CUDA C++'s idioms beside the lines that do the same here.
 
-CuPy's own lines run where there is a CUDA device; CUDA C++ is compiled anywhere.
+CuPy's own lines run only where there is a CUDA device. CUDA C++ is compiled without one, too.
 """
 
 from __future__ import annotations

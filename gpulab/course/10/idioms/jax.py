@@ -1,4 +1,4 @@
-"""JAX's idioms beside their lines here; both sides run where JAX is installed."""
+"""JAX's idioms beside the lines that do the same here; both sides run where JAX is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""MATLAB's idioms for devices, copies, timing and parallel work beside their lines here.
+"""MATLAB's device, copy, timing and parallel idioms beside the lines that do the same here.
 
-What MATLAB does is taken from the documentation of its Parallel Computing Toolbox (R2024b); MATLAB
-itself is not run.
+MATLAB itself is not run. Its behavior is taken from the documentation of its Parallel Computing
+Toolbox (R2024b).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpulab.lessons._idioms import SCALED_BY_A_KERNEL, Idiom, Names, plain_clock
 
 
 def _torch_kind() -> str:
-    """Return the accelerator that PyTorch itself names, or the CPU."""
+    """Return the device type of PyTorch's current accelerator, or "cpu" if there is none."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

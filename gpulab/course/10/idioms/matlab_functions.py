@@ -1,8 +1,8 @@
-"""MATLAB's GPU-enabled functions beside their lines here.
+"""MATLAB's GPU-enabled functions beside the lines that do the same here.
 
-Most traps are one of four: MATLAB works down columns where NumPy and PyTorch take the last
-dimension or everything; it counts from 1; its pages come last; and it stores columns one after the
-other. Expected values are NumPy's, some written out as loops.
+Most traps are one of four. MATLAB works down columns where NumPy and PyTorch take the last
+dimension or all numbers. It counts from 1. Its batch dimension (the pages) is the last one. It
+stores arrays in column-major order. Expected values come from NumPy, some written out as loops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COLUMNS = "MATLAB goes down each column unless told otherwise; {} takes {}, so 
 
 
 def _conv2(names: Names) -> Any:
-    """The definition of a two-dimensional convolution, cut to the size of its first argument."""
+    """Return a convolution by its definition, cut to the size of the image."""
     image, kernel = float64_of(names), float64_of(names, "b")[:3, :3]
     full = np.zeros((image.shape[0] + 2, image.shape[1] + 2))
     for i in range(3):

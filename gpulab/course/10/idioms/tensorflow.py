@@ -1,4 +1,7 @@
-"""TensorFlow's idioms beside their lines here; both run where TensorFlow is installed."""
+"""TensorFlow's idioms beside the lines that do the same here.
+
+Both sides run where TensorFlow is installed.
+"""
 
 from __future__ import annotations
 
