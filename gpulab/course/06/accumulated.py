@@ -72,10 +72,10 @@ def _training(sizes: tuple[int, ...]) -> tuple[Any, Any, list[Any]]:
 
 
 def _reference(sizes: tuple[int, ...], *, by_group: bool = False, divided: bool = True, piled: bool = False, last: bool = False) -> list[Any]:
-    """Return the parameters after an epoch; the keywords make the usual mistakes.
+    """Return the parameters after an epoch; each keyword makes one of the usual mistakes.
 
-    ``by_group``: the mean of each batch divided by the group's size; not ``divided``: not even that; ``piled``: gradients are never
-    set to zero; ``last``: only the last batch of a group counts.
+    ``by_group``: the mean loss of each batch is divided by ``_GROUP``, also in a smaller last group. ``divided=False``: the mean loss of
+    each batch is not divided at all. ``piled``: gradients are never set to zero. ``last``: only the last batch of a group counts.
     """
     import torch
 
@@ -94,7 +94,7 @@ def _reference(sizes: tuple[int, ...], *, by_group: bool = False, divided: bool 
 
 
 def _mean_loss(sizes: tuple[int, ...]) -> float:
-    """Return the mean loss of an image, each group seen by the parameters that it met."""
+    """Return the mean loss of an image; the losses of a group are computed before its update."""
     import torch
 
     model, optimizer, batches = _training(sizes)
@@ -111,7 +111,7 @@ def _mean_loss(sizes: tuple[int, ...]) -> float:
 
 
 def check(answer: Any) -> str:
-    with threads(1, devices.Device("cpu")):  # such small steps only meet noise on two
+    with threads(1, devices.Device("cpu")):  # a second thread only adds noise to such small steps
         for name, sizes in _EPOCHS:
             _epoch(answer, name, sizes)
     return (
@@ -124,10 +124,10 @@ def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
     from torch.utils.data import DataLoader
 
     model, optimizer, batches = _training(sizes)
-    loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # with a length, and read once, as a learner's own
+    loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # like a learner's loader: a length, no indexing
     seen: list[int] = []  # images of each forward pass
     updates: list[int] = []  # forward passes before each update
-    waiting: list[int] = [0, 0]  # forward passes whose backward pass is still to come: now, and at most
+    waiting: list[int] = [0, 0]  # forward passes without their backward pass: now, and the maximum so far
 
     def forward(module: Any, given: Any, scores: Any) -> None:
         seen.append(len(given[0]))
@@ -168,7 +168,7 @@ def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
 
 
 def _compare(said: str, sizes: tuple[int, ...], mine: list[Any]) -> None:
-    """Refuse parameters that are not those of one update for each group; name the usual mistake that gives them."""
+    """Refuse parameters that differ from those after one update for each group. If a usual mistake explains them, the refusal names it."""
     import torch
 
     def same(other: list[Any]) -> bool:

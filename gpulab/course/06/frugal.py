@@ -49,7 +49,7 @@ from gpulab.units import plural
 
 _BATCHES = 8
 _MOST_WAITS = 3
-_MORE_EPOCHS = 16  # as one long epoch: a loop that reads every 100th loss waits but once in 8 steps
+_MORE_EPOCHS = 16  # joined into a long one: in 8 steps, a loop that reads every 100th loss waits only once
 
 
 def _training() -> tuple[Any, Any, Any]:
@@ -80,7 +80,7 @@ def wasteful_epoch(model: Any, optimizer: Any, batches: Any) -> tuple[float, int
 
 
 def check(answer: Any) -> str:
-    with threads(1, devices.Device("cpu")):  # on a busy machine such small steps take thirty times longer on two
+    with threads(1, devices.Device("cpu")):  # on a busy machine such small steps take thirty times longer with two threads
         return _frugal(answer)
 
 
@@ -105,7 +105,8 @@ def _frugal(answer: Any) -> str:
         raise Refused(
             f"You returned {total:.4g} and {right:g}; the losses add up to {expected[0]:.4g}, and {expected[1]} answers are right."
         )
-    waits = hidden_waits(answer, *_training(), device="cpu", count_to_cpu=True)  # the batches lie where the model does
+    # The batches are on the model's device already, so `.to("cpu")` is not needed to move them there: it counts as fetching a value.
+    waits = hidden_waits(answer, *_training(), device="cpu", count_to_cpu=True)
     if waits.count > _MOST_WAITS:
         raise Refused(
             f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0][0].partition(': ')[2]}`. "

@@ -33,7 +33,8 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import format_seconds
 
-# (seconds to compile, an eager call, a compiled call, the calls): the last two divide without a rest, so one call more is right as well.
+# (seconds to compile, of an eager call and of a compiled call; accepted numbers of calls). In the last two cases the division leaves no
+# remainder, so one call more is right as well.
 _COSTS = (
     (10.0, 0.005, 0.002, (3334,)), (0.5, 2.0, 0.25, (1,)), (8.0, 0.050, 0.010, (200, 201)),
     (30.0, 0.0625, 0.0615234375, (30_720, 30_721)),
@@ -64,7 +65,7 @@ def check(answer: Any) -> str:
     for compile_seconds, eager, compiled in _NEVER:
         try:
             value = checking.call(answer, compile_seconds, eager, compiled)
-        except NotAttempted:  # None, which is right here
+        except NotAttempted:  # the function returned None, as it should
             continue
         if value == math.inf:
             continue

@@ -47,7 +47,7 @@ from gpulab.units import format_bytes, plural
 
 _MIB = 2**20
 _ROOM = 8 * _MIB
-_ROW_BYTES = 8192  # what one item of the batch takes in each of the step's tensors
+_ROW_BYTES = 8192  # of one item of the batch, in each tensor of the step
 _MOST_STEPS = 100  # halving needs 13 from 4096 down to 1
 
 
@@ -57,11 +57,11 @@ class _Attempts:
     def __init__(self, room: int = _ROOM) -> None:
         self.room = memory.limit(room, "cpu", on_top=True)
         self.batches: list[int] = []
-        self.held: list[int] = []  # what was there already when a step began
-        self.done: list[int] = []
+        self.held: list[int] = []  # live bytes at the start of each step
+        self.done: list[int] = []  # batches of the steps that finished
 
     def step(self, batch: int) -> None:
-        """Take a step on so many items; four tensors of its size are alive at the end."""
+        """Take a step on ``batch`` items: it makes four tensors of ``batch`` rows, and all four are alive at its end."""
         import torch
 
         if not isinstance(batch, bool) and batch == 0:
@@ -126,18 +126,18 @@ def check(answer: Any) -> str:
 
 
 def _tried(answer: Any, step: Callable[[int], None], batch: int) -> tuple[bool, Any]:
-    """Return whether a recovery came to its end without an error, and what it returned then; what the step itself refuses is raised."""
+    """Return whether ``answer`` ended without an error, and its result (None after an error); a ``Refused`` from the step is raised."""
     try:
         return True, answer(step, batch)
     except Refused:
         raise
-    except Exception:  # the step's own, or what the answer made of it
+    except Exception:  # the step's error, or another one that the answer raised instead
         return False, None
 
 
 def _check_hopeless(answer: Any) -> None:
-    """Refuse a recovery that does not end with an error where not even one item fits."""
-    diary = _Attempts(_ROW_BYTES)  # of the four tensors of one item, one fits
+    """Refuse a recovery that ends without an error although not even one item fits."""
+    diary = _Attempts(_ROW_BYTES)  # room for one of the four tensors that one item needs
     with diary.room:
         fitted, result = _tried(answer, diary.step, 4)
     if fitted:
@@ -147,7 +147,7 @@ def _check_hopeless(answer: Any) -> None:
 
 
 def _check_another(answer: Any) -> None:
-    """Refuse a recovery that takes any error for one of memory: a mistake in the step would be tried again with ever smaller batches."""
+    """Refuse a recovery that also catches other errors: it would repeat a step that has a mistake, with ever smaller batches."""
     asked: list[int] = []
 
     def mistaken(batch: int) -> None:

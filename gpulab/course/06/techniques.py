@@ -41,7 +41,7 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 @functools.cache
 def predicted_peak_bytes(part: int, checkpoint: bool, precision: str) -> int:
-    """Return the memory that a step of the notebook's transformer needs for a part of the batch, on a CPU, as ``predict`` says."""
+    """Return the peak memory of a training step of the notebook's transformer on ``part`` windows, as ``memory.predict`` gives it for a CPU."""
     import torch
 
     task = training.task(TASK)

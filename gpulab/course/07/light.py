@@ -42,11 +42,13 @@ from gpulab.units import format_bytes, format_ratio
 
 
 _TASK = "digits-cnn"
-_LEAST_ACCURACY, _LARGEST_FILE, _LONGEST_TIME, _BATCH = 0.95, 14_000, 0.65, 256  # of 1; bytes; of the trained network's time; images
-# A batch takes some milliseconds. Windows counts a thread's time by the ticks of its timer, 1/64 s (PEP 564 measures it for process_time).
+# In this order: share of right answers; bytes; ratio to the trained network's time; images.
+_LEAST_ACCURACY, _LARGEST_FILE, _LONGEST_TIME, _BATCH = 0.95, 14_000, 0.65, 256
+# A thread's clock with longer steps than this is too coarse: a batch takes some milliseconds. Windows counts a thread's time in ticks of
+# its timer, 1/64 s (PEP 564 measures it for process_time).
 _COARSE_SECONDS = 1e-4
-_STEPS = 5  # of the clock that are looked at: one may be long because the processor itself was taken away
-_ANY = 1e30  # layers of different weights are not meant to agree
+_STEPS = 5  # of the clock, of which the shortest counts: a step may be long because the processor itself was taken away
+_ANY = 1e30  # tolerance for outputs: two models with different weights are not meant to agree
 
 
 def check(answer: Any) -> str:
@@ -74,13 +76,13 @@ def check(answer: Any) -> str:
     return f"{took}: within the budget. A speed-up of {format_ratio(1 / share)}, and {format_bytes(nbytes)} instead of {format_bytes(before)}."
 
 
-_ROUND_SECONDS = (0.25, 0.5, 1.0, 2.0)  # each longer than the one before: a short disturbance is a smaller part of it
+_ROUND_SECONDS = (0.25, 0.5, 1.0, 2.0)  # each round is longer, so that a short disturbance is a smaller part of it
 
 
 def _share_of_time(model: Any) -> tuple[float, bool]:
-    """Return a model's time over the trained one's, and whether a whole interval lies on one side of the limit.
+    """Return the ratio of a model's time to the trained network's, and whether the ratio's whole interval lies on one side of the limit.
 
-    An interval that reaches over the limit answers nothing, so it is measured again, longer; in the end the median decides.
+    If the interval contains the limit, the time is measured again, for longer. After the last round, the median of all ratios is returned.
     """
     shares = []
     for seconds in _ROUND_SECONDS:
@@ -94,10 +96,10 @@ def _share_of_time(model: Any) -> tuple[float, bool]:
 
 
 def _time_against_trained(model: Any, seconds: float) -> timing.ComparisonRow:
-    """Return a model's time for a batch relative to that of the trained network, measured in turn on one core of the CPU.
+    """Compare a model's time for a batch with that of the trained network, measured in turn on one thread; return the model's row.
 
     The CPU time of this thread is used, so that other load on the machine does not decide whether an answer is right. If the system
-    counts it in steps longer than a call, as Windows does, wall time is used.
+    counts CPU time in coarse steps, as Windows does, wall time is used.
     """
     import torch
 
@@ -126,7 +128,7 @@ def _race(models: dict[str, Any], x: Any, clock: Callable[[], float], seconds: f
 
 
 def _clock() -> Callable[[], float]:
-    """Return the clock of this thread's own time on a core, or the wall's where that one is too coarse."""
+    """Return the clock of this thread's CPU time, or the wall clock if the steps of the CPU time are too coarse."""
     steps: list[float] = []
     last = time.thread_time()
     while len(steps) < _STEPS:

@@ -51,7 +51,7 @@ def _weights() -> list[Any]:
     shifted = torch.rand(4, 30, generator=generator) + 0.5
     dead = plain.clone()
     dead[2] = 0.0
-    return [dead, plain, spread, shifted, -spread]  # the one with zeros first: an offset shows there
+    return [dead, plain, spread, shifted, -spread]  # the weight with a row of zeros comes first, because an offset shows there
 
 
 def check(answer: Any) -> str:
@@ -94,7 +94,7 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
     scales = scales.reshape(-1, 1)
     error = (codes * scales - weight).abs()
     largest = weight.abs().amax(1, keepdim=True)
-    # A row of zeros may have any scale: its codes are zero, and each guard against 0 / 0 puts another number there.
+    # A row of zeros may have any scale: its codes are zero, and its scale depends on how the function avoids 0 / 0.
     if bool(((scales > 1.001 * largest / most) & (largest > 0)).any()):
         raise Refused(f"With {bits} bits the steps of a row are wider than necessary. Its largest magnitude gets the code {most}.")
     if bool((error > 1.01 * scales).any()):

@@ -30,13 +30,13 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
-# (weights, share of zeros, bits of a stored weight): many zeros, few, codes of 8 bits with few zeros (where a mask does not pay), none.
+# (weights, share of zeros, bits of a stored weight): many zeros; few; few in codes of 8 bits, where a mask does not pay off; none; half.
 _LAYERS = ((1_000_000, 0.9, 32), (80_000, 0.25, 32), (64_000, 0.05, 8), (1000, 0.0, 32), (256_000, 0.5, 8))
-_BYTES = 1.0  # off by this much at most: rounding up is as right as rounding down
+_BYTES = 1.0  # the largest accepted difference: rounding up and rounding down are both right
 
 
 def stored_bytes(n: int, zeros: float, bits: int) -> float:
-    """The smaller of all weights, and one bit a weight with the others."""
+    """Return the bytes of the smaller form: all weights in full, or a mask of one bit for each weight plus the weights that are not zero."""
     return min(n * bits / 8, n / 8 + (1 - zeros) * n * bits / 8)
 
 

@@ -58,20 +58,21 @@ from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
-_SCALES = 8  # bytes allowed for each row beside the codes: a float64 scale
-# Times the error of rounding to the nearest code with a scale for each row: on average (cutting off doubles it), and of one channel.
+_SCALES = 8  # bytes allowed for each row in addition to its codes: enough for a float64 scale
+# Limits for an answer's error, as multiples of the error of correct rounding (to the nearest code, one scale for each row): for the mean
+# over the channels (truncation doubles the error), and for a single channel.
 _FAIR, _FAIR_CHANNEL = 1.6, 4.0
 
 
 def _plain(seed: int) -> Any:
-    """Two linear layers side by side with an activation, as in most examples."""
+    """Two linear layers with an activation between them, as in most examples."""
     from torch import nn
 
     return _seeded(seed, lambda: nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32)))
 
 
 def _nested(seed: int) -> Any:
-    """A convolution and a norm in front of a block within a block; one linear layer without a bias."""
+    """A convolution and a batch norm, then linear layers at three depths of nesting; one of them has no bias."""
     from torch import nn
 
     def build() -> Any:
@@ -82,7 +83,7 @@ def _nested(seed: int) -> Any:
 
 
 def _uneven(seed: int) -> Any:
-    """A layer whose rows have very different sizes, and one of them holds only zeros."""
+    """A linear layer whose rows differ widely in magnitude; one row holds only zeros."""
     import torch
     from torch import nn
 
@@ -157,7 +158,7 @@ def _judge(words: str, before: Any, after: Any, shape: tuple[int, ...]) -> None:
 
 
 def _rms(outputs: Any) -> Any:
-    """The root mean square of each channel."""
+    """The root mean square of each output channel, over all inputs."""
     return outputs.flatten(0, -2).square().mean(0).sqrt()
 
 
@@ -189,7 +190,7 @@ def _run(words: str, model: Any, x: Any) -> Any:
 
 
 def _why(ratio: Any) -> str:
-    """What an error of so many times that of 8 bits points to, in each channel."""
+    """Return the likely cause of a large error; ``ratio`` holds, for each channel, the error relative to that of correct 8-bit rounding."""
     if float(ratio.max()) > 10 and float(ratio.min()) < _FAIR_CHANNEL:
         return "The rows have very different sizes. Give each row its own scale."
     if float(ratio.max()) < 40:
@@ -231,7 +232,7 @@ def _weigh(words: str, before: Any, after: Any) -> None:
 
 
 def _reload(ask: Any) -> None:
-    """What one model saves, another one loads."""
+    """Refuse models whose state_dict lacks something: after loading it, another model must give the same outputs."""
     import torch
 
     one, other = (ask("For a model of two linear layers", _plain(seed)) for seed in (1, 2))

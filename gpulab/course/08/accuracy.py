@@ -54,15 +54,16 @@ from gpulab.lessons import checking, parallel_checks
 from gpulab.lessons.content import Refused
 
 RANKS = 4
-_LIMIT_SECONDS = 60.0  # of one call on the ranks; how long a collective waits is the cluster's own timeout
-_MOST_BYTES = 4096  # of all collectives of a call on one rank: counts fit many times over, predictions do not
-# The sizes of each rank's batches. First alike, one batch and three; then different counts, and a rank without any.
+_LIMIT_SECONDS = 60.0  # for one call on the ranks; the cluster's own timeout limits each collective
+_MOST_BYTES = 4096  # for all collectives of a call on one rank: far more than counts need, too few for predictions
+# For each case, the sizes of each rank's batches. Alike: every rank has one batch, then three. Uneven: the ranks have different numbers of
+# batches, and in the second case a rank has none.
 _ALIKE = (((8,),) * RANKS, ((8, 8, 8),) * RANKS)
 _UNEVEN = (((40, 40, 40), (16,), (2048, 3), (5, 1)), ((32, 32), (4,), (9, 9, 2), ()))
 
 
 def data(case: int, rank: int, sizes: Sequence[int]) -> list[Any]:
-    """Return a rank's batches; what the model answers is right more often on some ranks than on others."""
+    """Return a rank's batches, with labels such that the model's accuracy differs from rank to rank."""
     import torch
 
     generator = torch.Generator().manual_seed(1000 * case + rank)
@@ -75,7 +76,7 @@ def data(case: int, rank: int, sizes: Sequence[int]) -> list[Any]:
 
 
 def watched() -> Any:
-    """Return a model that answers with its input, in training mode, and notes how it is called."""
+    """Return a model in training mode whose outputs equal its inputs; it records how it is called."""
     import torch
 
     class Watched(torch.nn.Module):
@@ -157,12 +158,12 @@ def _reports(ranks: Any, answer: Any, first: int, cases: Any) -> list[list[dict[
 
 
 def _what(error: GpulabError) -> str:
-    """Return what happened first, without what to do: the ranks are in order again."""
+    """Return the first part of the error's text. The advice after it is left out, because the ranks have recovered already."""
     return str(error).removeprefix("run: ").partition(";")[0].replace("rank", "Rank", 1)
 
 
 def _screen(answer: Any) -> None:
-    """Refuse what needs no ranks to be seen; alone there is no process group, and an error about that is none."""
+    """Refuse what shows without a cluster. An error about the missing process group is ignored: only the ranks have one."""
     if checking.is_stub(answer):
         checking.call(answer)
     if not callable(answer):

@@ -56,26 +56,26 @@ from gpulab.lessons.content import Refused
 
 RANKS = 4
 _WIDE, _NARROW = "float64", "float32"
-# (ranks that take part, numbers that each has, of which kind): sizes that no number of ranks divides, a prime, and one smaller part than
-# others; the last in another dtype, so that what is right follows x.
+# (ranks that take part, numbers on each rank, dtype). No size is a multiple of its ranks (10,007 is a prime), so the parts differ in size.
+# The last case has another dtype, to check that the function follows the dtype of x.
 _CASES = ((4, 10_007, _WIDE), (4, 6, _WIDE), (3, 1_000, _WIDE), (2, 7, _WIDE), (2, 7, _NARROW))
 _BYTES = {_WIDE: 8, _NARROW: 4}
-_LIMIT_SECONDS = 60.0  # of the whole call; how long a message waits is the cluster's own timeout
+_LIMIT_SECONDS = 60.0  # for the whole call; the cluster's own timeout limits how long a message waits
 _MESSAGES = ("send", "recv", "send and recv")
 
 
 def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int, str]]) -> list[dict[str, Any]]:
-    """Run on each rank: call the learner's function for each case and set it beside ``dist.all_reduce``."""
+    """Run on each rank: call the learner's function for each case and compare its result with that of ``dist.all_reduce``."""
     import torch
     import torch.distributed as dist
 
     rank, found = dist.get_rank(), []
     for n, size, dtype in cases:
-        group = dist.new_group(list(range(n)))  # every rank makes it; the first n take part
+        group = dist.new_group(list(range(n)))  # every rank must make the group; the first n take part
         if rank >= n:
             continue
         generator = torch.Generator().manual_seed(100 * size + rank)
-        whole = torch.randint(-1000, 1000, (size,), generator=generator)  # any order of adding gives the same
+        whole = torch.randint(-1000, 1000, (size,), generator=generator)  # whole numbers, so every order of addition gives the same sum
         mine = whole.to(getattr(torch, dtype))
         expected, given = mine.clone(), mine.clone()
         dist.all_reduce(expected, group=group)
@@ -92,7 +92,9 @@ def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int, str]]) -
             "own": values is not None and torch.equal(values, mine.double()), "dtype": dtype,
             "returned": str(result.dtype).removeprefix("torch.") if is_tensor else "",
         })  # fmt: skip
-        if found[-1]["collectives"]:  # the first cases are for all ranks, so all end here; later a rank outside would be waited for
+        # A function that calls collectives ends here, in the first case, in which all ranks take part. In a later case its collective
+        # would wait for a rank outside the group.
+        if found[-1]["collectives"]:
             return found
         dist.barrier(group=group)
     return found
@@ -124,7 +126,7 @@ def check(answer: Any) -> str:
 
 
 def _screen(answer: Any) -> None:
-    """Refuse what needs no ranks to be seen: alone, the sum is one's own x, and nothing has to be sent."""
+    """Refuse what shows without a cluster: with n = 1 the sum is x itself, and nothing has to be sent."""
     if not callable(answer):
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a function of x, rank and n.")
     try:
@@ -136,7 +138,7 @@ def _screen(answer: Any) -> None:
     try:
         result = checking.call(answer, torch.arange(5.0), 0, 1)
     except Refused as refusal:
-        if "process group" in str(refusal):  # it sends something even when it is alone: the ranks show the rest
+        if "process group" in str(refusal):  # it sends even with n = 1, which needs a process group: the ranks check the rest
             return
         raise
     if not isinstance(result, torch.Tensor):
@@ -149,7 +151,7 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
         if each["collectives"]:
             raise Refused(f"Your function calls {each['collectives'][0]}. Use only send and receive (dist.isend, dist.recv).")
         if not each["shape"]:
-            one = each["kind"] == "Tensor"  # of no dimension: x.sum()
+            one = each["kind"] == "Tensor"  # a tensor without dimensions, as x.sum() returns
             got = "a tensor of one number" if one else with_article(each["kind"])
             why = " The sum goes over the ranks, element by element, so it has the shape of x." if one else ""
             raise Refused(f"{where}: rank {each['rank']} got {got}; the check expects a tensor with the sums, on every rank.{why}")
@@ -160,7 +162,7 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
             )
     wrong = [each["rank"] for each in reports if not each["equal"]]
     if wrong:
-        if dtype == _NARROW:  # as many float64 were right
+        if dtype == _NARROW:  # the same case in float64 was right
             why = "With float64 they were right: do your buffers take the dtype of x, as those of torch.empty_like do?"
         elif all(each["own"] for each in reports):
             why = "Each rank returns its own x still."

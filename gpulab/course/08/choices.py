@@ -37,7 +37,7 @@ VOCABULARY, CONTEXT, HEADS, LAYERS = 32_000, 1024, 16, 4
 
 
 class Case(NamedTuple):
-    """A model by the features of a token, and the machine: its GPUs, their name in the data sheets, and the link between them."""
+    """A model and a machine: the features of a token, the number of GPUs, the GPU's name in the data sheets, and the link between the GPUs."""
 
     letter: str
     width: int
@@ -52,13 +52,16 @@ CASES = {
     "C": Case("C", 13312, 8, "H100 SXM", "NVLink"),
 }
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
-# Those that send no more than an all-reduce of the gradients; the one that holds most first.
+# Strategies that send no more than an all-reduce of the gradients; the one that needs the most memory comes first.
 _CHEAP = ("ddp", "zero2")
 
 
 @functools.cache
 def rank_memory(letter: str, strategy: str) -> RankMemory:
-    """Return what a rank's step takes: one sequence of 1,024 tokens for each rank's part, float32, Adam; MODELLED."""
+    """Return the memory that a training step takes on a rank, with float32 and Adam; MODELLED.
+
+    A rank computes one sequence of 1,024 tokens: its own part of the batch, or with "tensor" the whole batch.
+    """
     import torch
 
     case = CASES[letter]
@@ -70,12 +73,12 @@ def rank_memory(letter: str, strategy: str) -> RankMemory:
 
 
 def needed_bytes(letter: str, strategy: str) -> int:
-    """Return what a GPU must have for it, with the margin."""
+    """Return the memory that each GPU of a case must have for a strategy, including the margin."""
     return rank_memory(letter, strategy).needed_bytes()
 
 
 def _sum(letter: str, strategy: str) -> str:
-    """Return what that is made of."""
+    """Return a text with the parts that ``needed_bytes`` is the sum of."""
     memory = rank_memory(letter, strategy)
     states = sum(memory.peak_by_category[part] for part in ("parameters", "gradients", "optimizer"))
     margin = memory.needed_bytes() - memory.peak_bytes - memory.scratch_bytes
@@ -98,7 +101,7 @@ def check(answer: Any) -> str:
 
 
 def _judged(case: Case, strategy: str) -> str:
-    """Return a sentence on a choice that is right; refuse one that does not fit, or that sends what it need not."""
+    """Return a sentence about a right choice. Refuse a choice that does not fit, sends more than necessary, or needs a faster link."""
     if strategy == "tensor" and case.link != "NVLink":
         raise Refused(
             f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, and nothing hides that wait. Over {case.link} "
@@ -108,7 +111,7 @@ def _judged(case: Case, strategy: str) -> str:
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
         raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. Which part does the next stage split?")
-    if strategy == "zero1":  # right by its definition, which needs no more than an all-reduce's traffic
+    if strategy == "zero1":  # right: as it is defined, ZeRO-1 sends no more than an all-reduce does
         return f"{said}. (PyTorch's zero1 sends 1.5 times the bytes of ddp; zero2 sends the bytes of ddp.)"
     if strategy not in _CHEAP:
         lighter = next((name for name in _CHEAP if needed_bytes(case.letter, name) <= there), None)

@@ -81,7 +81,7 @@ def check(answer: Any) -> str:
 
 
 def _plainly(name: str) -> str:
-    """Return a collective's name in one way of writing it: all_reduce, all-reduce or allreduce, with a layer or as the layer alone."""
+    """Return a collective's name in one spelling. A learner may write all_reduce, all-reduce or allreduce, or the layer alone ("layer 2")."""
     words = " ".join(re.sub("[_,-]", " ", name.lower()).split()).replace("allreduce", "all reduce")
     return f"all reduce {words}" if words.startswith("layer ") else words
 

@@ -46,7 +46,10 @@ _NAMES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3 (FSDP)")
 
 
 def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> float:
-    """What a rank holds in float32 with Adam: parameters, gradients, two numbers of state for each; a shard of what the stage splits."""
+    """Return the bytes on a rank in float32 with Adam.
+
+    Each parameter takes four numbers: itself, its gradient and Adam's two. The stage decides which of them are divided by ``ranks``.
+    """
     state = 2 * _FLOAT * parameters / (ranks if stage >= 1 else 1)
     gradients = _FLOAT * parameters / (ranks if stage >= 2 else 1)
     weights = _FLOAT * parameters / (ranks if stage >= 3 else 1)
@@ -54,8 +57,11 @@ def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> f
 
 
 def mixed_bytes(parameters: int, activations: float, ranks: int, stage: int, gradient: int) -> float:
-    """What a rank holds in mixed precision: bfloat16 parameters, gradients of so many bytes, and Adam with a float32 copy, 12 bytes."""
-    parts = ((12, 1), (gradient, 2), (2, 3))  # bytes for each parameter, and the stage from which on they are split
+    """Return the bytes on a rank in mixed precision.
+
+    Each parameter takes 2 bytes (bfloat16), its gradient ``gradient`` bytes, and Adam's two numbers with a float32 copy 12 bytes.
+    """
+    parts = ((12, 1), (gradient, 2), (2, 3))  # bytes for each parameter, and the first stage that splits them
     return activations + sum(nbytes * parameters / (ranks if stage >= first else 1) for nbytes, first in parts)
 
 
@@ -76,7 +82,7 @@ def check(answer: Any) -> str:
 
 
 def _near(said: float, other: float) -> bool:
-    """Within a cache line: a shard that is rounded up is as right."""
+    """Whether two numbers of bytes differ by a cache line at most: a shard that is rounded up is right as well."""
     return abs(said - other) <= 64
 
 
@@ -93,7 +99,8 @@ def _why_memory(said: float, parameters: int, activations: float, ranks: int, st
         return "Nothing is split yet. ZeRO-1 splits Adam's state, ZeRO-2 the gradients too, ZeRO-3 also the parameters."
     if _near(said, rank_bytes(parameters, activations, ranks, 3)):
         return f"With {_NAMES[stage]} not all of it is split. ZeRO-1: Adam's state; ZeRO-2: the gradients too; ZeRO-3: also the parameters."
-    if stage == 1 and _near(said, mixed_bytes(parameters, activations, ranks, stage, 2)):  # both give 4 + 12 / ranks bytes a parameter
+    # Mixed precision with ZeRO-1 and float32 with ZeRO-2 both give 4 + 12 / ranks bytes a parameter.
+    if stage == 1 and _near(said, mixed_bytes(parameters, activations, ranks, stage, 2)):
         return (
             "Do you count mixed precision, 2 bytes for a parameter, 2 for its gradient and 12 for Adam's two numbers and a float32 copy? "
             "Here everything is float32: 4, 4 and 8 bytes. Or do you split the gradients already? ZeRO-1 splits Adam's state only."
@@ -112,7 +119,8 @@ def _why_memory(said: float, parameters: int, activations: float, ranks: int, st
         shard = ranks if stage >= 1 else 1
         if _near(said, right - less * parameters / shard):
             return f"{what}."
-    if _near(said, right - _FLOAT * parameters):  # with ZeRO-1: elsewhere a gradient has as many bytes as one number of the state
+    # This shows with ZeRO-1 only. In the other stages a gradient has as many bytes as one number of Adam's state, so the loop above returns.
+    if _near(said, right - _FLOAT * parameters):
         return "The gradients are missing: one number for each parameter."
     return "Each parameter takes four numbers: itself, its gradient and Adam's two. Which of them does this stage split?"
 

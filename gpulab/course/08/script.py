@@ -73,7 +73,7 @@ from gpulab.lessons.parallel_checks import CrashError
 from gpulab.lessons.content import Refused
 
 TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them
-_CLOSE = 1e-3  # relative: sums in another order differ by rounding, 1e-6 or so; a gradient that is not averaged by far more
+_CLOSE = 1e-3  # relative; another order of addition changes a loss by about 1e-6, gradients that are not averaged by far more
 
 
 def reference() -> list[float]:
@@ -117,7 +117,7 @@ def _results(script: str | os.PathLike[str], n: int) -> list[Any]:
     try:
         try:
             return torchrun(script, n)
-        except CrashError:  # once in hundreds of runs a right script ends so; a wrong one does it again
+        except CrashError:  # a right script crashes once in hundreds of runs; a wrong one crashes again
             return torchrun(script, n)
     except RankError as error:
         raise Refused(str(error)) from error
