@@ -46,18 +46,18 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_seconds
 
-# Seconds of the work of one call after another, over and over: mostly 1 ms, one shorter, one disturbed. Any seven calls in a row have the
-# median 1 ms, the minimum 0.5 ms, and a mean far above both.
+# Seconds of work of the calls after the first; the sequence repeats. Most calls take 1 ms, one is shorter, one is disturbed. Any seven
+# calls in a row have the median 1 ms, the minimum 0.5 ms, and a mean far above both.
 _WORK = (1e-3, 1e-3, 0.5e-3, 1e-3, 80e-3, 1e-3, 1e-3)
-_FIRST = 3.0  # the first call; not 2, or its mean with a call of 1 ms would read as a right answer in milliseconds
-_LAUNCH = 5e-6  # until a call returns
-_NEAR = 0.02  # launches, waits and readings of the clock take a little time too
+_FIRST = 3.0  # seconds of the first call; not 2.0, whose mean with a call of 1 ms is 1 s and would look like 1 ms in the wrong unit
+_LAUNCH = 5e-6  # seconds until a call returns, while its work is still in the queue
+_NEAR = 0.02  # relative tolerance, because launches, waits and readings of the clock take a little time too
 
 
 class _Device:
-    """A device whose queue and clock are numbers, so that nothing waits and nothing is disturbed.
+    """A simulated device: its queue and its clock are numbers, so the check is quick and nothing disturbs its times.
 
-    With ``returns_late`` a call returns when its work is done, as on a CPU.
+    With ``returns_late``, a call returns only when its work is done, as on a CPU.
     """
 
     def __init__(self, work: tuple[float, ...], returns_late: bool = False) -> None:
@@ -85,7 +85,7 @@ class _Device:
 def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for calls, late in ((11, False), (1, False), (25, False), (11, True)):
-        device = _Device(_WORK if calls > 1 else _WORK[:1], late)  # one call alone is never the disturbed one
+        device = _Device(_WORK if calls > 1 else _WORK[:1], late)  # a single counted call always takes 1 ms
         case = f"With calls={calls}" + (" and a device whose calls return when their work is done" if late else "")
         result = ask(case, device.call, device.wait, calls, device.clock)
         _judge(checking.number(result, "a time in seconds"), calls, device, case)

@@ -54,7 +54,7 @@ def check(answer: Any) -> str:
             f"{_rate_text(m)} is far too little: either the count of bytes or FLOPs is too small, or the function waits. "
             "Count all the work of one call."
         )
-    if m.interval_seconds is None:  # last of all: more samples repair nothing of the above
+    if m.interval_seconds is None:  # checked last: more samples would not repair any of the faults above
         why = next((note.sentence for note in m.notes if note.code == "no-interval"), "")
         if m.samples_seconds.size < _ENOUGH:
             raise Refused(f"There is no interval, so it is unknown how far the median can be trusted. {why} Take more samples: raise deadline=.")
@@ -62,9 +62,9 @@ def check(answer: Any) -> str:
     return f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)} at {_rate_text(m)}, which this device can do."
 
 
-# One megabyte (or a million operations) a second is a thousandth of what any processor of the last thirty years does.
+# One megabyte (or a million operations) per second is far less than any processor of the last thirty years reaches.
 _LEAST_RATE = 1e6
-_ENOUGH = 20  # samples: with these, only a disturbed machine leaves no interval, and that is not the learner's fault
+_ENOUGH = 20  # samples; with so many, an interval is missing only if the machine was disturbed, which is not the learner's fault
 
 
 def _rate_text(m: Measurement) -> str:

@@ -32,18 +32,18 @@ from gpulab.lessons.content import Refused
 from gpulab.timing import Measurement
 from gpulab.units import format_ratio
 
-# A right interval may be made by several rules; the exact ones differ in the second order of widths of about 5 %.
+# Several rules give a right interval. Their results differ by about the square of the relative widths, which are about 5 %.
 _SECOND_ORDER = 0.01
 
 
 def _made(median: float, low: float, high: float) -> Measurement:
-    """Return a measurement with a given median and interval, for checking functions of two of them."""
+    """Return an example measurement with the given median and interval, in seconds."""
     import numpy as np
 
     from gpulab import devices
     from gpulab.evidence import Evidence
 
-    # Calls spread far wider than the interval of their median, so an answer that takes their ends is refused.
+    # The samples spread far beyond the interval of the median, so an answer that uses the shortest and longest sample is refused.
     samples = np.array([low * 0.8, low, median, high, high * 1.3])
     evidence = Evidence.measured("an example", samples.size)
     where = devices.environment("cpu")
@@ -82,7 +82,7 @@ def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, flo
     if abs(ratio * s / f - 1) < 1e-6 and abs(s / f - 1) > 1e-6:
         raise Refused(f"{case}: that is upside down. A speed-up is the slow time divided by the fast time, here {format_ratio(s / f)}.")
     if abs(ratio / (s / f) - 1) > 1e-6:
-        if format_ratio(ratio) == format_ratio(s / f):  # a rounded one: three digits would show no difference
+        if format_ratio(ratio) == format_ratio(s / f):  # the answer was rounded, and three digits would show no difference
             raise Refused(f"For {times} you return {ratio:.8g}; the ratio of the medians is {s / f:.8g}. Do not round it.")
         raise Refused(f"{case}; the ratio of the medians is {format_ratio(s / f)}. Use median_seconds of both.")
     said = f"{case} [{low:.3f}, {high:.3f}]"

@@ -33,13 +33,13 @@ def _divergent_warps() -> list[int]:
     from gpulab.kernels import cuda, simulate  # loads numba where it is installed
 
     def a(out: Any) -> None:
-        """Test whether the thread's number is odd."""
+        """Test whether the thread's number is even."""
         i = cuda.grid(1)
         if i % 2 == 0:
             out[i] = 1
 
     def b(out: Any) -> None:
-        """Test whether the number of the thread's warp is odd."""
+        """Test whether the number of the thread's warp is even."""
         i = cuda.grid(1)
         if (i // 32) % 2 == 0:
             out[i] = 1

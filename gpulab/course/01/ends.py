@@ -37,6 +37,7 @@ from gpulab.units import format_bytes, format_seconds, parse_bytes
 _SIZES = "sizes in bytes, such as [32 * 1024, 2**20]"
 # Reading a logarithmic axis by eye is good to a factor of two each way.
 _EYE = 2.0
+# Ratios of load times: from which the curve counts as rising around an answer, and from which a rise may not be missing from the answer.
 _STEP_AT_LEAST, _MISSED_AT_LEAST = 1.2, 2.0
 
 
@@ -54,6 +55,7 @@ def check(answer: Any) -> str:
         raise Refused("The sizes must go up, because the first cache is the smallest.")
     curve = memory_curve()
     sizes = np.array([p.nbytes for p in curve.points], dtype=float)
+    # A curve that never falls: noise must not look like a rise, so each time is the least one of this size and all larger sizes.
     times = np.minimum.accumulate(np.array([p.least_seconds for p in curve.points])[::-1])[::-1]
     rises = [level.between_bytes for level in curve.levels().levels if level.between_bytes is not None]
     windows = []
@@ -75,7 +77,7 @@ def check(answer: Any) -> str:
 
 
 def _window(size: float, rises: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return what a reader's size stands for: a factor of two each way, and the whole of a rise that it lies in."""
+    """Return the range that an answer stands for: a factor of two each way, and all of any rise that contains the answer."""
     low, high = size / _EYE, size * _EYE
     for start, end in rises:
         if start <= size <= end:
@@ -84,7 +86,7 @@ def _window(size: float, rises: list[tuple[float, float]]) -> tuple[float, float
 
 
 def _refuse_missed(start: float, end: float, sizes: np.ndarray, times: np.ndarray) -> None:
-    """Refuse where the curve doubles within two doublings of the set, between two sizes that were given."""
+    """Refuse if, between ``start`` and ``end``, the time of a load doubles while the working set grows fourfold or less."""
     for at in [start, *sizes[(sizes > start) & (sizes < end)]]:
         to = min(at * _EYE**2, end)
         rise = _at(to, sizes, times) / _at(at, sizes, times)
@@ -105,6 +107,7 @@ def _refuse_outside(size: float, sizes: np.ndarray) -> None:
         )
 
 
+# Return the time of a load at a size, interpolated on logarithmic axes.
 def _at(size: float, sizes: np.ndarray, times: np.ndarray) -> float:
     return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
 

@@ -38,7 +38,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import format_ratio
 
-# Elements, blocks, threads: fewer threads than elements, more of them, and a warp that is nearly empty.
+# (elements, blocks, threads per block): fewer threads than elements, more threads than elements, and a warp that is nearly empty.
 _LAUNCHES = ((1000, 1, 33), (1000, 4, 64), (1000, 40, 32), (7, 3, 32))
 
 
@@ -88,13 +88,13 @@ def check(answer: Any) -> str:
     return f"Right for every launch, and float32 throughout.{price} The usual form of such a kernel is called a grid-stride loop."
 
 
-_ONCE = 2.6  # x may be loaded twice and the old value of out read; a third of the work more than that is repeated work
-_FULL = 0.5  # of a warp's lanes: only the last round and the last warp have idle ones
-_APART = 1.5  # ends of rows and a nearly empty warp cost a little
+_ONCE = 2.6  # ratio to the bytes needed: loading x twice and reading out once gives 2.0, and a third more means repeated work
+_FULL = 0.5  # least share of a warp's lanes at work: only the last round and the last warp may have idle lanes
+_APART = 1.5  # ratio to the fewest possible sectors: rounds that start inside a sector and a nearly empty warp cost a few more
 
 
 def _refuse_untouched(out: np.ndarray, threads: int, launch: str) -> None:
-    """Refuse where elements were left out."""
+    """Refuse if the kernel left elements of ``out`` unwritten."""
     left = np.flatnonzero(np.isnan(out))
     if not left.size:
         return
@@ -107,7 +107,7 @@ def _refuse_untouched(out: np.ndarray, threads: int, launch: str) -> None:
 
 
 def _refuse_values(x: np.ndarray, out: np.ndarray, launch: str) -> None:
-    """Refuse wrong results, and those that only float64 arithmetic gives."""
+    """Refuse wrong results, and results that only float64 arithmetic gives."""
     wide = (x.astype(np.float64) - 0.485) / 0.229
     wrong = np.flatnonzero(~np.isclose(out, wide, rtol=1e-4, atol=1e-5))
     if wrong.size:
@@ -124,13 +124,13 @@ def _refuse_values(x: np.ndarray, out: np.ndarray, launch: str) -> None:
 
 
 def _in_float64(x: np.ndarray) -> list[np.ndarray]:
-    """Return the results of float64 arithmetic, where both constants, or one of them, are float64."""
+    """Return the results of float64 arithmetic: with both constants in float64, with only 0.485, and with only 0.229."""
     mean, std = (float(np.float32(value)) for value in (0.485, 0.229))
     wide = x.astype(np.float64)
     return [((wide - a) / b).astype(np.float32) for a, b in ((0.485, 0.229), (0.485, std), (mean, 0.229))]
 
 
-_TELLING = 100  # with float32, seven results of ten differ in the last digit
+_TELLING = 100  # elements: seven of ten float32 results differ from float64's in the last digit, so 100 equal ones are not by chance
 
 # %% wrong: each must do several elements
 from numba import cuda, float32

@@ -53,6 +53,7 @@ from gpulab.units import format_ratio
 _N, _BLOCK = 256, 64
 
 
+# The results in closed form: 20 rounds of v / (1 + v) give x / (1 + 20 x), and 20 Newton steps give the square root.
 def _expected(x: np.ndarray) -> np.ndarray:
     wide = x.astype(np.float64)
     return np.where(np.arange(x.size) % 2 == 0, wide / (1 + 20 * wide), np.sqrt(wide))
@@ -83,7 +84,7 @@ def check(answer: Any) -> str:
                 f"The results are right, but {s.totals.divergent_branches} of {s.totals.branches} tests still send lanes of "
                 "one warp two ways. Give neighboring threads the same kind of work, or write it without a branch."
             )
-        if s.totals.global_bytes_requested < _WARP_BYTES * s.totals.global_requests:  # a conditional expression is counted as no branch
+        if s.totals.global_bytes_requested < _WARP_BYTES * s.totals.global_requests:  # no branch is counted for a conditional expression
             raise Refused(
                 "The results are right, but some loads or stores still run with only a part of a warp's lanes. A conditional expression "
                 "whose arms load diverges too. Load once before it, or give neighboring threads the same kind of work."
@@ -108,7 +109,7 @@ def _compare(out: np.ndarray, expected: np.ndarray) -> None:
         )
 
 
-_WARP_BYTES = 32 * 4  # what a request asks for where every lane wants its float32
+_WARP_BYTES = 32 * 4  # bytes of a request in which all 32 lanes access a float32
 
 # %% wrong: tests still send lanes
 from gpulab.kernels import cuda, float32

@@ -27,7 +27,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes, format_seconds
 
-# The link that exercises are checked over: one that is the same for every learner, so that a right answer is right everywhere.
+# The exercises are checked over this link. It is the same for every learner, so that a right answer is right everywhere.
 EXERCISE_LINK = "pcie4-x16"
 CHUNKED_BYTES = 256 * 2**20
 _ENOUGH, _NEARLY = 0.8, 0.79
@@ -46,15 +46,15 @@ def check(answer: Any) -> str:
     copy = link.seconds(CHUNKED_BYTES)
     one, work = link.seconds(CHUNKED_BYTES / chunks), compute / chunks
     pipelined = one + (chunks - 1) * max(one, work) + work  # the first copy, then the slower of the two, then the last compute
-    share = (copy + compute - pipelined) / min(copy, compute)  # 1: the shorter of the two wholly hidden behind the other
-    reached = f"{share:.0%}" if share >= _ENOUGH or share < _NEARLY else f"{math.floor(1000 * share) / 10:g}%"  # never rounded to enough
+    share = (copy + compute - pipelined) / min(copy, compute)  # 1 if the shorter of the two is wholly hidden behind the other
+    reached = f"{share:.0%}" if share >= _ENOUGH or share < _NEARLY else f"{math.floor(1000 * share) / 10:g}%"  # just below: rounded down
     said = f"In {chunks} x {format_bytes(CHUNKED_BYTES / chunks)} you reach {reached} of the ideal gain"
     if share >= _ENOUGH:
         return f"{said} (MODELLED over {EXERCISE_LINK})."
     if chunks == 1:
         raise Refused(f"{said}: with one chunk there is nothing to compute until all of it has arrived.")
     starts = link.seconds(0) * chunks
-    if starts > copy / chunks:  # more than waiting for the first chunk costs
+    if starts > copy / chunks:  # starting the copies costs more than waiting for the first chunk
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
     if share >= _NEARLY:
         raise Refused(f"{said}: the first chunk alone costs 1/{chunks} of it, and starting the copies costs a little more. Take one more chunk.")

@@ -38,12 +38,12 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
-# The link that exercises are checked over: one that is the same for every learner, so that a right answer is right everywhere.
+# The exercises are checked over this link. It is the same for every learner, so that a right answer is right everywhere.
 EXERCISE_LINK = "pcie4-x16"
-# (latency in seconds, bytes a second, seed): from a quick wide link to a slow narrow one.
+# (latency in seconds, bandwidth in bytes per second, seed of the noise): from a fast link to a slow one.
 _LINKS = ((5e-6, 50e9, 1), (12e-6, 12e9, 2), (30e-6, 6e9, 3))
 _NOISE = 0.03
-# Between the sizes that the learner's function sees, so unseen; small ones test the latency, large ones the slope.
+# Sizes that the learner's function has not seen: they lie between its points. Small sizes test the latency, large sizes the slope.
 _UNSEEN = (1_500, 24_000, 700_000, 96 * 2**20, 700 * 2**20)
 _OFF = 0.10
 _SMALL_BYTES = 1_000_000
@@ -73,7 +73,7 @@ def check(answer: Any) -> str:
 
 
 def _judge_numbers(a: float, b: float, truth: str) -> None:
-    if 0 < a < _MOST_SLOPE < abs(b) < 1:  # a fit that does not weigh its points may give a latency below zero
+    if 0 < a < _MOST_SLOPE < abs(b) < 1:  # abs, because a fit without weights may give a negative latency
         raise Refused(
             f"{truth} you returned {a:.3g} and {b:.3g}: that is the slope, then the latency, as np.polyfit gives them. "
             "Return the latency, then 1 / slope."
@@ -90,6 +90,7 @@ def _judge_numbers(a: float, b: float, truth: str) -> None:
         raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second, but more bytes always take more time.")
 
 
+# Refuse a prediction that is off. `line` is (latency, predicted seconds, true seconds).
 def _judge_size(size: int, line: tuple[float, float, float], best: Any, truth: str) -> None:
     offset, mine, right = line
     low, _, high = best.predict(size)

@@ -38,17 +38,17 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_ratio, format_seconds
 
-# The link that exercises are checked over: one that is the same for every learner, so that a right answer is right everywhere.
+# The exercises are checked over this link. It is the same for every learner, so that a right answer is right everywhere.
 EXERCISE_LINK = "pcie4-x16"
 _STEPS, _NUMBERS = 100, 262_144
-_LAUNCH_SECONDS = 8.7e-6  # one operation on so few numbers: RECORDED on NVIDIA H200, workload "add"
+_LAUNCH_SECONDS = 8.7e-6  # one operation on an array this small: RECORDED on NVIDIA H200, workload "add"
 _LEAST_GAIN = 3.0
-# What asks a tensor for nothing that is stored in its memory.
+# Calls that need nothing that is stored in a tensor's memory, such as its shape.
 _ASKED = {"size", "dim", "numel", "nelement", "element_size", "stride", "is_contiguous", "__len__", "get_device", "is_pinned"}
 
 
 class Bill:
-    """The copies, the operations on the device and what was fetched."""
+    """Counts of the copies and of the operations on the device, and the data that was fetched from it."""
 
     def __init__(self) -> None:
         self.copies = self.operations = self.on_host = 0
@@ -63,7 +63,7 @@ class Bill:
 
 
 def _device(bill: Bill) -> Any:
-    """Return a context in which tensors that are sent to a GPU are marked, and what is done with them is counted."""
+    """Return a context that marks tensors that are sent to a GPU. It counts their copies and operations in ``bill``."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -110,6 +110,7 @@ def _device(bill: Bill) -> Any:
             bill.operations += goes
             return result.as_subclass(on_device) if goes else result
 
+        # Stands in for Tensor.to, cuda and cpu, and counts a copy if the tensor changes its device.
         def moved(self, name: str, first: Any, rest: Any, kwargs: Any) -> Any:
             copy = kwargs.pop("copy", False)
             if rest and isinstance(rest[0], torch.Tensor):
@@ -151,7 +152,10 @@ def wasteful(a: Any, device: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two tensors hold the same numbers, up to the rounding of another order of operations; a step more is 1 % off."""
+    """Return whether two tensors are equal up to the rounding that another order of operations causes.
+
+    One step more changes the numbers by 1 %, far more than the tolerance.
+    """
     import torch
 
     return one.shape == other.shape and torch.allclose(one.double(), other.double(), rtol=1e-3)

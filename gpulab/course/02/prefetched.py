@@ -63,13 +63,13 @@ _BATCHES, _COPY, _COMPUTE = 8, 1.0, 1.0  # a copy takes as long as the computing
 _SERIAL, _IDEAL = _BATCHES * (_COPY + _COMPUTE), _COPY + _BATCHES * _COMPUTE
 _ENOUGH = 0.8  # of the ideal gain
 _MOST_ON_DEVICE = 4
-# What asks a tensor for nothing that is stored in its memory.
+# Calls that need nothing that is stored in a tensor's memory, such as its shape.
 _ASKED = {"size", "dim", "numel", "nelement", "element_size", "stride", "is_contiguous", "data_ptr", "__len__", "type", "get_device"}
 _END = object()
 
 
 class Block:
-    """Memory of the device: whose stream it belongs to, what wrote and read it last."""
+    """A block of device memory, with the stream that it belongs to, its last write, and the reads since then."""
 
     def __init__(self, stream: Any, nbytes: int) -> None:
         self.stream, self.nbytes = stream, nbytes
@@ -80,7 +80,7 @@ class Block:
 
 
 class Gpu:
-    """Streams, events and the caching allocator, in simulated time; it notes the first fault."""
+    """A simulated GPU with streams, events and the caching allocator; ``fault`` names the first misuse of memory."""
 
     def __init__(self) -> None:
         self.now, self.seen, self.fault = 0.0, {}, ""
@@ -91,7 +91,7 @@ class Gpu:
         self.default = self.current = _stream(self)()
 
     def run(self, seconds: float, reads: Any = (), writes: Any = ()) -> float:
-        """Queue work in the current stream; return when it ends."""
+        """Queue work in the current stream, and return the simulated time at which it ends."""
         stream = self.current
         _merge(stream.seen, self.seen)
         stream.end = max(stream.end, self.now) + seconds
@@ -108,7 +108,7 @@ class Gpu:
         return stream.end
 
     def wait(self, until: float, seen: Any) -> None:
-        """Let the host wait."""
+        """Let the host wait until a time; afterwards it has seen the work in ``seen`` finish."""
         self.now = max(self.now, until)
         _merge(self.seen, seen)
 
@@ -121,7 +121,7 @@ class Gpu:
             block = Block(self.current, size)
         else:
             self.free.remove(block)
-            block.read = [one for one in block.read if one[0] not in block.recorded]  # the allocator saw that these are done
+            block.read = [one for one in block.read if one[0] not in block.recorded]  # the allocator has waited for the recorded streams
             block.new, block.recorded = True, set()
         there = data.detach().clone().as_subclass(_kinds()[1])
         there.block = block
@@ -145,15 +145,18 @@ class Gpu:
             self.wait(end, self.current.seen)
 
 
+# Merge two vector clocks into the first. Each maps a stream to the number of its last work item that is known to be done before.
 def _merge(into: Any, other: Any) -> None:
     for stream, count in other.items():
         into[stream] = max(count, into.get(stream, 0))
 
 
+# Return whether the stream's next work runs after work, a pair (stream, number of the work item).
 def _after(stream: Any, work: Any) -> bool:
     return stream.seen.get(work[0], 0) >= work[1]
 
 
+# Return a class that stands in for torch.cuda.Stream.
 def _stream(gpu: Gpu) -> type:
     class Stream:
         def __init__(self, device: Any = None, priority: int = 0, **named: Any) -> None:
@@ -190,6 +193,7 @@ def _stream(gpu: Gpu) -> type:
     return Stream
 
 
+# Return a class that stands in for torch.cuda.Event.
 def _event(gpu: Gpu) -> type:
     class Event:
         def __init__(self, *given: Any, **named: Any) -> None:
@@ -216,12 +220,12 @@ def _event(gpu: Gpu) -> type:
 
 
 def _kinds() -> tuple[type, type]:
-    """Return the classes of a pinned tensor and of one on the device."""
+    """Return the classes of pinned tensors and of tensors on the device."""
     import torch
 
     if not _made:
 
-        def record_stream(self: Any, stream: Any) -> None:  # PyTorch's own takes no stand-in for a stream
+        def record_stream(self: Any, stream: Any) -> None:  # PyTorch's own method does not accept a stand-in for a stream
             if stream is not self.block.stream:  # the allocator ignores the stream that the memory belongs to
                 self.block.recorded.add(stream)
 
@@ -264,7 +268,7 @@ def _watching(gpu: Gpu) -> Any:
             if name == "pin_memory":
                 if isinstance(first, pinned):
                     return first
-                gpu.now += _COPY / 2  # the host copies it
+                gpu.now += _COPY / 2  # the host copies the data
                 return first.clone().as_subclass(pinned)
             if name == "copy_" and isinstance(first, on_device):
                 source = args[1] if len(args) > 1 else kwargs["src"]
@@ -328,7 +332,7 @@ def _watching(gpu: Gpu) -> Any:
 
 @contextlib.contextmanager
 def _in_place_of_cuda(gpu: Gpu) -> Iterator[None]:
-    """Let the names of torch.cuda mean the simulated device, and PyTorch's calls go to it."""
+    """Replace the names in ``torch.cuda`` with those of the simulated device, and redirect PyTorch's calls to it."""
     import torch
 
     def everything() -> None:
@@ -362,7 +366,11 @@ def _in_place_of_cuda(gpu: Gpu) -> Iterator[None]:
 
 
 def _used(answer: Any, waits: bool) -> tuple[Gpu, int]:
-    """Compute on all that the answer yields; return the device, and how many batches were sent ahead."""
+    """Compute on every batch that the answer yields, and return the device and how far the answer works ahead.
+
+    The second value is the least number of batches that were taken beyond the batch in use. With ``waits``, the host waits for the
+    computation on each batch.
+    """
     import torch
 
     gpu, taken, ahead = Gpu(), 0, _BATCHES
@@ -422,6 +430,7 @@ def _iterator(answer: Any, batches: Any) -> Iterator[Any]:
         raise Refused(f"Your function returned {checking.describe(result)}; the check expects a generator: a function with yield.") from error
 
 
+# Return the next batch, or _END. It travels in a pair, because call takes a bare None for an unfinished answer.
 def _next(batches: Iterator[Any]) -> Any:
     return checking.call(lambda: (next(batches, _END), ""))[0]
 
@@ -440,6 +449,7 @@ def _judge(there: Any, original: Any, k: int, originals: Any) -> None:
         raise Refused(f"What came out as batch {k} {found}. Yield each batch once, in order and unchanged.")
 
 
+# Refuse the answer if the simulated device found a fault.
 def _say(fault: str, k: int) -> None:
     if fault == "unarrived":
         raise Refused(
@@ -476,6 +486,7 @@ def check(answer: Any) -> str:
     )
 
 
+# Return the first item that the answer yields for an empty list, or an empty list if it yields none.
 def _empty(answer: Any) -> list[Any]:
     try:
         with _in_place_of_cuda(Gpu()):
@@ -486,6 +497,7 @@ def _empty(answer: Any) -> list[Any]:
     return [] if first is _END else [first]
 
 
+# Refuse the answer, and explain why too little of the copies is hidden.
 def _why(free: Gpu, read: Gpu, ahead: int, share: float) -> None:
     said = f"Only {max(share, 0):.0%} of the time that copies can hide is hidden:"
     if read.default in read.copied_in:

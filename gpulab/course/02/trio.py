@@ -58,7 +58,8 @@ def check(answer: Any) -> str:
         )
     if third.dtype_name(refused) == "bfloat16":
         raise Refused("The text above shows that NumPy has no bfloat16. Find another reason for a refusal.")
-    # Only the two are asked: CuPy refuses all of main memory, so which array is right would depend on what is installed.
+    # Only the libraries of the first two arrays are asked. CuPy refuses every array in main memory, so if it were asked too, the right
+    # answer would depend on what is installed.
     asked = [name for name in (one.name, other.name) if name != third.name]
     for name in asked:
         try:

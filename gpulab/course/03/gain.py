@@ -33,7 +33,8 @@ from gpulab.units import format_ratio
 
 # (FLOP/s, bytes/s) of made-up processors, so that a right answer is right everywhere; the link in bytes/s.
 _CPU, _GPU, _LINK = (1e11, 2e10), (6e13, 4e12), 2.5e10
-# (what it is, FLOPs, bytes, bytes that must be copied): bound by memory on both; by arithmetic on both; by arithmetic on the CPU alone.
+# (description, FLOPs, bytes, bytes that must be copied). Without copies: memory-bound on both processors, compute-bound on both, and
+# compute-bound on the CPU alone. With copies: the first two again, and last the sum whose result is not copied back.
 _WORK = (
     ("a sum of two arrays that stay on the GPU", 1e8, 1.2e9, 0.0),
     ("a large matrix product that stays on the GPU", 1e12, 1.2e9, 0.0),

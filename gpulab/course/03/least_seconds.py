@@ -51,7 +51,7 @@ from gpulab.units import format_seconds
 
 _WITHIN = 1.3
 _ROOF = Seen("roof", models.Roofline)
-_SUM = 0.005  # so near to both times together that it is no chance, where the longer time is further away
+_SUM = 0.005  # an answer this near to the sum of both times, and further from the longer time, is taken for the sum
 _ROUNDING = 1 + 1e-9  # exactly 1.3 is within 1.3
 
 
@@ -63,7 +63,7 @@ def check(answer: Any) -> str:
     if missing:
         raise Refused(f"Your answer lacks {', '.join(missing)}. The check expects all of {', '.join(works)}.")
     peak, bandwidth = roof().arithmetic_roof("float32").flops_per_second, roof().memory_roof("DRAM").bytes_per_second
-    added = []  # of each, whether it is both times together, and whether that can be told from the longer one
+    added = []  # for each answer: whether it is the sum of both times, and whether it differs from the longer time
     for name, work in works.items():
         if checking.is_stub(answer[name]):
             raise NotAttempted

@@ -48,14 +48,14 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import format_seconds
 
-# A processor of round numbers with a ridge of 20 FLOP per byte; the sizes are small, so that the check is quick anywhere.
+# FLOP/s and bytes/s of a made-up processor with a ridge of 20 FLOP per byte. The arrays below are small, so that the check is quick.
 _PEAK, _BANDWIDTH = 2e12, 1e11
 _SAME = 0.01
 _LIMITS = ("compute", "memory")
 
 
 def _cases() -> list[tuple[str, Any, tuple[Any, ...], float, float]]:
-    """Name, function, arguments, FLOPs and bytes: worked out by hand from the shapes."""
+    """Return (name, function, arguments, FLOPs, bytes) of each case; FLOPs and bytes are computed by hand from the shapes."""
     import torch
 
     def ones(*shape: int, dtype: Any = torch.float32) -> Any:

@@ -42,7 +42,7 @@ FEATURES = 4096
 
 
 def _crossing(ridge: float) -> float:
-    """The batch size at which a linear layer has the ridge's intensity; infinite where it never has.
+    """Return the batch size at which a linear layer reaches the ridge's intensity, or infinity if it never does.
 
     With n rows: 2 n f^2 FLOPs, and 4 (f^2 + 2 n f) bytes.
     """

@@ -39,7 +39,7 @@ _HALF = 0.5
 
 
 def standardize(x: Any, mean: float, scale: float, gain: float, shift: float) -> Any:
-    """The expression of exercise 03.8, as it is written first."""
+    """Compute the expression of exercise 03.8 in its original form, with four operators."""
     return (x - mean) / scale * gain + shift
 
 
@@ -66,7 +66,8 @@ def check(answer: Any) -> str:
         fast, fast_short = (memory.traffic(answer, part.clone(), *_SETTINGS[0]) for part in (x, x[: _ELEMENTS // 2]))
     except InputError as error:
         raise Refused(str(error)) from error
-    # Of what grows with the array: an answer may keep a and b in tensors of one number each, whose few bytes would tip an exact half.
+    # Only bytes that grow with the array count. An answer may keep a and b in tensors of one number each, and with their few bytes an exact
+    # half would be refused.
     ratio = (fast.nbytes - fast_short.nbytes) / (slow.nbytes - slow_short.nbytes)
     if fast.nbytes < fast.compulsory_bytes:
         raise Refused(
