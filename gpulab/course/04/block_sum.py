@@ -64,7 +64,7 @@ def block_sum(x, sums):
 _SUM_LOOP = "    for step in ({steps}):\n        if t < step:\n            tile[t] += tile[t + step]\n{inside}"
 _STEPS = "128, 64, 32, 16, 8, 4, 2, 1"
 _SUM_END = "    if t == 0:\n        sums[cuda.blockIdx.x] = tile[0]"
-# Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
+# If a kernel has no block-wide barrier and no race is found, no warp reads from shared memory what another warp wrote.
 _NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another warp wrote."
 
 

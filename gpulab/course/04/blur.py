@@ -57,7 +57,7 @@ def _loaded(simulations: Sequence[Simulation]) -> int:
 
 
 def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
-    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    """Return the bytes that accesses of a kind request in global memory; ``array`` is the kernel's name for one array, "" means all."""
     return sum(
         a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
     )
@@ -68,7 +68,7 @@ def blur(a, out):
     """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
 '''
 _BLUR_SHAPES = ((48, 48), (40, 50), (16, 5))
-# A tile with its border is 18 x 18 for 16 x 16 results: 1.27 loads a result. Straight from global memory it is 5.
+# Loads for each result: 18 * 18 / (16 * 16) = 1.27 with a tile and its border; up to 5 when neighbors are read from global memory.
 _MOST_LOADS = 1.6
 
 

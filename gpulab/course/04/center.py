@@ -48,7 +48,7 @@ def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
     return np.full_like(like, 77)
 
 
@@ -65,11 +65,12 @@ _CENTER_STUB = (
             out[row, column] = a[row, column] - mean[column]"""
 )
 _MOST_SECTORS = 4.05
-# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
+# A request of few active lanes also touches few sectors, so many lanes must be active on average. The last rows and columns may
+# leave some lanes of a warp idle, but not half of them.
 LEAST_LANES = 16
-_CENTER_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
-_ONCE = 1.5  # where both blocks do all rows, each result is stored twice
-_UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbors runs into the next row: only the results count
+_CENTER_SHAPES = ((128, 64), (100, 96), (33, 256))  # the columns are multiples of 32, so each warp can stay in one row; requests are counted
+_ONCE = 1.5  # stores of each result: if each of two blocks computes all rows, there are 2
+_UNEVEN_SHAPE = (70, 50)  # a warp that takes neighbors continues in the next row, so only the results are checked
 
 
 def _center_trials() -> list[Trial]:

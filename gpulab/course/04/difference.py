@@ -45,7 +45,7 @@ def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
     return np.full_like(like, 77)
 
 

@@ -60,7 +60,7 @@ from gpulab.units import format_bytes
 
 
 def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
-    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    """Return the bytes that accesses of a kind request in global memory; ``array`` is the kernel's name for one array, "" means all."""
     return sum(
         a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
     )
@@ -81,7 +81,7 @@ _MATMUL_STUB = (
         c[i, j] = total"""
 )
 _MATMUL_SIZES = (64, 40)
-# Of 64 x 64 matrices with tiles of 16 x 16: 16 blocks load 4 pairs of tiles of 1 KiB, and 16 KiB are stored.
+# Bytes for 64 x 64 matrices and tiles of 16 x 16: each of the 16 blocks loads 4 pairs of tiles of 1 KiB; the result has 16 KiB.
 _STORED = 16 * 1024
 _MOST_MOVED = 16 * 4 * 2 * 1024 + _STORED
 
@@ -118,7 +118,7 @@ def check(answer: Any) -> str:
                 "the sum at 0, and store it with =."
             )
         stored = _requested(found[:1], "store")
-        if stored > 2 * _STORED:  # twice: a zero first, then the sum
+        if stored > 2 * _STORED:  # storing twice is allowed: a zero first, then the sum
             raise Refused(
                 f"{words} {format_bytes(stored)} are stored where {format_bytes(_STORED)} are enough: c is written again for each part of "
                 "the sum. Add up in a variable, and store it once, at the end."

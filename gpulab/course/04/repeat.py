@@ -43,22 +43,25 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import plural
 
-# Elements and steps; the first is the one whose copies and threads are judged.
+# (elements, steps). Copies are judged in every case; a block too small and a grid too large only in the first.
 _CASES = ((5000, 40), (1000, 7), (1, 3), (300, 1), (257, 0))
 _MOST_THREADS = 1024  # of a block, on every GPU
 _MOST_COPIES = 2  # each way: one is enough, a second does no harm
-# So many threads for each element, and a block more, are let pass; beyond that they are a mistake in the grid.
+# The most threads for each element. One block of 1,024 threads is allowed on top; more threads show a mistake in the grid.
 _MOST_THREADS_EACH = 4
 
 
 def smoothed(x: np.ndarray) -> np.ndarray:
-    """Return what one launch of the notebook's kernel ``smooth`` leaves."""
+    """Return the result of one launch of the notebook's kernel ``smooth`` on ``x``."""
     wide = np.pad(x, 1, mode="edge")
     return np.float32(0.5) * x + np.float32(0.25) * (wide[:-2] + wide[2:])
 
 
 class Account:
-    """What crossed the link and what was launched."""
+    """Counts of copies to the GPU (``there``) and back, and of launches, with the threads and blocks of each launch.
+
+    ``by_launch`` counts the copies, also included in the other two, that launches with arrays of the host make.
+    """
 
     def __init__(self) -> None:
         self.there = self.back = self.launches = self.by_launch = 0
@@ -174,6 +177,7 @@ class Kernel:
 
 
 def _extent(given: Any) -> int:
+    # Returns the number of blocks in a grid, or of threads in a block: the product of its sizes.
     sizes = given if isinstance(given, (tuple, list)) else (given,)
     for one in sizes:
         if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
@@ -187,7 +191,7 @@ class Stream:
     """Stands for a stream: the stand-in does everything at once."""
 
     def synchronize(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing: no work is ever pending."""
 
     @contextlib.contextmanager
     def auto_synchronize(self) -> Any:
@@ -195,14 +199,14 @@ class Stream:
 
 
 class StandIn(types.SimpleNamespace):
-    """Stands for ``numba.cuda`` on the host side."""
+    """A namespace in place of ``numba.cuda``; the error for a missing name lists the names that it has."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"cuda.{name} is not in this check; it has {', '.join(vars(self))}")
 
 
 def stand_in(account: Account) -> Any:
-    """Return what stands for ``numba.cuda`` on the host side."""
+    """Return a stand-in for the host side of ``numba.cuda`` that counts copies in ``account``."""
 
     def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> OnDevice:
         if isinstance(obj, OnDevice):
@@ -214,7 +218,7 @@ def stand_in(account: Account) -> Any:
         return OnDevice(account, np.array(obj))
 
     def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> OnDevice:
-        return OnDevice(account, np.full(shape, 77, dtype))  # whatever was there before
+        return OnDevice(account, np.full(shape, 77, dtype))  # new memory on a GPU holds arbitrary numbers
 
     def device_array_like(ary: Any, stream: Any = 0) -> OnDevice:
         return device_array(ary.shape, ary.dtype)

@@ -53,11 +53,11 @@ def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
     return np.full_like(like, 77)
 
 
-# Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
+# If a kernel has no block-wide barrier and no race is found, no warp reads from shared memory what another warp wrote.
 _NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another warp wrote."
 _ROTATE = '''\
 def rotate(x, out):

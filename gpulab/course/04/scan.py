@@ -58,7 +58,7 @@ def _loaded(simulations: Sequence[Simulation]) -> int:
 
 
 def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
-    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    """Return the bytes that accesses of a kind request in global memory; ``array`` is the kernel's name for one array, "" means all."""
     return sum(
         a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
     )
@@ -69,8 +69,8 @@ def scan(x, out):
     """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
 '''
 _SCAN_SIZES = (128, 384, 200)
-# Seven steps of three accesses by four warps, and the ends, are under 100. One thread alone needs some 400, and some 320 are needed if
-# each thread walks over all that lies before it.
+# The most requests of a block to shared memory. Seven steps of three accesses by four warps, with the first store and the last load,
+# make fewer than 100. One thread that adds everything makes about 400. If each thread adds all elements before its own, about 320 are made.
 _MOST_SHARED = 200
 
 

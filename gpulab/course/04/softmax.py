@@ -77,7 +77,7 @@ def _loaded(simulations: Sequence[Simulation]) -> int:
 
 
 def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
-    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    """Return the bytes that accesses of a kind request in global memory; ``array`` is the kernel's name for one array, "" means all."""
     return sum(
         a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
     )
@@ -87,7 +87,7 @@ _SOFTMAX = '''\
 def softmax(x, y):
     """y[row] = exp(x[row] - its largest) / the sum of these; one block of 128 threads for each row."""
 '''
-# (rows, columns, what their elements lie near, what a row of such elements asks for)
+# (rows, columns, the value that the elements are near, the words that a refusal adds about such rows)
 _SOFTMAX_ROWS = (
     (3, 1000, 0, ""),
     (2, 100, 0, ""),
@@ -102,14 +102,16 @@ def _softmax_trials() -> list[Trial]:
         x = np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32) + np.float32(near)
         words = f"for rows of elements near {near:,}, {why}" if why else f"for rows of {columns} elements"
         wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-        close = 1e-4 if near else 1e-5  # exp(x - (largest + log(sum))) is right as well, and float32 rounds it so near 1,000
+        # exp(x - (largest + log(sum))) is right as well. Near 1,000 and -1,000, float32 numbers are 6e-5 apart, hence the wider tolerance.
+        close = 1e-4 if near else 1e-5
         trials.append(Trial(rows, 128, (x, held(x)), {1: wide / wide.sum(1, keepdims=True)}, words, close))
     return trials
 
 
 def check(answer: Any) -> str:
     found = run_trials(answer, _SOFTMAX + "    ...", _softmax_trials)
-    # Three walks by whole warps; 128 threads leave up to four warps part of the way at a row's end.
+    # The most load requests: three walks over each row, with one request for every 32 elements. Each walk may make up to four more, since
+    # the block's four warps may be partly active at the row's end.
     most = 3 * sum(rows * (columns // 32 + 4) for rows, columns, *_ in _SOFTMAX_ROWS)
     loads = totals(found, "global_load_requests")
     walks = _loaded(found) / (4 * sum(rows * columns for rows, columns, *_ in _SOFTMAX_ROWS))
@@ -127,17 +129,17 @@ def check(answer: Any) -> str:
     return f"{right} {walks:.0f} times. Kept in shared memory it would be once.{_wide(answer)}"
 
 
-_MANY_WALKS = 20  # a block that shares the row reads it a few times; where each thread reads all of it, 128 times for each walk
+_MANY_WALKS = 20  # a block that shares the row reads it a few times; if each thread reads the whole row, 128 times for each walk
 
 
 def _wide(answer: Any) -> str:
-    """Return what to say of float64 arithmetic in the compiled kernel; "" where there is none, or no compiler to ask."""
+    """Return a remark on float64 arithmetic in the compiled kernel; "" if there is none or if the kernel cannot be compiled here."""
     x = np.zeros((1, 128), np.float32)
     try:
         ptx = compile_python(answer, x, x.copy()).ptx
     except GpulabError:
         return ""
-    # Where a number becomes float64, and every operation on it, has the type in its name.
+    # PTX instructions that convert to float64 or compute in it have the type in their name.
     found = sum(".f64" in line and not line.strip().startswith((".reg", ".param")) for line in ptx.splitlines())
     if not found:
         return ""

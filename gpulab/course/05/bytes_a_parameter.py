@@ -32,7 +32,7 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
 SETTINGS = ("float32", "autocast", "pure bfloat16", "bfloat16 with master weights")
-# Weight, gradient and Adam's two numbers, in bytes.
+# Bytes of the weight, of its gradient, of Adam's two numbers together, and of the float32 master weight.
 _PARTS = {
     "float32": (4, 4, 8, 0),
     "autocast": (4, 4, 8, 0),

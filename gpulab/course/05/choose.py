@@ -38,7 +38,7 @@ from gpulab.lessons.content import Refused
 from gpulab.precision import Format
 
 CANDIDATES = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64")
-# Largest magnitude, smallest one that must keep its digits, relative error allowed.
+# (largest magnitude, smallest magnitude that must keep its digits, relative error allowed)
 _DEMANDS = (
     (1000.0, 1e-3, 6e-4),
     (1e6, 1e-3, 1e-2),
@@ -48,7 +48,7 @@ _DEMANDS = (
     (200.0, 1e-6, 1e-3),
     (1e300, 1.0, 1e-3),
     (1000.0, 1e-3, 1e-9),  # float64 for its digits
-    (1.0, 1e-42, 1e-2),  # and for its smallest numbers
+    (1.0, 1e-42, 1e-2),  # float64 for its smallest numbers
 )
 
 

@@ -43,14 +43,15 @@ from gpulab import precision
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 
-_INFINITE_FROM = 65_520  # in float16: half-way from 65,504 to 2^16
+_INFINITE_FROM = 65_520  # float16 rounds to infinity from here on: half-way from 65,504 to 2^16
 
 
 def _gradient_sets() -> list[np.ndarray]:
-    """Gradients as a network has them: of both signs, some exactly zero; the ends differ from set to set.
+    """Return sets of gradients as a network has them: of both signs, some exactly zero. Each set has another range.
 
-    Of each set the smallest and the largest lie beside a power of two: a thousandth away; exactly at it, where half of the smallest number
-    still becomes zero; and so close below it that 65,520 is passed before 2^16 is. Either may be the negative one.
+    In each set the smallest and the largest magnitude are close to a power of two. Most are a thousandth away from it. One smallest is
+    exactly a power of two: scaled to half of the smallest float16 number, it still becomes zero. One largest is so close below a power of two
+    that, scaled to almost 2^16, it exceeds 65,520. Either of the two may be negative.
     """
     rng = np.random.default_rng(5)
     sets = []

@@ -47,7 +47,8 @@ from gpulab.lessons.content import NotAttempted, Refused
 _WEIGHT = 1e-6
 _RATE = 0.1 / _WEIGHT
 _BATCH, _BATCHES = 64, 40
-# Shares of the distance that the weights move in float32: with gradients of zero they do not move, with a scaler by nearly all of it.
+# Shares of the distance that the weights move in float32. With gradients of zero they move less than the first share. Trained with a
+# scaler, they move nearly as far as in float32, and end nearer than the second share to the place where float32 takes them.
 _HARDLY, _ELSEWHERE = 0.2, 0.3
 
 
@@ -85,7 +86,7 @@ def check(answer: Any) -> str:
     rows: list[int] = []
 
     def note(module: Any, args: Any, output: Any) -> None:
-        if torch.is_grad_enabled():  # a look at the loss trains nothing, and may be in float32
+        if torch.is_grad_enabled():  # a forward pass without gradients trains nothing, so it may run in float32
             seen.add(str(output.dtype))
             rows.append(len(output))
 
@@ -138,14 +139,15 @@ def check(answer: Any) -> str:
 
 
 def _apart(ones: Sequence[Any], others: Sequence[Any]) -> float:
-    """Return how far two sets of weights are from each other: the root of the sum of all squares."""
+    """Return the Euclidean distance between two sets of weights."""
     return math.hypot(*(float((one - other).detach().norm()) for one, other in zip(ones, others, strict=True)))
 
 
 class _Steps:
-    """Note which optimizers step a model's weights and at what rate, also from within ``GradScaler.step``.
+    """Record which optimizers step a model's weights and at what rate, including steps inside ``GradScaler.step``.
 
-    By their weights alone, a run whose loss is no longer a millionth, at a rate of 0.1, would pass: that saves nothing.
+    The final weights alone are not enough. A run that drops the factor of a millionth from the loss and uses a rate of 0.1 ends at the
+    same weights, but it avoids the problem instead of solving it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -168,7 +170,7 @@ class _Steps:
                 self._made[type(optimizer), float(group["lr"])] = None
 
     def check(self) -> None:
-        """Refuse another optimizer than SGD and another rate than the task's; steps made by hand are judged by the weights."""
+        """Refuse an optimizer other than SGD and a rate other than the task's. Updates without an optimizer are not recorded here."""
         import torch
 
         for kind, rate in self._made:
@@ -184,7 +186,7 @@ class _Steps:
 
 
 def _returned(answer: Any, model: Any, batches: Sequence[tuple[Any, Any]]) -> None:
-    """Call the learner's training; it returns nothing, which elsewhere counts as a stub."""
+    """Call the learner's function. It returns None, which ``checking.call`` alone would not accept as an attempt."""
     if not callable(answer):
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a function to call.")
 

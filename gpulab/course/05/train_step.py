@@ -51,7 +51,7 @@ from gpulab.lessons.content import NotAttempted, Refused
 
 _ROWS, _PARTS, _RATE = 16, 4, 0.5
 _FAR, _NEAR = 1e9, 0.05  # a norm that no gradient reaches, and one that every gradient here exceeds
-_OFF = 0.05  # of the way of the weights in float32: rounding to float16 moves them by less than a hundredth
+_OFF = 0.05  # as a share of the distance that the weights move in float32; rounding to float16 changes it by less than 0.01
 
 
 def _network() -> Any:
@@ -70,7 +70,7 @@ class _Case:
         self.model = _network()
         for p in self.model.parameters():
             p.data = 0.4 * torch.randn(p.shape, generator=generator)
-        # The parts differ, so that the gradient of one is not that of all.
+        # The micro-batches differ, so that the gradient of one is not that of all together.
         self.batches = [
             (torch.randn(_ROWS, 12, generator=generator) + part, torch.randint(part, 5, (_ROWS,), generator=generator))
             for part in range(_PARTS)
@@ -99,7 +99,7 @@ class _Case:
         return torch.cat([p.detach().flatten().clone() for p in self.model.parameters()])
 
     def expected(self) -> tuple[Any, float, float]:
-        """Return the weights after a float32 step from here, the loss, and the gradient's norm."""
+        """Return the weights after one float32 step from the current weights, the loss, and the gradient's norm before clipping."""
         import torch
 
         model = _network()
@@ -111,7 +111,7 @@ class _Case:
         return after, float(loss.detach()), norm
 
     def step(self, answer: Any) -> Any:
-        """Call the learner's function; one that trains and returns nothing is an attempt."""
+        """Call the learner's function; return ``_NOTHING`` if it trains but returns None, which still counts as an attempt."""
         before = self.weights()
 
         def called(*args: Any) -> Any:
@@ -125,7 +125,7 @@ class _Case:
         try:
             return checking.call(called, self.model, self.optimizer, self.scaler, list(self.batches), self.max_norm)
         except Refused:
-            _float32(self)  # GradScaler raises for float16 weights; this says why
+            _float32(self)  # GradScaler raises for float16 weights; then this refusal names the cause
             raise
 
 
@@ -145,7 +145,7 @@ def check(answer: Any) -> str:
         raise Refused(f"You return {value:.4g}, the loss times the scale. Return the loss as it is, {loss:.4g}: scale only what goes backward.")
     if not math.isclose(value, loss, rel_tol=0.02):
         raise Refused(f"You return {value:.4g}; the mean loss over the {_PARTS} micro-batches is {loss:.4g}.")
-    # A scale of 1, since unscale_ divides what an earlier step left by the scale as well.
+    # The scale is 1, since unscale_ also divides gradients left from an earlier step by the scale, and would make them too small to notice.
     twice = _Case(_FAR, scale=1.0)
     twice.step(answer)
     between, (wanted, _, _) = twice.weights(), twice.expected()
@@ -192,7 +192,7 @@ def _types(case: _Case) -> None:
 
 
 def _same(case: _Case, wanted: Any, where: str, norm: float) -> None:
-    """Refuse a step that did not take the weights where float32 takes them."""
+    """Refuse a step after which the weights are not where a float32 step takes them; name the likely mistake."""
     import torch
 
     moved, should = case.weights() - case.before, wanted - case.before
@@ -233,7 +233,7 @@ def _clipped(case: _Case, wanted: Any, norm: float) -> None:
 
 
 def _overflow(answer: Any) -> None:
-    """A micro-batch that overflows in float16: no step, and a lower scale."""
+    """Refuse an answer that changes the weights or keeps the scale after a micro-batch overflows in float16."""
     case = _Case(_NEAR, huge=True)
     case.step(answer)
     if not bool((case.weights() == case.before).all()):
