@@ -134,10 +134,10 @@ _NOTHING = object()
 
 def check(answer: Any) -> str:
     plain = _Case(_FAR)
-    wanted, loss, norm = plain.expected()
+    wanted, loss, _ = plain.expected()
     said = plain.step(answer)
     _types(plain)
-    _same(plain, wanted, "With a max_norm that no gradient reaches", norm)
+    _same(plain, wanted, "With a max_norm that no gradient reaches")
     if said is _NOTHING:
         raise Refused("The step is right, but your function returns nothing. The check expects the mean loss, as a number.")
     value = checking.number(said, "the mean loss")
@@ -191,7 +191,7 @@ def _types(case: _Case) -> None:
         )
 
 
-def _same(case: _Case, wanted: Any, where: str, norm: float) -> None:
+def _same(case: _Case, wanted: Any, where: str) -> None:
     """Refuse a step after which the weights are not where a float32 step takes them; name the likely mistake."""
     import torch
 
@@ -229,7 +229,7 @@ def _clipped(case: _Case, wanted: Any, norm: float) -> None:
         )
     if moved > 1.5 * should:
         raise Refused(f"{facts}, the weights moved {moved / should:,.0f} times too far: the norm of the gradients was not limited before the step. torch.nn.utils.clip_grad_norm_ does that.")
-    _same(case, wanted, facts, norm)
+    _same(case, wanted, facts)
 
 
 def _overflow(answer: Any) -> None:
