@@ -51,7 +51,7 @@ class Bill:
     """Counts of the copies and of the operations on the device, and the data that was fetched from it."""
 
     def __init__(self) -> None:
-        self.copies = self.operations = self.on_host = 0
+        self.copies = self.operations = 0
         self.fetched: list[Any] = []
 
     def seconds(self) -> float:
