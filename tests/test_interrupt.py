@@ -47,8 +47,10 @@ except KeyboardInterrupt:
 CALL
 print("done")
 """
+# A module in whose loading an interrupt would leave a library half loaded, and the call that loads
+# it. An interrupt earlier or later in these imports may do no harm.
 FIRST_CALLS = [
-    ("torch._dynamo.utils", "import torch; torch.optim.SGD([torch.ones(2, requires_grad=True)])"),
+    ("sympy.polys", "import torch; torch.optim.SGD([torch.ones(2, requires_grad=True)])"),
     ("numba.core", "from gpulab.kernels import cuda; cuda.jit"),
 ]
 
