@@ -67,8 +67,7 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
         client = NotebookClient(
             made,
             timeout=_CELL_SECONDS,
-            # for a cell's last messages; on a busy machine nbclient's own 4 s are too few, and the
-            # page would show the state of an instrument before its work
+            # seconds to wait for a cell's last messages; nbclient's own 4 are few on a busy machine
             iopub_timeout=60,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
