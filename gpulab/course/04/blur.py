@@ -46,8 +46,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import Trial, run_trials
-from gpulab.lessons.kernel_checks import held, whole
+from gpulab.lessons.kernel_checks import Trial, held, run_trials, whole
 from gpulab.lessons.content import Refused
 
 

@@ -38,18 +38,8 @@ def center(a, mean, out):
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import Trial, run_trials
+from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, held, run_trials, whole
 from gpulab.lessons.content import Refused
-
-
-def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
-    return rng.integers(-9, 10, shape).astype(np.float32)
-
-
-def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
-    return np.full_like(like, 77)
 
 
 _CENTER = '''\
@@ -65,9 +55,6 @@ _CENTER_STUB = (
             out[row, column] = a[row, column] - mean[column]"""
 )
 _MOST_SECTORS = 4.05
-# A request of few active lanes also touches few sectors, so many lanes must be active on average. The last rows and columns may
-# leave some lanes of a warp idle, but not half of them.
-LEAST_LANES = 16
 _CENTER_SHAPES = ((128, 64), (100, 96), (33, 256))  # the columns are multiples of 32, so each warp can stay in one row; requests are counted
 _ONCE = 1.5  # stores of each result: if each of two blocks computes all rows, there are 2
 _UNEVEN_SHAPE = (70, 50)  # a warp that takes neighbors continues in the next row, so only the results are checked

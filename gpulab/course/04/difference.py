@@ -36,17 +36,7 @@ def difference(x, out):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, run_trials
-
-
-def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
-    return rng.integers(-9, 10, shape).astype(np.float32)
-
-
-def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
-    return np.full_like(like, 77)
+from gpulab.lessons.kernel_checks import Trial, held, run_trials, whole
 
 
 _DIFFERENCE = '''\

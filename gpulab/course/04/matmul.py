@@ -53,8 +53,7 @@ from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
 from gpulab.kernels.simulation.source import read_source
-from gpulab.lessons.kernel_checks import Trial, run_trials
-from gpulab.lessons.kernel_checks import whole
+from gpulab.lessons.kernel_checks import Trial, run_trials, whole
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 

@@ -44,17 +44,7 @@ def rotate(x, out):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, returns, run_trials, totals
-
-
-def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return whole numbers as float32: their sums are exact, so results can be compared for equality."""
-    return rng.integers(-9, 10, shape).astype(np.float32)
-
-
-def held(like: np.ndarray) -> np.ndarray:
-    """Return an array for results, filled with other numbers: this reveals elements that are not written, or only added to."""
-    return np.full_like(like, 77)
+from gpulab.lessons.kernel_checks import Trial, held, returns, run_trials, totals, whole
 
 
 # If a kernel has no block-wide barrier and no race is found, no warp reads from shared memory what another warp wrote.

@@ -46,8 +46,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import Trial, run_trials, totals
-from gpulab.lessons.kernel_checks import LEAST_LANES, held, whole
+from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, held, run_trials, totals, whole
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 

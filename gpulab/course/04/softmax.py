@@ -65,8 +65,7 @@ from typing import Any
 import numpy as np
 from gpulab.errors import GpulabError
 from gpulab.kernels import Simulation, compile_python
-from gpulab.lessons.kernel_checks import Trial, run_trials, totals
-from gpulab.lessons.kernel_checks import LEAST_LANES, held
+from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, held, run_trials, totals
 from gpulab.lessons.content import Refused
 from gpulab.units import plural
 
