@@ -48,7 +48,7 @@ def check(answer: Any) -> str:
     if seconds[letter] == min(seconds.values()):
         why = " It is the shortest time, but this claim also moves the fewest bytes. Divide the bytes by the time."
     elif seconds[letter] == max(seconds.values()):
-        why = " It is the longest time. But impossible is a time that is too short for its bytes."
+        why = " It is the longest time. But a claim is impossible if its time is too short for its bytes."
     raise Refused(f"{found}, below your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
 
 # %% wrong: the fewest bytes

@@ -126,7 +126,7 @@ def _judge(seconds: float, calls: int, device: _Device, case: str) -> None:
     if device.waits < calls:
         raise Refused(
             f"{said}: your function waits {device.waits} times for {device.calls} calls. Without a wait after each call you only get their "
-            "mean, and one slow call spoils it. The device's times have the median 1.00 ms."
+            "mean, and one slow call distorts it. The device's times have the median 1.00 ms."
         )
     for extreme, word in ((min(_WORK), "shortest"), (max(_WORK), "longest")):
         if abs(seconds / extreme - 1) <= _NEAR:
