@@ -205,8 +205,8 @@ seconds = time.perf_counter() - start
 result = C""",
         "waits": "because the line says so",
         "where": "on the device",
-        "leaves_out": "One sample, the first call among them, and no interval. gl.measure does all "
-        "three.",
+        "leaves_out": "One sample, which may be the first call, and no interval. gl.measure takes many "
+        "samples, keeps the first call apart and adds an interval.",
         "expected": _product,
         "operation": "matmul",
     },
