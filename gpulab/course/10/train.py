@@ -228,7 +228,7 @@ def _frugal_bill(ask: Callable[..., Any], steps: int) -> str:
             "and run the operations that use what is stored."
         )
     if model.weights.name in after.fetched_names:
-        raise Refused(f"{bill}: nobody needs the weights in main memory. A run copies back everything that it is asked for.")
+        raise Refused(f"{bill}: the weights are not needed in main memory. A run copies back everything that it is asked for.")
     if len(after.fetched_names) > 1:
         raise Refused(
             f"{bill}: the loss is fetched {len(after.fetched_names)} times, and the device waits each time. Fetch it once, at the end."
@@ -250,7 +250,7 @@ def train(session, model, x, steps):
         session.run(model.step_kept)
     return session.run(model.loss_kept)
 
-# %% wrong: nobody needs the weights
+# %% wrong: the weights are not needed in main memory
 def train(session, model, x, steps):
     """Make the steps; return the loss after the last one."""
     session.run(model.load, feed_dict={model.x: x})

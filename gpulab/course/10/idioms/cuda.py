@@ -29,7 +29,7 @@ _CUPY: tuple[dict[str, Any], ...] = (
         "here": "result = gl.to_host(A)",
         "waits": "for the value, then for the copy",
         "where": "main memory",
-        "leaves_out": "np.asarray(x) is an error in CuPy: it does not copy unasked.",
+        "leaves_out": "np.asarray(x) is an error in CuPy: it copies only when asked to.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -55,7 +55,7 @@ result = float(benchmark(cupy.sort, (x,), n_repeat=20).gpu_times.mean())""",
         "here": "result = gl.measure(torch.sort, A, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "on the GPU",
-        "leaves_out": "benchmark lets the GPU run dry before each call, and gives mean, standard "
+        "leaves_out": "benchmark waits for the GPU after each call, and gives mean, standard "
         "deviation, minimum and maximum: no interval of a median.",
         "expected": plain_clock(lambda names: names["torch"].sort(names["A"])),
         "within": 30.0,

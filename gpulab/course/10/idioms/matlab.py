@@ -88,7 +88,7 @@ result = bool((draw() == draw()).all())""",
         "here": "result = not gl.device_of(A).is_cpu",
         "waits": "no",
         "where": "stays where it is",
-        "leaves_out": "It says where, too: gl.device_of(A) is the device itself.",
+        "leaves_out": "gl.device_of(A) is the device itself, so it also shows which one.",
         "expected": lambda names: names["A"].device.type != "cpu",
     },
     {
@@ -98,9 +98,9 @@ result = bool((draw() == draw()).all())""",
         "waits": "no",
         "where": "stays where it is",
         "leaves_out": "In MATLAB reset(gpuDevice) empties variables that still have a name. Here memory "
-        "lives as long as a name for it, so there "
-        'is hardly a case to ask about: a tensor on "meta" has no data, a JAX array that was '
-        "donated is_deleted().",
+        "stays as long as a name refers to it, so the question "
+        'is rare: a tensor on "meta" has no data, and is_deleted() is True for a JAX array that '
+        "was donated.",
         "expected": lambda names: names["A"].device.type not in ("cpu", "meta"),
     },
     {
@@ -110,7 +110,7 @@ result = bool((draw() == draw()).all())""",
         "waits": "no",
         "where": "-",
         "leaves_out": "MATLAB selects a device and starts it. Here nothing is selected: .name, "
-        ".memory_bytes and .free_bytes are asked each time, and without a GPU the answer is the "
+        ".memory_bytes and .free_bytes are read each time, and without a GPU the answer is the "
         "CPU, not an error.",
         "expected": lambda names: _torch_kind(),
     },
@@ -122,7 +122,7 @@ with torch.device(device):
     made = torch.zeros(2)
 result = made.device.type""",
         "waits": "no",
-        "where": "what is made inside lies there",
+        "where": "arrays made inside the block are on that device",
         "leaves_out": "MATLAB counts devices from 1 and clears the device's memory when it "
         "selects; torch counts from 0 and clears nothing.",
         "expected": lambda names: _torch_kind(),
@@ -229,9 +229,9 @@ with ThreadPoolExecutor(len(there)) as pool:
     result = np.array(list(pool.map(work, [a[:, k].copy() for k in range(4)], cycle(there))))""",
         "waits": "each thread for its own device; the pool for all",
         "where": "each column on its own device, the sums in main memory",
-        "leaves_out": "parfor has one process a GPU, here it is one thread: enough where the "
-        "device does the work, for its calls let other threads run. Loops of Python itself need "
-        "processes: the next row.",
+        "leaves_out": "parfor has one process for each GPU, the line here one thread. That is enough "
+        "where the device does the work, because its calls let other threads run. Loops in Python "
+        "need processes: see spmd.",
         "expected": lambda names: names["a"].astype(np.float64).sum(axis=0),
     },
     {
@@ -251,7 +251,7 @@ with gl.parallel.cluster(n=2) as ranks:
     result = np.array(ranks.run(work))""",
         "waits": "all ranks for each other, in the sum",
         "where": "one process a rank; the results in this one",
-        "leaves_out": "Ranks count from 0, spmdIndex from 1. A rank that dies is named (notebook 08).",
+        "leaves_out": "Ranks count from 0, spmdIndex from 1. If a rank dies, the error names it (notebook 08).",
         "expected": lambda names: np.array([3.0, 3.0]),
         "seconds": 8.0,
     },

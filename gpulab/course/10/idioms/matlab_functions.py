@@ -14,7 +14,7 @@ import numpy as np
 from gpulab.lessons._idioms import Idiom, Names, float64_of
 
 _STAYS = "on the device"
-_COLUMNS = "MATLAB goes down each column unless told otherwise; {} takes {}, so dim=0 is said."
+_COLUMNS = "MATLAB goes down each column unless told otherwise; {} takes {}, so pass dim=0."
 
 
 def _conv2(names: Names) -> Any:
@@ -84,7 +84,7 @@ result = P @ Q  # pages along the first dimension""",
         "waits": "no",
         "where": _STAYS,
         "leaves_out": "Pages come last in MATLAB and first here: permute once, when the data "
-        "arrive. pagefun(@mldivide, P, b) is torch.linalg.solve(P, b).",
+        "arrives. pagefun(@mldivide, P, b) is torch.linalg.solve(P, b).",
         "expected": lambda names: np.einsum(
             "pij,pjk->pik",
             float64_of(names).reshape(2, 3, 4),
@@ -109,7 +109,7 @@ result = P @ Q  # pages along the first dimension""",
         "waits": "until it is known whether S is singular",
         "where": _STAYS,
         "leaves_out": "A singular S is a warning in MATLAB and an error here; solve_ex does not "
-        "wait and does not tell. For a tall matrix MATLAB gives least squares: "
+        "wait and does not report it. For a tall matrix MATLAB gives least squares: "
         "torch.linalg.lstsq(S, c).solution.",
         "expected": lambda names: np.linalg.inv(float64_of(names, "s")) @ float64_of(names)[:5],
     },
@@ -220,7 +220,7 @@ result = torch.zeros(3, device=device).index_add_(0, where, A[:, 0])""",
         "here": "result = A[1:4]",
         "waits": "no",
         "where": "A's own memory",
-        "leaves_out": "2:4 holds its end, 1:4 does not. It is a view: writing to it writes to A, "
+        "leaves_out": "2:4 includes its end, 1:4 does not. It is a view: writing to it writes to A, "
         "where MATLAB would copy.",
         "expected": lambda names: np.stack([names["a"][1], names["a"][2], names["a"][3]]),
         "exact": True,
@@ -241,7 +241,7 @@ result = torch.zeros(3, device=device).index_add_(0, where, A[:, 0])""",
         "here": "result = A.mH",
         "waits": "no",
         "where": "A's own memory",
-        "leaves_out": "A view that turns the order of reading; MATLAB moves the numbers. A.mT does not "
+        "leaves_out": "A view: only its shape and strides differ. MATLAB moves the numbers. A.mT does not "
         "conjugate.",
         "expected": lambda names: np.array(
             [[names["a"][i, j] for i in range(6)] for j in range(4)]
@@ -256,7 +256,7 @@ X = A.double()
 result = X.float()""",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "X.dtype says what underlyingType says. A GPU for games computes float64 at "
+        "leaves_out": "X.dtype says what underlyingType says. A consumer GPU computes float64 at "
         "a small share of float32's rate; Apple's GPU has no float64.",
         "expected": lambda names: names["a"],
         "exact": True,

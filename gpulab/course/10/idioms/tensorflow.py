@@ -20,7 +20,7 @@ _NEW: tuple[dict[str, Any], ...] = (
         "theirs": 'import tensorflow as tf\nwith tf.device("/CPU:0"):\n    result = tf.constant(a)',
         "here": 'result = gl.to_device(a, "cpu")',
         "waits": "until the copy has been read from a",
-        "where": "where the with says; here where the call says",
+        "where": "on the device that the with block names; here on the one that the call names",
         "leaves_out": "tf.constant copies, and what it makes never changes. On a CPU to_device "
         "uses a's own memory.",
         "expected": lambda names: names["a"],
@@ -81,7 +81,7 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "here": "result = gl.to_host(A)",
         "waits": "for the value, then for the copy",
         "where": "main memory",
-        "leaves_out": "print(t) and if t > 0 fetch as well, in both.",
+        "leaves_out": "print(t) and if t > 0 also copy to main memory, in both.",
         "expected": lambda names: names["a"],
         "exact": True,
     },
@@ -140,8 +140,8 @@ result = tape.gradient(y, x)""",
         "torch.autograd.grad((x**2).sum(), x)",
         "waits": _NO,
         "where": "the gradient lies where x does",
-        "leaves_out": "The tape records what is inside of the with; PyTorch whatever comes from a "
-        "tensor that asks for it.",
+        "leaves_out": "The tape records what is inside the with block; PyTorch records what is computed "
+        "from a tensor with requires_grad=True.",
         "expected": lambda names: 2 * float64_of(names),
     },
     {
