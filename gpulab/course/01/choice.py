@@ -26,7 +26,7 @@ from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural
 
 _REGISTERS, _CAPABILITY = 48, "8.6"
-_MOST_WARPS = 40  # of 48: 65,536 registers are enough for 42, and an SM gives them to four warps at a time
+_MOST_WARPS = 40  # of 48: each quarter of the SM has 16,384 registers, enough for 10 warps of 32 x 48
 _PAIR = "a block size and a limiter, such as (64, 'blocks')"
 _LIMITERS = ("warps", "registers", "shared", "blocks")  # the words of the table that gl.models.occupancy shows
 

@@ -80,8 +80,8 @@ def check(answer: Any) -> str:
             )
         most = max(most, s.totals.global_sectors / s.totals.ideal_global_sectors)
     price = (
-        f" But neighboring threads touch elements that are apart: {format_ratio(most)} the fewest possible sectors move. With a step of "
-        "cuda.gridsize(1) they are neighbors."
+        f" But neighboring threads touch elements that are apart: the kernel moves {format_ratio(most)} the fewest possible sectors (units "
+        "of 32 bytes). With a step of cuda.gridsize(1), neighboring threads touch neighboring elements."
         if most > _APART
         else " Neighboring threads touch neighboring elements in every round."
     )
@@ -119,7 +119,7 @@ def _refuse_values(x: np.ndarray, out: np.ndarray, launch: str) -> None:
     if out.size > _TELLING and any(np.array_equal(out, each) for each in _in_float64(x)):
         raise Refused(
             f"{launch}: the results are right to the last digit, which only float64 arithmetic gives. In numba 0.485 is a float64, "
-            "and so is all that it meets. Write float32(0.485) and float32(0.229)."
+            "and so is every result that it is used in. Write float32(0.485) and float32(0.229)."
         )
 
 

@@ -91,8 +91,8 @@ def check(answer: Any) -> str:
             )
         most = s.totals.global_sectors / s.totals.ideal_global_sectors
     cost = (
-        f" The price: neighboring threads now touch elements that are apart, so {format_ratio(most)} the fewest possible sectors move. "
-        "Notebook 04 is about such prices."
+        f" The price: neighboring threads now touch elements that are apart, so the kernel moves {format_ratio(most)} the fewest possible "
+        "sectors (units of 32 bytes). Notebook 04 is about this price."
         if most > 1.01
         else " And neighboring threads still touch neighboring elements."
     )

@@ -192,7 +192,7 @@ def _right_speedup(said: str, machine: _Machine, speedup: float) -> None:
     if math.isclose(speedup, 1 - 1 / _SPEEDUP, rel_tol=0.1):
         raise Refused(f"{words} You return the share of the time that is saved. A speed-up is the time before divided by the time after.")
     if speedup > _SPEEDUP:
-        raise Refused(f"{words} In one call of ten another program disturbs the machine, and a mean or a sum is full of it. Take the median.")
+        raise Refused(f"{words} In one call of ten another program disturbs the machine, and this dominates a mean or a sum. Take the median.")
     raise Refused(f"{words} Time one call of each function in every turn, and divide the two times of the same turn.")
 
 

@@ -58,7 +58,7 @@ def check(answer: Any) -> str:
         twice = next((part for part in PARTS if sum(part in LEAVES[name] for name in names) > 1), None)
         both = f" Two of yours work on {twice}, and the second finds little left." if twice == "loading" else ""
         raise Refused(f"Together these give {speed:.2f}x.{both} The largest part that is left is {largest}.")
-    return f"{speed:.2f}x with {len(names)} techniques, one for each large part (MODELLED)."
+    return f"{speed:.2f}x with {len(names)} techniques (MODELLED). Together they shorten all three large parts."
 
 # %% wrong: Two of yours work on loading
 keep = ("data on the device", "prefetch", "compile")
