@@ -9,8 +9,8 @@ answer_name = "chunks"
 chunks = ...  # a whole number
 
 # %% hint
-# With k chunks, the first k-th of the copy is hidden behind nothing. What share of the gain does that
-# cost?
+# With k chunks, the first chunk (1/k of the copy) overlaps with nothing. What share of the gain does
+# that cost?
 
 # %% hint
 # Each copy must also be started, which takes 10 us here. How many starts can you afford beside a copy

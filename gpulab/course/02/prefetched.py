@@ -16,8 +16,8 @@ def prefetched(batches, device):
     ...  # torch.cuda.Stream(), .to(device, non_blocking=True), wait_stream, record_stream
 
 # %% hint
-# A generator that yields. Before it yields batch k, three things happen: the caller's stream waits for
-# batch k, the copy of batch k + 1 is started in a stream of its own, and only then comes yield.
+# Write a generator. For each batch k, do three things in this order: let the caller's stream wait for
+# batch k, start the copy of batch k + 1 in a separate stream, and yield batch k.
 
 # %% hint
 # torch.cuda.current_stream().wait_stream(copies) waits for everything that is in copies at that moment.
@@ -401,8 +401,8 @@ def _used(answer: Any, waits: bool) -> tuple[Gpu, int]:
         if taken - k - 1 > _MOST_ON_DEVICE:
             said = f"When batch {k} came out, {taken} had been taken."
             if gpu.live > _MOST_ON_DEVICE:
-                raise Refused(f"{said} All batches may not fit on the device: take the next one only.")
-            raise Refused(f"{said} All batches may not fit into main memory, and a loader makes them one by one: take the next one only.")
+                raise Refused(f"{said} All batches together may not fit on the device: take the next one only.")
+            raise Refused(f"{said} All batches together may not fit into main memory, and a loader makes them one by one: take the next one only.")
         gpu.run(_COMPUTE, reads=(there.block,))
         del there
         if waits:

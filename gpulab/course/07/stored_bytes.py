@@ -11,8 +11,8 @@ def stored_bytes(n, zeros, bits):
     ...
 
 # %% hint
-# The mask has one bit for each weight. How many bytes is that? How many bytes do the weights take
-# that are not zero?
+# The mask has one bit for each weight. How many bytes is that? And how many bytes do the weights
+# that are not zero take?
 
 # %% hint
 # The mask takes n / 8 bytes, the weights (1 - zeros) * n * bits / 8 bytes. Without a mask, all
@@ -49,7 +49,7 @@ def check(answer: Any) -> str:
         if abs(returned - right) <= _BYTES:
             continue
         raise Refused(f"{where} your answer is {returned:,.0f} bytes. {_why_bytes(returned, n, zeros, bits)}")
-    return "With 90 % zeros the weights in float32 take 7.6 times fewer bytes, not 10 times: every weight, zero or not, costs one bit of mask."
+    return "With 90 % zeros the weights in float32 take 1/7.6 of the bytes, not 1/10: every weight, zero or not, costs one bit of mask."
 
 
 def _why_bytes(returned: float, n: int, zeros: float, bits: int) -> str:

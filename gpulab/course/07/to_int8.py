@@ -48,8 +48,10 @@ class Int8Linear(nn.Module):
 
 def to_int8(model):
     """Return the model with every nn.Linear, at any depth, replaced by a layer with int8 weights."""
+    if isinstance(model, nn.Linear):
+        return Int8Linear(model)
     for name, child in model.named_children():
-        setattr(model, name, Int8Linear(child) if isinstance(child, nn.Linear) else to_int8(child))
+        setattr(model, name, to_int8(child))
     return model
 
 # %% check
