@@ -1,4 +1,4 @@
-"""03.11: what can a GPU gain at most?."""
+"""03.11: what can a GPU gain at most?"""
 
 # %% exercise
 id = "03.11"

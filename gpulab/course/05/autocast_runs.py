@@ -32,7 +32,7 @@ _WHY = {
     "linear": "a matrix product: autocast is made for those",
     "relu": "it is on no list, so it runs in the type that it is given",
     "layer_norm": "it sums squares over a row: CUDA's list keeps it in float32, the CPU's list leaves it alone",
-    "softmax": "exponentials overflow early in float16: CUDA's list keeps it in float32, the CPU's list leaves it alone",
+    "softmax": "it adds up exponentials, which differ by many powers of two: CUDA's list keeps it in float32, the CPU's list leaves it alone",
     "cross_entropy": "a loss, with small differences of logarithms: both lists keep it in float32",
 }
 
