@@ -49,7 +49,7 @@ def check(answer: Any) -> str:
     if plan.bubble_ratio >= _MOST_BUBBLE:
         raise Refused(
             f"With {count} microbatch{'es' if count > 1 else ''} the bubble is {plan.bubble_ratio:.1%}. Each stage waits for the time of "
-            f"{STAGES - 1} microbatches in all, before its first and after its last one. What makes that a smaller share?"
+            f"{STAGES - 1} microbatches in all, whatever their number. What makes that a smaller share?"
         )
     if BATCH // count < LEAST_SAMPLES:
         raise Refused(f"With microbatches of {BATCH // count} sample a stage has too little to do at a time; use {LEAST_SAMPLES} samples or more.")
