@@ -13,8 +13,8 @@ plan = {"microbatches": ..., "schedule": ...}  # schedule: "gpipe" or "1f1b"
 # under 10 %? And which m divide 96?
 
 # %% hint
-# GPipe does all forward passes first, so it keeps all m. 1F1B keeps at most as many as there are
-# stages. Is its bubble smaller?
+# GPipe does all forward passes first, so it keeps the activations of all m. 1F1B keeps those of at
+# most as many as there are stages. Is its bubble smaller?
 
 # %% solution
 plan = {"microbatches": 32, "schedule": "1f1b"}  # 3 / (32 + 3) = 8.6 %; 1F1B holds at most 4 microbatches
