@@ -13,8 +13,8 @@ plan = {"microbatches": ..., "schedule": ...}  # schedule: "gpipe" or "1f1b"
 # under 10 %? And which m divide 96?
 
 # %% hint
-# GPipe does all forward passes first, so it keeps all m. 1F1B keeps at most as many as there are
-# stages. Is its bubble smaller?
+# GPipe does all forward passes first, so it keeps the activations of all m. 1F1B keeps those of at
+# most as many as there are stages. Is its bubble smaller?
 
 # %% solution
 plan = {"microbatches": 32, "schedule": "1f1b"}  # 3 / (32 + 3) = 8.6 %; 1F1B holds at most 4 microbatches
@@ -49,7 +49,7 @@ def check(answer: Any) -> str:
     if plan.bubble_ratio >= _MOST_BUBBLE:
         raise Refused(
             f"With {count} microbatch{'es' if count > 1 else ''} the bubble is {plan.bubble_ratio:.1%}. Each stage waits for the time of "
-            f"{STAGES - 1} microbatches in all, before its first and after its last one. What makes that a smaller share?"
+            f"{STAGES - 1} microbatches in all, whatever their number. What makes that a smaller share?"
         )
     if BATCH // count < LEAST_SAMPLES:
         raise Refused(f"With microbatches of {BATCH // count} sample a stage has too little to do at a time; use {LEAST_SAMPLES} samples or more.")

@@ -65,7 +65,7 @@ def _judge(said: str, result: Any, draft: list[int], wanted: list[int]) -> None:
     if kept == draft[:same] and same == len(draft):
         raise Refused(f"{shown} The whole draft agrees, and the large model's last choice comes for free.")
     if kept == draft[:same]:
-        raise Refused(f"{shown} The large model's own token at the first difference is right as well: keep it. Else a bad draft never gets on.")
+        raise Refused(f"{shown} The large model's own token at the first difference is right as well: keep it. Otherwise a pass whose first drafted token is wrong gives nothing.")
     if kept == draft[: same + 1] and same < len(draft):
         raise Refused(f"{shown} The last of them is the draft's mistake. Take the large model's token there.")
     if kept == [token for token, other in zip(draft, wanted, strict=False) if token == other] or len(kept) > len(right):

@@ -147,7 +147,7 @@ def _judge(ask: Any, said: str, seed: int, prompt: Any, count: int, stop: int | 
     if new.shape[1] != wanted.shape[1]:
         raise Refused(f"{said} there are {new.shape[1]} new tokens; {wanted.shape[1]} are right.")
     at = int((new.long() != wanted).any(0).nonzero()[0, 0])
-    raise Refused(f"{said} new token {at} is another than without a cache. Do you take the scores of the last position, logits[:, -1], and their argmax?")
+    raise Refused(f"{said} new token {at} differs from the one without a cache. Do you take the scores of the last position, logits[:, -1], and their argmax?")
 
 
 def _judge_calls(said: str, calls: list[tuple[int, int, bool, bool, int]], prompt: int, count: int) -> None:

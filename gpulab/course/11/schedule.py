@@ -73,7 +73,7 @@ def _judge(said: str, result: Any, lengths: tuple[int, ...], slots: int) -> None
         waiting = [request for request, rest in left.items() if rest > 0 and request not in step]
         if len(step) < slots and waiting:
             late = number + 1 < len(steps) and set(steps[number + 1]) - started and set(steps[number + 1]) & set(step)
-            hint = "Fill the places before the step is noted, not after it." if late else "Do not wait for the whole group: a finished request makes place at once."
+            hint = "Fill the places before the step is noted, not after it." if late else "Do not wait for the whole group: a finished request makes room at once."
             raise Refused(f"{where} has {plural(slots - len(step), 'idle slot')} while the request {waiting[0]} waits. {hint}")
         if not step:
             raise Refused(f"{where} is empty: all requests were done before it. End there.")
