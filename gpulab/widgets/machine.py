@@ -42,10 +42,12 @@ from gpulab.widgets._instrument import (
 # The largest block of memory that the C library keeps for reuse; a larger array gets new pages each
 # time (glibc: mallopt(3)).
 _FRESH_BYTES = 2**25
+# Since this time a measurement with copies puts every result into the same memory.
+_REUSED_SINCE = "2026-11-27T12"
 _FRESH = (
-    "With both copies, each result goes into new memory of the host. Where it is larger than about "
-    "32 MiB, most of that time is the "
-    "system handing out the pages of this memory, not the link."
+    "Recordings made before 27 November 2026 put each result into new memory of the host. Where a "
+    "result is larger than about 32 MiB, most of their time with both copies is the system handing "
+    "out the pages of this memory, not the link."
 )
 
 
@@ -232,8 +234,12 @@ class CompareTimings(Instrument):
         others, missing = _recorded_rows(*same) if values["recorded"] else ([], "")
         rows = [*(c.rows if c else ()), *others]
         times = [row.measurement for row in rows]
-        # with both copies, results of this size go into new pages
-        fresh = any(m.with_transfer_seconds and (m.nbytes or 0) > _FRESH_BYTES for m in times)
+        fresh = any(
+            m.with_transfer_seconds
+            and (m.nbytes or 0) > _FRESH_BYTES
+            and (m.evidence.date or "") < _REUSED_SINCE
+            for m in (row.measurement for row in others)
+        )
         verdict = _verdict(c) if c else "Press Run to measure on this machine."
         message = " ".join(filter(None, (verdict, missing, _FRESH if fresh else "")))
         if not rows:
