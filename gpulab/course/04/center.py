@@ -75,7 +75,7 @@ def check(answer: Any) -> str:
     worst = max(s.totals.sectors_per_request or 0.0 for s in found)
     if worst > _MOST_SECTORS:
         raise Refused(
-            f"The results are right, but a request touches {worst:.1f} sectors; 4 are possible. Look at one warp: the 32 lanes that run "
+            f"The results are right, but a request touches on average {worst:.1f} sectors; 4 are possible. Look at one warp: the 32 lanes that run "
             "the same line together should take 32 neighbors. The order in which one thread takes its own elements does not matter."
         )
     lanes = min(s.totals.global_bytes_requested / 4 / max(s.totals.global_requests, 1) for s in found)

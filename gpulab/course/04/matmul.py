@@ -106,7 +106,7 @@ def check(answer: Any) -> str:
         )
         if count.global_bytes_requested <= _MOST_MOVED:
             raise Refused(
-                f"{words} Your threads ask for {format_bytes(count.global_bytes_requested)}, which is little enough, but a request touches "
+                f"{words} Your threads ask for {format_bytes(count.global_bytes_requested)}, which is little enough, but a request touches on average "
                 f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighboring tx should take neighboring columns of a, b "
                 "and c (as in 04.4)."
             )

@@ -11,12 +11,12 @@ def scan(x, out):
     ...  # cuda.shared.array(128, float32), cuda.syncthreads()
 
 # %% hint
-# After the step of 1 each place holds the sum of 2 elements, after the step of 2 of 4, after the
-# step of 4 of 8, and so on.
+# After the step of 1, a place holds the sum of up to 2 elements: its own and the one before. After
+# the step of 2 it holds the sum of up to 4, after the step of 4 of up to 8, and so on.
 
 # %% hint
-# In a step every thread reads the place `step` before its own, and adds it to its own. Who still
-# reads what you overwrite?
+# In each step a thread reads the number that lies `step` places before its own, and adds it to its
+# own. Which thread may still have to read what you overwrite?
 
 # %% hint
 # Read into a variable, wait, add it to your place, wait. Seven steps: 1, 2, 4, ... 64.
