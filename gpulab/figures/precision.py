@@ -269,8 +269,8 @@ def gradient_window(window: GradientWindow) -> LabFigure:
                 "pattern": {"shape": pattern, "fgcolor": color, "size": 6, "fillmode": "replace"},
             },
             "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in bars[name]],
-            "hovertemplate": f"%{{y:.2%}} of the gradients, from %{{customdata}} before scaling: "
-            f"{words}<extra></extra>",
+            "hovertemplate": f"%{{y:.2%}} of the nonzero gradients, from %{{customdata}} before "
+            f"scaling: {words}<extra></extra>",
         }
         for name, (words, color, pattern) in _FATES.items()
     ]
@@ -297,7 +297,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
         yaxis={
             "range": [0, 1.28 * highest],
             "tickformat": ".0%" if highest > 0.04 else ".1%",
-            "title": "share of gradients",
+            "title": "share of nonzero gradients",
             "nticks": 6,
         },
         bargap=0.08,

@@ -432,7 +432,7 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
     line = {"line": {**palette.line(Badge.MODELLED, color), "dash": dash}}
     star = {"marker": palette.marker(Badge.MODELLED, color, "star", 13)}
     parts = [("lines", f"{curve.label} (modelled)", line, curve.points)]
-    parts += [("markers", f"more do not help: {plural(p.ranks, 'rank')}", star, (p,)) for p in best]
+    parts += [("markers", f"highest speed-up: {plural(p.ranks, 'rank')}", star, (p,)) for p in best]
     return [
         trace(
             mode,
@@ -448,7 +448,7 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
 
 
 def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
-    exposed = f", {format_seconds(p.exposed_seconds)} of it waiting for others"
+    exposed = f", {format_seconds(p.exposed_seconds)} of it waiting for gradients"
     return (
         f"{curve.label}, {plural(p.ranks, 'rank')}: {format_ratio(p.speedup)}, "
         f"{100 * p.efficiency:.3g} %, step {format_seconds(p.seconds)}"

@@ -629,7 +629,10 @@ def inference(
         yaxis=log_axis("count", extent(traces), "tokens per second (log scale)"),
         guides=[
             guide(
-                most, f"{plural(most, 'sequence')} fit", bottom=True, before=most > last.batch / 4
+                most,
+                f"at most {plural(most, 'sequence')}",
+                bottom=True,
+                before=most > last.batch / 4,
             )
         ]
         if most and fits

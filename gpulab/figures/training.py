@@ -232,7 +232,7 @@ _VERDICTS = {
 _PLACES = (
     ("alone", "alone, relative to the script", "circle", palette.BLUE),
     ("gain", "at its place, relative to the rung before", "square", palette.ORANGE),
-    ("removed", "last: all techniques relative to all others", "diamond", palette.VERMILLION),
+    ("removed", "last: all techniques relative to all but this one", "diamond", palette.VERMILLION),
 )
 
 

@@ -158,7 +158,7 @@ def _time(rung: Any, n: int, found: Mapping[str, Timing]) -> str:
     """
     timing, library = found.get(rung.name), found.get(_LIBRARY)
     if timing is None:
-        return "not recorded yet"
+        return "not timed"
     seconds = timing.median_seconds
     rate = format_bytes_per_second(rung.nbytes(n) / seconds)
     if rung.name.startswith("matmul"):

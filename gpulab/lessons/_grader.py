@@ -296,7 +296,7 @@ class _Child:
                     sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid))
                     > memory_bytes
                 ):
-                    raise Refused("It took more memory than an answer may.")
+                    raise Refused("It took more memory than the limit for an answer.")
             if time.monotonic() > deadline or len(self._received) > _MOST_RECEIVED:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
             with contextlib.suppress(TimeoutError, ConnectionResetError):
@@ -371,7 +371,7 @@ def _judge(job: Mapping[str, Any], exercise: Exercise) -> Outcome:
     return {"state": result.state, "message": result.message[:_LONGEST_MESSAGE], "by": by}
 
 
-_STRAY = "It wrote something else into the messages of its process."
+_STRAY = "It wrote text of its own among the messages between its process and the check."
 
 
 class function:  # noqa: N801 - as messages name what a learner wrote

@@ -192,7 +192,7 @@ class Grades(Result):
             {g.id for s in self.students for g in s.grades if g.by == CODE and g.found == PASSED}
         )
         if claimed:
-            code += f" Their own code could have forged that these passed: {', '.join(claimed)}."
+            code += f" These passed, but the answer could forge that: {', '.join(claimed)}."
         return (
             f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once "
             f"({self.checked}).{code}"
@@ -207,7 +207,7 @@ class Grades(Result):
             if g.differs
         )
         return Listing(
-            f"{len(rows)} outcomes that differ from what was reported",
+            f"{plural(len(rows), 'difference')} between reports and checks",
             ("student", "exercise", "reported", "found", "why"),
             rows,
             ("(none)", "", "", "", ""),

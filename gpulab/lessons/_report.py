@@ -482,7 +482,7 @@ def write_report(
     except OSError as error:
         raise InputError(
             f"report: {file} cannot be written ({error.strerror or error}); expected a file in a "
-            "folder of yours. Pass another one with --out."
+            "folder of yours. Pass another path (in a terminal, with --out)."
         ) from error
     for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *_contents(made)):
         say(sentence)

@@ -169,7 +169,7 @@ class Classroom(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per student."""
         headers, rows = super().table()
-        what = "none of the files here is a report" if self.refused else "there is no file here"
+        what = "none of the .json files is a report" if self.refused else "there is no .json file"
         advice = "Each student runs `gpulab report --name NAME` and hands in the file."
         return headers, rows or [(f"({what})", advice, "", "", "", "", "")]
 
@@ -482,7 +482,8 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
         ) from error
     if fault:
         raise RecordingError(
-            f"{fault}; expected the output of `gpulab report`. The file was damaged or changed."
+            f"{fault}; expected the output of `gpulab report`. Ask for a new one: this file may be "
+            "damaged or changed."
         )
     return report
 
@@ -501,7 +502,7 @@ def _date_fault(date: str) -> str:
     try:
         ahead = datetime.datetime.fromisoformat(date) - datetime.datetime.now(datetime.timezone.utc)
     except (ValueError, TypeError):
-        return f"Its date is {shown(date, 40)}, not one with its time zone"
+        return f"Its date, {shown(date, 40)}, is not a date with a time zone"
     if ahead > _TOMORROW:
         return f"Its date, {shown(date, 40)}, is in the future (or that computer's clock is wrong)"
     return ""

@@ -446,8 +446,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         names = [a.name for a in self.actions]
         wanted = action or (names[0] if names else "")
         if wanted not in names:
-            known = ", ".join(names) or "none: this instrument only redraws"
-            raise InputError(f"{self.title}: no action {shown(wanted)}; expected one of {known}.")
+            known = f"one of {', '.join(names)}" if names else "none, as it only redraws"
+            raise InputError(f"{self.title}: no action {shown(wanted)}; expected {known}.")
         with self._lock:
             if self.running:
                 self._panel.write(

@@ -80,15 +80,16 @@ class AccessPatterns(Instrument):
                 # and without padding
                 options=(*range(41), 48, 63, 64, 65, 96, 127, 128, 129, 256, 257, 512, 1024),
                 default=1,
-                help="From one lane to the next, or from one row to the next; with 0 all lanes "
-                "read one element.",
+                help="From one lane, pair of lanes or row to the next; with 0 between lanes, all "
+                "lanes read one element.",
             ),
             Slider(
                 name="offset_elements",
                 label="Offset (elements)",
                 options=range(33),
                 default=0,
-                help="Where lane 0 begins; element 0 starts a sector and a row of banks.",
+                help="Added to each index (in a swizzled tile: the column). Element 0 starts a "
+                "sector and a row of banks.",
             ),
             Choice(
                 name="element_bytes",
@@ -344,7 +345,7 @@ class RooflineExplorer(Instrument):
             try:
                 found = self._one_more(found, name, values, part, stop)
             except StoppedError:  # the points measured before are kept
-                return _noted(found, Note("stopped", f"Stopped before {name}."))
+                return _noted(found, Note("stopped", f"Stopped before {name} was measured."))
             self.publish("run", found)
         return found
 

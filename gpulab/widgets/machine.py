@@ -455,7 +455,7 @@ class TransferExplorer(Instrument):
                 minimum=2**-20,
                 maximum=2**20,
                 suggestions=tuple(float(2**k) for k in range(-10, 11)),
-                help="Its time is predicted by the fit, or by the modelled link.",
+                help="Its time is predicted by the fit and by the modelled link, where shown.",
                 **shown["sweep"],
             ),
             Switch(
@@ -619,8 +619,8 @@ class TransferExplorer(Instrument):
         b: BreakEven | None = self.results.get("break_even")
         if b is None:
             return Drawing(
-                message="Press Find break-even: it measures this CPU over the usual sizes of the "
-                "workload."
+                message="Press Find break-even: it measures the workload at its usual sizes on "
+                "this machine."
             )
         figure = figures.break_even(b) if b.rows else None
         evidence = [e for e in (b.host_evidence, b.evidence) if e is not None]

@@ -483,7 +483,7 @@ def _draw_released(r: Released) -> Drawing:
 _ALL = "all"
 _STATES = ("parameters", "gradients", "optimizer")
 _PARTS = (*_STATES, "activations", "communication")
-_HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages", "the rest")
+_HEADERS = ("strategy", "verdict", "needed", *_PARTS, "the rest")
 
 
 class _Asked(NamedTuple):

@@ -198,8 +198,8 @@ def _sentence(n: precision.Number) -> str:
     if n.kind == "infinite":
         return f"{name}: infinite; the largest number is {n.format.largest:.6g}."
     if n.held == 0 and n.given != 0:
-        smallest = f"{n.format.smallest_subnormal:.3g}"
-        return f"{name}: zero; the smallest number is {smallest}, and half of it rounds to zero."
+        smallest = f"the smallest positive number is {n.format.smallest_subnormal:.3g}"
+        return f"{name}: zero; {smallest}, half of which rounds to zero."
     lost = n.relative_error
     error = "exactly" if lost == 0 else f"a relative error of {lost:.2g}"
     return f"{name}: {n.held:.10g}, {error}."

@@ -416,7 +416,7 @@ class ScalingLab(OnRanks):
                     ("seconds", "time of a step"),
                 ),
                 radio=True,
-                help="Of one rank, over the number of ranks.",
+                help="What the vertical axis shows, over the number of ranks.",
                 **live,
             ),
             Choice(
@@ -701,8 +701,8 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
         )
         if ring.best_ranks is not None:
             words.append(
-                f"More than {plural(ring.best_ranks, 'rank')} do not help (the speed-up there is "
-                f"{format_ratio(ring.limit_speedup)})."
+                f"The highest speed-up is {format_ratio(ring.limit_speedup)}, with "
+                f"{plural(ring.best_ranks, 'rank')}; more do not help."
             )
     return words
 

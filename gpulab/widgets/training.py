@@ -22,7 +22,14 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.models import LANGUAGE_MODELS, InferencePlan, LanguageModel
 from gpulab.timing import Measurement
 from gpulab.training import PipelineResult
-from gpulab.units import format_bytes, format_flops, format_number, format_seconds, format_speedup
+from gpulab.units import (
+    format_bytes,
+    format_flops,
+    format_number,
+    format_seconds,
+    format_speedup,
+    plural,
+)
 from gpulab.widgets._instrument import (
     Action,
     Choice,
@@ -501,9 +508,9 @@ class ModelDiet(Instrument):
             "file",
             "weights left",
             "FLOP per item",
-            f"time for {w.batch}",
+            f"time for {plural(w.batch, 'item')}",
             "speed-up",
-            "right",
+            "accuracy (95 %)",
             "Pareto front",
         )
         rows = [_row(number, each, w) for number, each in enumerate(w.models, start=1)]
@@ -758,7 +765,7 @@ class InferencePlanner(Instrument):
         if needed > device.free_bytes:
             raise InputError(
                 f"measure: a layer of {shape.name} needs {needed:,} bytes here; expected at most "
-                f"{device.free_bytes:,}. Choose a smaller model."
+                f"{device.free_bytes:,}. Choose a smaller model or batch."
             )
         progress(0.0, "measuring the rates of this machine")
         # measured again if the button is pressed again: another process may have disturbed them
