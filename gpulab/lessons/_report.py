@@ -309,8 +309,8 @@ def report(
     if fault:  # else an empty report would be handed in without a warning
         raise InputError(
             f"report: your progress {_progress.named()} {fault}; expected the file that gpulab "
-            "wrote. Check an answer again, which sets that file aside and begins a new one, or "
-            "repair it."
+            "wrote. Repair it; or, if its content is damaged, check an answer again, which sets it "
+            "aside and begins a new file."
         )
     kept = _progress.read() if progress else _progress.empty()
     ids = [id for lesson in lessons for id in lesson.ids]

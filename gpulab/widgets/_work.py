@@ -146,8 +146,8 @@ def in_one_sentence(error: BaseException) -> str:
         return " ".join(str(error).split())
     words = ": ".join(filter(None, (type(error).__name__, message_of(error, 240))))
     return (
-        f"{words} (the kernel is still usable; change a control and run again, or read "
-        "instrument.traceback)."
+        f"{words} (the kernel is still usable: change the input and try again; an instrument keeps "
+        "the details of failed work in its attribute traceback)."
     )
 
 

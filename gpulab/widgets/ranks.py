@@ -458,7 +458,8 @@ class ScalingLab(OnRanks):
                     for s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
                 ],
                 default=0.05,
-                help="The share of the time on one rank that cannot be parallelized.",
+                help="The part that is not parallelized: of the time on one rank (Amdahl, ring), "
+                "of the time on all ranks (Gustafson).",
                 **live,
             ),
             Choice(
