@@ -383,7 +383,7 @@ def class_roofline(room: Classroom) -> LabFigure:
     ]
     # one badge for all: recorded, by the students' own machines, on the date of the last report
     latest = max((roof.evidence for _, roof, _ in drawn), key=lambda evidence: evidence.date or "")
-    whose = f"{plural(len(drawn), 'machine')}, as the students' machines report"
+    whose = f"{plural(len(drawn), 'machine')}, as reported by the students"
     named = [
         f"{student.name}: {cut(roof.device, _DEVICE)}, ridge {ridge:.3g}{_doubts(roof)}"
         for student, roof, ridge in drawn[:_NAMED]
@@ -507,7 +507,7 @@ def class_predictions(room: Classroom) -> LabFigure:
     )
     evidence = Evidence(
         Badge.RECORDED,
-        f"{plural(len(room.students), 'machine')}, as the students' machines report",
+        f"{plural(len(room.students), 'machine')}, as reported by the students",
         date=max(student.report.date for student in room.students),
         command="gpulab report",
     )
@@ -587,7 +587,7 @@ def inference(
             **look,
         )
         for mode, those, name, look in (
-            ("lines", plans, "at most (modelled)", line),
+            ("lines", plans, "upper limit (modelled)", line),
             ("markers", chosen, f"a batch of {batch}", ring),
         )
         if those
@@ -612,9 +612,9 @@ def inference(
         )
     words = (
         f"{first.model.name} on {first.device}, {first.weights} weights, {first.context:,} "
-        f"positions: {format_number(first.tokens_per_second)} tokens per second at batch "
-        f"{first.batch:,}, {format_number(last.tokens_per_second)} at batch {last.batch:,}, at "
-        "most."
+        f"positions: at most {format_number(first.tokens_per_second)} tokens per second at batch "
+        f"{first.batch:,}, and at most {format_number(last.tokens_per_second)} at batch "
+        f"{last.batch:,}."
     )
     evidence = [first.evidence, *{one.sentence: one for *_, one in measured}.values()]
     fits = most and first.batch <= most <= last.batch

@@ -26,7 +26,7 @@ from gpulab.figures._style import (
     trace,
     upright,
 )
-from gpulab.units import format_bytes, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.compression import WeighedModel, Weighing
@@ -92,7 +92,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         for lane in _LANES
     ]
     return picture(
-        f"Input pipeline: the first {drawn} steps, workers {p.workers}",
+        f"Input pipeline: the first {plural(drawn, 'step')}, {plural(p.workers, 'worker')}",
         [p.evidence, p.accelerator_evidence],
         describe(p),
         [waits, *lanes],

@@ -181,7 +181,9 @@ class Encoder:
                 return {"t": "other", "v": "ndarray"}
             raise NotKeptError(f"an array of {array.dtype} cannot be stored")
         if array.size > _MOST_PARTS and not self._message:
-            raise NotKeptError(f"it holds an array of {array.size:,} numbers")
+            raise NotKeptError(
+                f"it holds an array of {array.size:,} numbers, and at most {_MOST_PARTS:,} are kept"
+            )
         return {
             "t": tag,
             "dtype": array.dtype.str,

@@ -205,7 +205,11 @@ class Rosetta(Result):
         """
         found = {row.name: _execute(row) for row in self.rows if slow or not row.seconds}
         left_out = ", ".join(row.name for row in self.rows if row.name not in found)
-        notes = [f"{left_out}: left out, as they take seconds."] if left_out else []
+        notes = (
+            [f"Left out, to save time: {left_out}. run(slow=True) runs all rows."]
+            if left_out
+            else []
+        )
         # a reason that several rows have in common is shown once, below the table
         reasons = Counter(one["reason"] for one in found.values())
         notes += [reason for reason, count in reasons.items() if reason and count > 1]
@@ -366,7 +370,7 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
     if idiom.within:
         ratio = float(result) / float(expected)
         near = 1 / idiom.within <= ratio <= idiom.within
-        return None, "" if near else f"it gave {ratio:.3g} times what a plain clock gives"
+        return None, "" if near else f"its time is {ratio:.3g} times that of a plain clock"
     if not isinstance(expected, np.ndarray):
         same = result == expected
         return None, "" if same else f"it gave {shown(result)}, and {shown(expected)} is right"

@@ -293,7 +293,7 @@ class Contest(Result):
         "{0.evidence.badge}: done": lambda row: format_seconds(row.accelerator_seconds),
         "{0.evidence.badge}: with copies": lambda row: format_seconds(row.with_copies_seconds),
         "notes on the CPU": lambda row: row.notes or "none",
-        "on the accelerator": lambda row: row.accelerator_notes or "none",
+        "notes on the accelerator": lambda row: row.accelerator_notes or "none",
     }
     rows_from = "rows"
 

@@ -395,7 +395,7 @@ class Unit:
             advice = f"Answer with a number or with text such as {self.example!r}."
             raise _refused(f"{text} is not a number", like, advice) from error
         if not 0 <= value < math.inf:
-            expected = f"a number from zero on, such as {self.example}"
+            expected = f"a number of at least zero, such as {self.example}"
             raise _refused(f"{text} is negative or not finite", expected, "Answer with a number.")
         return value
 
@@ -567,8 +567,8 @@ def reveal(
     """
     if not id or not isinstance(id, str) or not isinstance(warning, str):
         raise InputError(
-            f"reveal: id {shown(id)}, warning {shown(warning)}; expected text. Pass the id that "
-            "predict was given, such as '02.1'."
+            f"reveal: id {shown(id)}, warning {shown(warning)}; expected text. Pass the id of the "
+            "question, such as '02.1'."
         )
     known = content.question(id)
     asked = _recalled(id) or Prediction(id, "", "", ())

@@ -413,7 +413,7 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     first = ", ".join(_place(file.relative_to(root).as_posix()) for file in others[:5])
     more = " and others" if len(others) > 5 else ""
     remarks = (
-        [f"{plural(len(others), 'file')} not ending in .json skipped: {first}{more}."]
+        [f"Skipped {plural(len(others), 'file')} not ending in .json: {first}{more}."]
         if others
         else []
     )
@@ -761,8 +761,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--same-name",
         choices=SAME_NAME,
         default=SAME_NAME[0],
-        help="of reports of one name: grade none and list them (ask, the default), let the later "
-        "one count, or take each for a student",
+        help="if several reports have the same name: list them and grade none (ask, the default), "
+        "count the latest (later), or count each as one student (apart)",
     )
 
 
@@ -773,7 +773,7 @@ def run(arguments: argparse.Namespace) -> int:
     out, graded = arguments.grades, arguments.grades is not None
     if not graded and (arguments.rubric is not None or arguments.no_code or arguments.trust_code):
         raise InputError(
-            "class: --rubric, --no-code and --trust-code say how answers are graded; expected "
+            "class: --rubric, --no-code and --trust-code apply only to grades; expected "
             "--grades FILE with them. Add it."
         )
     # Check the rubric and the output file before the answers are run, which takes minutes.

@@ -82,7 +82,8 @@ def torchrun(
         if code is None:
             raise RankError(
                 f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; "
-                "expected it to. Does a rank wait for a collective that another one never calls?"
+                "expected it to end by then. Does a rank wait for a collective that another rank "
+                "never calls?"
             )
         if code != 0 or not kept.exists():
             output = printed.read_text(encoding="utf-8", errors="replace")

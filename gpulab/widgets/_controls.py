@@ -254,12 +254,12 @@ class Number(Control):
             problem = (
                 "no number was typed"
                 if value is None or (isinstance(value, str) and not value)
-                else f"{shown(value)} will not do"
+                else f"{shown(value)} is not valid"
             )
             raise InputError(
                 f"{self.label}: {problem}; expected a {'whole ' * self.integer}number from "
-                f"{self.raw(self.minimum)} to {self.raw(self.maximum)}. Type one, such as "
-                f"{self.raw(self.default)}."
+                f"{self.raw(self.minimum)} to {f'{self.raw(self.maximum)} {self.unit}'.rstrip()}. "
+                f"Type one, such as {self.raw(self.default)}."
             )
         return int(number) if self.integer else number
 

@@ -102,7 +102,7 @@ class AccessPatterns(Instrument):
                     (16, "16 bytes (float4)"),
                 ),
                 default=4,
-                help="What each lane requests.",
+                help="The size of what each lane requests.",
             ),
             Slider(
                 name="active_lanes",
@@ -178,8 +178,8 @@ class OccupancyExplorer(Instrument):
                 label="Registers of a thread",
                 options=range(256),
                 default=32,
-                help="As the compiler reports them; each warp of 32 threads gets them in units of "
-                "256.",
+                help="As the compiler reports them; they are allocated to each warp of 32 threads "
+                "in units of 256.",
             ),
             Number(
                 name="shared_bytes_per_block",
@@ -191,7 +191,7 @@ class OccupancyExplorer(Instrument):
                 integer=True,
                 suggestions=range(0, 256 * _KIB + 1, _KIB),
                 help="Static and dynamic together, without what the driver "
-                "adds from 8.0 on. Arrow keys step by KiB.",
+                "adds from compute capability 8.0 on. Arrow keys step by KiB.",
             ),
             Choice(
                 name="compute_capability",
@@ -205,7 +205,8 @@ class OccupancyExplorer(Instrument):
                 label="Barriers of a block",
                 options=range(17),
                 default=1,
-                help="__syncthreads is one; they can be the limit from compute capability 9.0 on.",
+                help="__syncthreads is one. Barriers can be the limit from compute capability 9.0 "
+                "on.",
             ),
         ]
 
@@ -300,7 +301,7 @@ class RooflineExplorer(Instrument):
                 options=(
                     (0.0, "smallest"),
                     (0.25, "small"),
-                    (0.5, "middle"),
+                    (0.5, "medium"),
                     (0.75, "large"),
                     (1.0, "largest"),
                 ),

@@ -76,7 +76,7 @@ class MachineCard(Instrument):
                 name="problems_only",
                 label="Only what needs fixing",
                 shows_only=True,
-                help="Hide what works; on a machine without problems the table is then empty.",
+                help="Hide what works. On a machine without problems, the table is then empty.",
             )
         ]
 
@@ -308,7 +308,11 @@ def _verdict(c: Comparison) -> str:
             f"tolerance {c.tolerance:.2g}. "
         )
     if c.speedup is None:
-        alone = "One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported."
+        alone = (
+            "Only one device was measured, so there is no speed-up."
+            if len(c.rows) == 1
+            else "No speed-up is reported."
+        )
         return f"{agreement}{alone}"
     ends = " to ".join(map(format_number, c.speedup_interval or ()))
     interval = f" (95 % interval {ends})" if ends else ""
@@ -460,7 +464,7 @@ class TransferExplorer(Instrument):
             ),
             Switch(
                 name="link_shown",
-                label="Modelled link beside",
+                label="Show the modelled link",
                 default=True,
                 help="Draw the modelled link as a dashed line.",
                 **shown["sweep"],
@@ -503,7 +507,7 @@ class TransferExplorer(Instrument):
                 label="Total bytes",
                 options=sizes,
                 default=64 * _MIB,
-                help="Copied once, then computed on.",
+                help="All bytes are copied to the device once, and computed on.",
                 **own["overlap"],
             ),
             Slider(
@@ -683,8 +687,8 @@ class TransferExplorer(Instrument):
             )
         if o is None:
             return Drawing(
-                message="Press Measure overlap: it copies and computes on this machine, in chunks "
-                "and one after the other."
+                message="Press Measure overlap: on this machine, it copies and computes in "
+                "overlapping chunks, and one after the other."
             )
         codes = {note.code for note in o.notes}
         gains = (
@@ -696,8 +700,8 @@ class TransferExplorer(Instrument):
         gain = next(words for words, holds in gains if holds)
         pieces = plural(o.chunks, "chunk")
         message = (
-            f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other "
-            f"{format_seconds(o.serial_seconds)}: {gain}."
+            f"Copy and compute take {format_seconds(o.seconds)} in {pieces}, and "
+            f"{format_seconds(o.serial_seconds)} one after the other: {gain}."
         )
         far, words = _recorded_overlap(values["recorded"], o)
         evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]
@@ -833,8 +837,8 @@ def _fit_words(fit: AlphaBeta, nbytes: float) -> list[str]:
         f"Fit: latency {format_seconds(fit.latency_seconds)} (95 % {latency}), bandwidth "
         f"{format_bytes_per_second(fit.bandwidth_bytes_per_second)} (95 % {rate}), {knees}; "
         f"held-out error {fit.held_out_error:.1%}.",
-        f"A copy of {format_bytes(nbytes)} is expected to take {format_seconds(expected)}, 95 % "
-        f"between {format_seconds(low)} and {format_seconds(high)}.",
+        f"A copy of {format_bytes(nbytes)} is expected to take {format_seconds(expected)} (95 % "
+        f"prediction interval {format_seconds(low)} to {format_seconds(high)}).",
     ]
 
 

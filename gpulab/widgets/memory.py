@@ -188,7 +188,7 @@ class MemoryInspector(FollowingInstrument):
     )
     actions: tuple[Action, ...] = (
         Action("snapshot", "Snapshot", "Account for all bytes of the device.", measures=False),
-        Action("predict", "Predict", "Find the memory of a training step without running it."),
+        Action("predict", "Predict", "Predict the memory of a training step without running it."),
         Action("trace", "Run a step", "Run two training steps and follow every tensor."),
         Action(
             "release",
@@ -210,10 +210,10 @@ class MemoryInspector(FollowingInstrument):
         there = devices.available()[::-1]
         step: dict[str, Any] = {"views": ("predict", "trace"), "for_actions": ("trace",)}
         capacities = [
-            *((str(d), f"{d.name}, what is free now") for d in there),
+            *((str(d), f"{d.name}, the memory free now") for d in there),
             # GiB of today's GPUs
             *(
-                (str(gib), f"a GPU of {gib} GiB, all of it")
+                (str(gib), f"a GPU of {gib} GiB, all of it free")
                 for gib in (8, 12, 16, 24, 40, 48, 80, 141)
             ),
         ]
@@ -281,12 +281,12 @@ class MemoryInspector(FollowingInstrument):
                 options=capacities,
                 views=("predict",),
                 shows_only=True,
-                help="Counted are the peak, the scratch memory of operators, and a margin.",
+                help="The peak, the scratch memory of operators and a margin must fit together.",
             ),
             Choice(
                 name="picture",
                 label="Draw",
-                options=(("bars", "its parts"), ("timeline", "timeline")),
+                options=(("bars", "parts"), ("timeline", "timeline")),
                 radio=True,
                 views=("predict",),
                 shows_only=True,
@@ -348,9 +348,9 @@ class MemoryInspector(FollowingInstrument):
         free = where.free_bytes
         if needed > free:
             raise OutOfMemoryError(
-                f"Run a step: {step.words} would take {format_bytes(needed)} and "
-                f"{format_bytes(free)} are free on {where.name}; expected a step that fits. Choose "
-                "a smaller batch or model, or press Release first."
+                f"Run a step: {step.words} needs {format_bytes(needed)}, and {format_bytes(free)} "
+                f"are free on {where.name}; expected a step that fits. Choose a smaller batch or "
+                "model, or press Release first."
             )
         traced: MemoryTrace = step.run(device, progress, stop)
         return traced
@@ -446,7 +446,7 @@ def _room(p: Prediction, capacity: str) -> tuple[float, str, str]:
     else:
         device = devices.find(capacity)
         free, kind = device.free_bytes, device.kind
-        where = f"the {format_bytes(free)} free on {device.name}"
+        where = f"{device.name}, which has {format_bytes(free)} free"
     fits = "it fits on" if p.needed_bytes(kind) <= free else "it does not fit on"
     return free, kind, f"{fits} {where}"
 
@@ -758,9 +758,9 @@ def _row(one: RankMemory | RankStates, capacity: int) -> list[str]:
     if isinstance(one, RankStates):
         states = (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)
         over = one.total_bytes - capacity
-        verdict = f"too big: states {format_bytes(over)} over" if over > 0 else "states fit"
-        cells = [f"over {format_bytes(one.total_bytes)}", *map(format_bytes, states)]
-        return [one.strategy, verdict, *cells, *["not yet"] * (len(_HEADERS) - 6)]
+        verdict = f"too big: states {format_bytes(over)} over" if over > 0 else "states alone fit"
+        cells = [f"more than {format_bytes(one.total_bytes)}", *map(format_bytes, states)]
+        return [one.strategy, verdict, *cells, *["not predicted"] * (len(_HEADERS) - 6)]
     needed, named = one.needed_bytes(), [one.peak_by_category[c] for c in _PARTS]
     verdict = (
         f"fits: {format_bytes(capacity - needed)} free"

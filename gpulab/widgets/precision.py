@@ -236,7 +236,7 @@ class LossScaling(Instrument):
         Action(
             "gradients",
             "Compute gradients",
-            "Trains the model for the chosen steps, then takes one backward pass.",
+            "Train the model for the chosen steps, then run one backward pass.",
             measures=False,
         ),
     )
@@ -276,8 +276,7 @@ class LossScaling(Instrument):
                 label="Gradients of",
                 options=("all", "parameters", "activations"),
                 shows_only=True,
-                help="Of the parameters, or of the layers' outputs, through which the backward "
-                "pass goes.",
+                help="Gradients of the parameters, or of the layers' outputs (activations).",
             ),
             Slider(
                 name="scale",
@@ -378,8 +377,8 @@ class LossScaling(Instrument):
         window = self.window
         if window is None:
             return Drawing(
-                message="Press Compute gradients: the model takes its training steps, then one "
-                "backward pass in float32 shows every gradient."
+                message="Press Compute gradients: it trains the model for the chosen steps, then "
+                "computes every gradient in one backward pass in float32."
             )
         # loaded gradients are never stale: they do not depend on the controls
         is_stale = False if values["task"] == _OWN else None

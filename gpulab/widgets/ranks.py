@@ -198,7 +198,7 @@ class PipelineSchedule(OnRanks):
                 minimum=1,
                 maximum=1000,
                 suggestions=milliseconds,
-                help="Of one microbatch through one stage.",
+                help="The time of one microbatch in one stage.",
             ),
             Number(
                 name="backward_ms",
@@ -220,7 +220,7 @@ class PipelineSchedule(OnRanks):
                 suggestions=(0.0, 1.0, 2.0, 5.0, 10.0, 20.0),
                 shows_only=True,
                 help="Used in the timetable; the formula does not include messages. In a measured "
-                "run they take their real time.",
+                "run, messages take their real time.",
             ),
         ]
 
@@ -337,7 +337,7 @@ def _timetable_words(s: StageSchedule, moved: bool) -> str:
         f"The stages wait {s.bubble_ratio:.1%} of the time; without messages, {s.bubble_formula} "
         f"gives {s.bubble_formula_ratio or 0:.1%}. The speed-up of {s.stages} "
         f"stages over one is {s.speedup:.2f}x. "
-        f"A stage holds the activations of {_microbatches(max(s.held))} at most."
+        f"A stage holds the activations of at most {_microbatches(max(s.held))}."
         f"{f' {again}' if moved else ''}"
     )
 
@@ -352,8 +352,8 @@ def _run_words(s: StageSchedule, run: ScheduleRun) -> str:
     return (
         f"In the measured run the stages wait {run.bubble_ratio:.1%} of the time; the timetable "
         f"predicts {s.bubble_ratio:.1%}. The difference of {more:+.1f} points comes from "
-        "messages, from starting passes and from other programs. A stage held "
-        f"{_microbatches(max(run.held))} at most."
+        "messages, from starting passes and from other programs. A stage held the activations of "
+        f"at most {_microbatches(max(run.held))}."
     )
 
 
@@ -439,7 +439,7 @@ class ScalingLab(OnRanks):
                     ("ring", "with communication (ring)"),
                 ),
                 default=("amdahl", "gustafson", "ring"),
-                help="Each dashed, in a color of its own.",
+                help="Each curve is dashed, in a color of its own.",
                 **live,
             ),
             Slider(
@@ -447,7 +447,7 @@ class ScalingLab(OnRanks):
                 label="Up to ranks",
                 options=[(t, f"{t:,}") for t in (8, 16, 64, 256, 1024, 4096)],
                 default=64,
-                help="Of the curves.",
+                help="The largest number of ranks of the model curves.",
                 **live,
             ),
             Slider(
@@ -537,7 +537,7 @@ class ScalingLab(OnRanks):
             Choice(
                 name="waits",
                 label="Ranks compute",
-                options=((False, "really"), (True, "as a timed wait")),
+                options=((False, "for real"), (True, "as a timed wait")),
                 radio=True,
                 help="A timed wait needs no core, so only "
                 "communication is measured; the result is labeled accordingly.",
@@ -696,7 +696,7 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
         last = ring.points[-1]
         words.append(
             f"With communication, {top:,} ranks have a speed-up of {format_ratio(last.speedup)} "
-            f"over one, an efficiency of {100 * last.efficiency:.3g} %; "
+            f"over one rank and an efficiency of {100 * last.efficiency:.3g} %; "
             f"{100 * last.exposed_seconds / last.seconds:.3g} % of a step is spent waiting for "
             "gradients."
         )
@@ -724,8 +724,8 @@ def _table(
         columns += [(f"step ({badge})", steps), ("speed-up (95 %)", speedups)]
     columns += [
         (
-            c.label,
-            {q.ranks: f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g}%)" for q in c.points},
+            f"{c.label}: speed-up (efficiency)",
+            {q.ranks: f"{format_ratio(q.speedup)} ({100 * q.efficiency:.3g} %)" for q in c.points},
         )
         for c in curves
     ]

@@ -218,7 +218,7 @@ function render({ model, el }) {
     strip.hidden = !at.lanes?.length;
     if (!strip.hidden) {
       const lanes = picture(20, at.words);
-      lanes.append(...at.lanes.map(({ state, title }, lane) => laneBox(lane, state, `${title}, ${{ on: "active", off: "waits", none: "not there" }[state]}`)));
+      lanes.append(...at.lanes.map(({ state, title }, lane) => laneBox(lane, state, title + { on: ", active", off: ", idle", none: "" }[state])));
       strip.replaceChildren(lanes);
     }
     accesses.replaceChildren(...(at.accesses ?? []).map((access) => {

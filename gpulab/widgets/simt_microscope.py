@@ -112,36 +112,36 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
         (
             "device memory: sectors",
             f"{t.global_sectors:,}",
-            f"of 32 bytes, in {plural(t.global_requests, 'request')}; "
-            f"{t.ideal_global_sectors:,} would do",
+            f"of 32 bytes, in {plural(t.global_requests, 'request')}; ideal: "
+            f"{t.ideal_global_sectors:,}",
         ),
         (
             "sectors / request",
             f"{t.sectors_per_request or 0:.2f}",
             f"ideal: {t.ideal_sectors_per_request or 0:.2f}",
         ),
-        ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
+        ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} requested"),
     ]
     shared = (
         "shared memory: wavefronts",
         f"{t.shared_wavefronts:,}",
-        f"in {plural(t.shared_requests, 'request')}; {t.ideal_shared_wavefronts:,} would do",
+        f"in {plural(t.shared_requests, 'request')}; ideal: {t.ideal_shared_wavefronts:,}",
     )
     others = [
         ("shared memory of a block", simulation.shared_bytes, "bytes"),
-        ("atomics", t.atomic_requests, "requests among those"),
+        ("atomics", t.atomic_requests, "of the requests above"),
         ("barriers", t.barriers, "barriers passed, summed over the blocks"),
     ]
     return [
         (
             "active lanes",
             "" if lanes is None else f"{lanes:.1%}",
-            f"of 32 in each of {t.executed_warps:,} statements of a warp",
+            f"of 32, averaged over {t.executed_warps:,} statements executed by warps",
         ),
         (
             "divergent branches",
             f"{t.divergent_branches:,}",
-            f"of {plural(t.branches, 'test')} by a warp",
+            f"of {plural(t.branches, 'branch', 'branches')} executed by warps",
         ),
         *(device if t.global_requests else []),
         *([shared] if t.shared_requests else []),
@@ -347,7 +347,7 @@ def _sectors_in_words(pattern: AccessPattern) -> tuple[str, bool]:
     ideal = min(pattern.sectors, math.ceil(pattern.bytes_asked / _SECTOR_BYTES))
     if pattern.sectors == ideal:
         return f"{lanes}, {sectors}: ideal", True
-    return f"{lanes}, {sectors}, where {ideal} would do", False
+    return f"{lanes}, {sectors}; ideal: {ideal}", False
 
 
 def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
@@ -364,8 +364,8 @@ def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
         for bank, found in pattern.bank_lanes(part).items()
         if len(found) == ways
     }
-    also = f" (as in {len(worst) - 1} more)" if len(worst) > 1 else ""
-    conflict = f"bank {min(worst)}{also}: {ways} words, {ways}-way conflict"
+    also = f" and {plural(len(worst) - 1, 'other bank')}" if len(worst) > 1 else ""
+    conflict = f"bank {min(worst)}{also}: {ways} words{' each' * bool(also)}, {ways}-way conflict"
     return f"{conflict}; {passes} instead of {pattern.ideal_wavefronts}", False
 
 

@@ -108,7 +108,7 @@ class PipelineTimeline(Instrument):
                 label="Images in a batch",
                 options=(8, 16, 32, 64, 128),
                 default=32,
-                help="Loaded and trained on together.",
+                help="The images that one step trains on.",
             ),
             Slider(
                 name="workers",
@@ -152,8 +152,8 @@ class PipelineTimeline(Instrument):
                     for s in (k / 1e3 for k in (2, 5, 10, 20, 40, 80, 160))
                 ],
                 default=0.02,
-                help="Of the modelled accelerator, for any batch size; half the time means an "
-                "accelerator twice as fast.",
+                help="For the modelled accelerator and any batch size; an accelerator twice as "
+                "fast takes half the time.",
             ),
             Number(
                 name="loading_ms",
@@ -177,7 +177,7 @@ class PipelineTimeline(Instrument):
                 integer=True,
                 suggestions=(1, 2, 4, 8, 16, 32, 64),
                 shows_only=True,
-                help="Of the modelled host; if there are more workers than cores, they take turns.",
+                help="Cores of the modelled host; if there are more workers, they take turns.",
                 when=lambda v: v["way"] == "model",
             ),
         ]
@@ -341,14 +341,15 @@ class ModelDiet(Instrument):
                 name="channels",
                 label="Channels removed",
                 options=_shares(0.25, 0.5, 0.75),
-                help="Of each layer that can be pruned.",
+                help="The share of the channels of each layer that can be pruned.",
                 **live,
             ),
             Slider(
                 name="zeros",
                 label="Weights set to zero",
                 options=_shares(0.5, 0.8, 0.9, 0.95, 0.98),
-                help="The smallest ones, over all layers.",
+                help="The share of all weights that becomes zero: the smallest ones over all "
+                "layers.",
                 **live,
             ),
             Choice(
@@ -505,7 +506,7 @@ class ModelDiet(Instrument):
         headers = (
             "",
             "model",
-            "file",
+            "file size",
             "weights left",
             "FLOP per item",
             f"time for {plural(w.batch, 'item')}",
@@ -790,13 +791,17 @@ class InferencePlanner(Instrument):
     def draw(self, values: Values) -> Drawing:
         """Return tokens per second over the batch, the plan's table, and what limits it."""
         if values["device"] == _HERE and self._here is None:
-            return Drawing(message="Press the button: it also measures this machine's rates.")
+            return Drawing(
+                message="Press Measure one layer here: it also measures this machine's rates."
+            )
         roofs = self._roofs(values)
         chosen = self._plan(values, roofs, values["batch"])
         plans = [self._plan(values, roofs, 2**k) for k in range(11)]
         headers, rows = chosen.table()
         cost, notes = chosen.cost_per_million_tokens(values["price"]), notes_for_button(roofs.notes)
-        price = [("a million tokens cost at least", format_number(cost))] if cost else []
+        price = (
+            [("a million tokens, at least (your currency)", format_number(cost))] if cost else []
+        )
         steps = _recorded_steps(chosen, values["device"])
         m: Measurement | None = self.results.get("measure")
         fits = self._measured == chosen.model and not self.is_stale("measure")
