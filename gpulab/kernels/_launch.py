@@ -173,7 +173,7 @@ class Launcher:
             if not array.flags.writeable and array.tobytes() != result.tobytes():
                 raise KernelError(
                     f"{self.__name__}: the kernel changed an array of shape {array.shape} that is "
-                    "read-only on the host; expected it to write to others. Pass a copy of it."
+                    "read-only on the host; expected an array that may change. Pass a copy of it."
                 )
         for array, result in results:  # only after all have arrived: if a copy fails, none changes
             if array.flags.writeable:
@@ -616,7 +616,7 @@ def _cuda_launcher(
     shared_bytes: int,
     options: Sequence[str],
 ) -> Launcher:
-    text, given = checked_source(source), checked_texts("options", options)
+    text, given = checked_source(source, who), checked_texts("options", options, who)
     if not isinstance(name, str) or not name.strip():
         raise InputError(
             f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' "
@@ -638,7 +638,13 @@ def _cuda_launcher(
 def _check_for_pointers(who: str, name: str, value: Any) -> None:
     """Refuse arguments that C++ would read wrongly: numbers without a size, arrays with gaps."""
     if isinstance(value, (int, float, complex)) and not isinstance(value, (np.generic, bool)):
-        kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
+        kind = (
+            "np.int32 or np.int64"
+            if isinstance(value, int)
+            else "np.complex64 or np.complex128"
+            if isinstance(value, complex)
+            else "np.float32 or np.float64"
+        )
         raise InputError(
             f"{who}: {name} is {shown(value)}, a Python number without a size; expected one of the "
             f"parameter's type. Pass {kind} of it."

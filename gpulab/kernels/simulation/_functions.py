@@ -301,7 +301,7 @@ def not_numbers(*values: Any) -> str:
 
 def kind_of_value(value: Any) -> str:
     """Return the kind of a value in the words of a message."""
-    if isinstance(value, _memory.View):
+    if isinstance(value, (_memory.View, _memory.Choice)):
         return "an array"
     if isinstance(value, tuple):
         return "a tuple"
@@ -427,8 +427,8 @@ def _new_array(call: Call) -> Expression:
 def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if 0 in shape and shape != (0,):
         raise call.fail(
-            "a shared array needs elements; its shape (0,) means the dynamic shared memory of the "
-            "launch"
+            "a shared array needs elements; only the shape (0,) has another meaning, the dynamic "
+            "shared memory of the launch"
         )
     program, nbytes = call.translator.program, math.prod(shape) * dtype.itemsize
     if shape == (0,):
@@ -475,11 +475,11 @@ _MOST_PRINTED = 10_000
 @computes("print", least=0, most=32)
 def _print(call: Call, frame: Frame, mask: Mask, *values: Any) -> None:
     columns = [_texts(value, mask) for value in values]
-    lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
+    lines = iter(map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes)
     launch = frame.machine.launch
     launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
-    if len(launch.printed) == _MOST_PRINTED:
-        note = f"{call.place}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
+    if next(lines, None) is not None:  # a line that is not kept
+        note = f"{call.place}: only the first {_MOST_PRINTED:,} printed lines are shown."
         launch.notes.add((call.line, note))
 
 

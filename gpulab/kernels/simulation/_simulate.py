@@ -577,8 +577,8 @@ def _in_numpy(name: str, argument: Any) -> Any:
     if type(argument).__module__.startswith("torch") and hasattr(argument, "detach"):
         if argument.device.type != "cpu":
             raise InputError(
-                f"simulate: a tensor is on {argument.device}; expected one in main memory, since "
-                "the microscope runs there. Pass x.cpu()."
+                f"simulate: {name} is a tensor on {argument.device}; expected one in main memory, "
+                f"since the microscope runs there. Pass {name}.cpu()."
             )
         return array_of_tensor("simulate", name, argument)
     if hasattr(argument, "__cuda_array_interface__"):  # CuPy's, Numba's
@@ -634,7 +634,8 @@ def _run(
             raise KernelError(
                 f"{program.source.name}: the grid of {blocks:,} blocks meets at a barrier; "
                 f"expected at most the {resident:,} that are resident at once on an H100 or H200, "
-                "and no other loop in which blocks wait for each other. Use fewer blocks."
+                "and no other loop in which blocks wait for each other. Use fewer blocks, or "
+                "remove that loop."
             )
         together = blocks
     for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one thread has no races
