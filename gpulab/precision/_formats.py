@@ -783,11 +783,11 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
         digits = code.replace(" ", "").replace("_", "")
         if len(digits) != one.bits or set(digits) - {"0", "1"}:
             raise InputError(
-                f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, "
-                "exponent and mantissa."
+                f"number_from_bits: code is {shown(code)}; expected {one.bits} zeros and ones. "
+                "Write all bits, the sign first."
             )
         code = int(digits, 2)
-    advice = f"Pass {one.bits} zeros and ones as text, or for example 0x3C00."
+    advice = f"Pass {one.bits} zeros and ones as text, or for example {2 ** (one.bits - 2):#x}."
     code = _validate.whole("number_from_bits", "code", code, 0, 2**one.bits - 1, advice)
     held = float(decode(code, one))
     return _made(held, held, code, one)

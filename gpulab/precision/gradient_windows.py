@@ -364,7 +364,9 @@ class GradientWindow(Result):
             ),
         ]
         fates = [f"{share(value)} {words}" for value, words in lost if value > 0]
-        parts.append(f"{', '.join(fates)}." if fates else "every gradient keeps all digits.")
+        parts.append(
+            f"{', '.join(fates)}." if fates else "every nonzero gradient is a normal number."
+        )
         if self.not_finite:
             return " ".join(parts)
         parts.append(
@@ -404,7 +406,7 @@ class GradientWindow(Result):
                 f"at most {share(self.tolerance)} become zero, none overflows",
             ),
         ]
-        return ("gradients that are", "share", "gradients of this size, before scaling"), rows
+        return ("gradients that are", "share of nonzero", "size before scaling"), rows
 
 
 def plain(scale: float) -> str:
