@@ -184,5 +184,5 @@ def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequir
     shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
     return CopyRequiredError(
         f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because "
-        f"{reason}; expected memory that both libraries can use. Call {remedy}."
+        f"{reason}; expected memory that both libraries can use. Use {remedy}."
     )

@@ -343,7 +343,7 @@ class TorchBackend(Backend):
             layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
             return (
                 f"its layout is {layout}",
-                "x.to_dense()",
+                "torch.nested.to_padded_tensor(x, 0.0)" if x.is_nested else "x.to_dense()",
             )
         if x.is_quantized:
             return f"its dtype {x.dtype} is quantized", "x.dequantize()"
@@ -529,7 +529,7 @@ class JaxBackend(_UnchangingBackend):
         if x.is_deleted():
             return (
                 "its memory was released (deleted, or donated to a function)",
-                "the array that resulted from it",
+                "an array that still has memory, such as the function's result",
             )
         return None
 
@@ -542,7 +542,7 @@ class JaxBackend(_UnchangingBackend):
         lost = self._would_lose(str(a.dtype))
         if lost is not None:
             raise InputError(
-                f"to_device: {lost[0]}; expected a dtype that JAX has. Call {lost[1]}."
+                f"to_device: {lost[0]}; expected a dtype that JAX keeps. Call {lost[1]}."
             )
         self.refuse_pinned(pinned)
         there = self._device(device)

@@ -353,13 +353,14 @@ class Latency(Result):
         if unseen:
             names = ", ".join(map(str, unseen))
             cannot_tell.append(
-                f"No step was found for {names}: it may lie beyond the largest set, be too small "
-                "to show, or be shared, so that only a part is available to this process."
+                f"No step was found for {names}: a step may lie beyond the largest set or be too "
+                "small to show, or other processes share the cache, so that only a part of it is "
+                "available to this one."
             )
         if reported and not beyond:
             cannot_tell.append(
-                f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; "
-                "the last level may be that cache."
+                f"The largest set, {format_bytes(sizes[-1])}, is smaller than twice the largest "
+                "cache; the last level may be that cache."
             )
         cannot_tell.append(
             "Two caches of nearly the same size show one step, and a cache that other programs "
@@ -520,5 +521,5 @@ class ParallelChains(Result):
             )
             for p in self.points
         ]
-        headers = ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight")
+        headers = ("parallel chains", "time per hop (median)", "95 %", "fastest", "loads in flight")
         return headers, rows + note_rows(self.notes, len(headers))
