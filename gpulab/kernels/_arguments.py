@@ -67,7 +67,7 @@ def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence
     if len(args) != len(parameters):
         raise InputError(
             f"{who}: {kernel} takes {plural(len(parameters), 'argument')} "
-            f"({', '.join(parameters)}); {len(args)} are given. Pass one for each."
+            f"({', '.join(parameters)}), but the call has {len(args)}. Pass one for each."
         )
 
 

@@ -268,8 +268,8 @@ def _python_launcher(
         raise InputError(
             f"{who}: {function.__name__} is given "
             f"dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
-            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use "
-            "less, or write the kernel in CUDA C++ for launch_cuda, which does."
+            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda cannot raise the kernel's limit. "
+            "Use less, or write the kernel in CUDA C++ for launch_cuda, which raises it."
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
@@ -455,7 +455,7 @@ def _numba_cuda(who: str) -> Any:
         if old := _too_old():
             raise DeviceError(f"{who}: {old}")
         raise DeviceError(
-            f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, "
+            f"{who}: numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, "
             "which checks the driver."
         )
     return cuda
@@ -697,9 +697,9 @@ def _symbol(
     takes, given = facts[name].parameter_bytes, packed_bytes(arguments)
     if takes != given:
         raise InputError(
-            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the "
-            "same. An array is 8 bytes, an int or float 4, a double or long long 8: pass one "
-            "argument for each parameter, of its type."
+            f"{who}: {name} takes {takes} bytes of arguments, but the call has {given}; expected "
+            "the same number. An array is 8 bytes, an int or float 4, a double or long long 8: "
+            "pass one argument for each parameter, of its type."
         )
     return facts[name].symbol
 

@@ -213,9 +213,9 @@ class CompiledModule(Result):
         """
         headers = (
             "kernel",
-            "registers (a thread)",
+            "registers per thread",
             "spill stores + loads",
-            "shared (a block)",
+            "shared memory per block",
             "code",
         )
         rows = [
@@ -481,7 +481,7 @@ _HEADERS = (
     "CUDA's own headers come with "
     f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')} (for CUDA 12 "
     "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); for the C++ standard library's, such as "
-    "<cstdint>, take <cuda/std/cstdint>"
+    "<cstdint>, include <cuda/std/cstdint> instead"
 )
 _NAME_MAP = "__nv_name_map"
 
@@ -735,8 +735,8 @@ def checked_arch(arch: object, who: str = "compile_cuda") -> str:
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
             f"{who}: arch={shown(arch)} is not one that NVRTC {version} compiles "
-            f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Take the "
-            "newest that is not newer than your GPU."
+            f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Pass the "
+            "newest one that is not newer than your GPU."
         )
     return f"sm_{found[1]}{found[2]}{found[3]}"
 

@@ -682,7 +682,7 @@ class Translator:
         def run(frame: Frame, mask: Mask) -> Any:
             found = callee(frame, mask)
             if not isinstance(found, (Closure, Intrinsic, Callee, np.dtype)):
-                raise self.fail(f"`{ast.unparse(node.func)}` is no function; expected one", node)
+                raise self.fail(f"`{ast.unparse(node.func)}` is not a function; expected one", node)
             if isinstance(found, Closure):
                 if found not in made:
                     made[found] = self._call_of_function(found.function, node)
@@ -724,8 +724,8 @@ class Translator:
             call = self._call_of_function(function, node)
             return lambda frame, mask: call(frame, mask, {})
         raise self.fail(
-            f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
-            "Python function of yours",
+            f"`{words}` is not supported in a kernel; expected a function of cuda or math, or "
+            "a Python function of yours",
             node,
         )
 

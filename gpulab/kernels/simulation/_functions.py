@@ -504,7 +504,7 @@ GRID = object()
 @computes(".sync")
 def _sync(call: Call, frame: Frame, mask: Mask, group: Any) -> Any:
     if group is not GRID:
-        raise call.fail("`.sync` is of `cuda.cg.this_grid()` alone")
+        raise call.fail("`.sync` is a method only of `cuda.cg.this_grid()`")
     frame.machine.barrier(mask, call.line, of_grid=True)
     return np.int32(0)
 
@@ -535,8 +535,8 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     call.expect(value.dtype.kind in "iub", f"an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
         note = (
-            f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
-            "integer of it: int32(...)."
+            f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, convert "
+            "it to an integer: int32(...)."
         )
         machine.launch.notes.add((call.line, note))
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
@@ -674,8 +674,8 @@ def shuffle(
         asked = int(source[row, warp, asker])
         threads = tuple(machine.thread(row, warp * WARP + i) for i in (asker, asked))
         text = (
-            f"lane {asker} asks lane {asked} for its value, but that lane does not take part here: "
-            "the value that it gets is undefined"
+            f"lane {asker} reads the value of lane {asked}, but lane {asked} does not take part "
+            "here: the result is undefined"
         )
         machine.found("shuffle", line, "", (), threads, machine.times(bad), text)
     else:
