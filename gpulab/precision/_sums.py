@@ -228,12 +228,12 @@ class ProductError(Result):
         "accumulated in": lambda row: row.accumulator,
         "largest error": lambda row: percent(row.max_relative_error),
         "typical error (rms)": lambda row: percent(row.rms_relative_error),
-        "": lambda row: row.badge.value,
+        "evidence": lambda row: row.badge.value,
     }
 
     def __repr__(self) -> str:
         m, k, n = self.shape
-        return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
+        return f"<product of {m} x {k} and {k} x {n}, in {plural(len(self.rows), 'way')}>"
 
     def caption(self) -> str:
         """Return the evidence of the simulated rows, then that of the measured rows where there are
