@@ -77,7 +77,8 @@ def backend(name: str) -> Backend:
         kind = MissingLibraryError if name in _EXTRA else InputError
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise kind(
-                f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
+                f"library {name!r} is not installed; expected an installation. "
+                f"{_CLASSES[name].how_to_get}"
             ) from error
         # the import of a library whose parts do not fit together can raise any error
         raise kind(

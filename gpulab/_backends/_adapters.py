@@ -373,7 +373,7 @@ class TorchBackend(Backend):
             raise InputError(
                 f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that "
                 "it supports. Convert the array first: "
-                f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
+                f'a.astype("{less}") in NumPy, a.to(torch.{less}) in PyTorch.'
             ) from error
 
     def copy(self, x: Any) -> Any:
@@ -524,7 +524,7 @@ class JaxBackend(_UnchangingBackend):
         if isinstance(x, self.module.core.Tracer):
             return (
                 "it is a traced value inside jit, grad or vmap, without data",
-                "an array from outside of the function",
+                "an array from outside the function",
             )
         if x.is_deleted():
             return (
