@@ -77,7 +77,8 @@ def backend(name: str) -> Backend:
         kind = MissingLibraryError if name in _EXTRA else InputError
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise kind(
-                f"library {name!r} is not installed; expected it to be. {_CLASSES[name].how_to_get}"
+                f"library {name!r} is not installed; expected an installation. "
+                f"{_CLASSES[name].how_to_get}"
             ) from error
         # the import of a library whose parts do not fit together can raise any error
         raise kind(
@@ -184,5 +185,5 @@ def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequir
     shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
     return CopyRequiredError(
         f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because "
-        f"{reason}; expected memory that both libraries can use. Call {remedy}."
+        f"{reason}; expected memory that both libraries can use. Use {remedy}."
     )

@@ -343,7 +343,7 @@ class TorchBackend(Backend):
             layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
             return (
                 f"its layout is {layout}",
-                "x.to_dense()",
+                "torch.nested.to_padded_tensor(x, 0.0)" if x.is_nested else "x.to_dense()",
             )
         if x.is_quantized:
             return f"its dtype {x.dtype} is quantized", "x.dequantize()"
@@ -373,7 +373,7 @@ class TorchBackend(Backend):
             raise InputError(
                 f"to_device: {device} does not support {self.dtype_name(x)}; expected a dtype that "
                 "it supports. Convert the array first: "
-                f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
+                f'a.astype("{less}") in NumPy, a.to(torch.{less}) in PyTorch.'
             ) from error
 
     def copy(self, x: Any) -> Any:
@@ -524,12 +524,12 @@ class JaxBackend(_UnchangingBackend):
         if isinstance(x, self.module.core.Tracer):
             return (
                 "it is a traced value inside jit, grad or vmap, without data",
-                "an array from outside of the function",
+                "an array from outside the function",
             )
         if x.is_deleted():
             return (
                 "its memory was released (deleted, or donated to a function)",
-                "the array that resulted from it",
+                "an array that still has memory, such as the function's result",
             )
         return None
 
@@ -542,7 +542,7 @@ class JaxBackend(_UnchangingBackend):
         lost = self._would_lose(str(a.dtype))
         if lost is not None:
             raise InputError(
-                f"to_device: {lost[0]}; expected a dtype that JAX has. Call {lost[1]}."
+                f"to_device: {lost[0]}; expected a dtype that JAX keeps. Call {lost[1]}."
             )
         self.refuse_pinned(pinned)
         there = self._device(device)

@@ -422,8 +422,8 @@ def _device(function: str, device: Any) -> Device:
     found = devices.find(device)
     if not found.is_cpu and found.torch_type != "cuda":
         raise InputError(
-            f"{function}: {found.name} has no chase implementation; expected the CPU or a CUDA "
-            "device. Pass device='cpu'."
+            f"{function}: {found.name} cannot be measured by this function; expected the CPU or a "
+            "CUDA device. Pass device='cpu'."
         )
     return found
 

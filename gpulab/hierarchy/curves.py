@@ -271,7 +271,7 @@ class Levels(Result):
         ]
         rows += [("not determined", sentence, "", "", "") for sentence in self.cannot_tell]
         speed = "time of a hop" if self.levels[0].latency_seconds is not None else "rate"
-        return ("level", speed, "ends at", "last set in, first set out", "reported size"), rows
+        return ("level", speed, "ends at", "last set inside, first beyond", "reported size"), rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,7 +310,7 @@ class Latency(Result):
     columns: ClassVar = {
         "working set": lambda p: format_bytes(p.nbytes),
         "one hop (median)": lambda p: format_seconds(p.median_seconds),
-        "95 %": lambda p: _between(format_seconds, p.interval_seconds),
+        "95 % interval": lambda p: _between(format_seconds, p.interval_seconds),
         "fastest": lambda p: format_seconds(p.least_seconds),
         "samples, chases": lambda p: f"{p.samples} in {p.chases}",
     }
@@ -353,13 +353,14 @@ class Latency(Result):
         if unseen:
             names = ", ".join(map(str, unseen))
             cannot_tell.append(
-                f"No step was found for {names}: it may lie beyond the largest set, be too small "
-                "to show, or be shared, so that only a part is available to this process."
+                f"No step was found for {names}: a step may lie beyond the largest set or be too "
+                "small to show, or other processes share the cache, so that only a part of it is "
+                "available to this one."
             )
         if reported and not beyond:
             cannot_tell.append(
-                f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; "
-                "the last level may be that cache."
+                f"The largest set, {format_bytes(sizes[-1])}, is smaller than twice the largest "
+                "cache; the last level may be that cache."
             )
         cannot_tell.append(
             "Two caches of nearly the same size show one step, and a cache that other programs "
@@ -419,7 +420,7 @@ class Bandwidth(Result):
     columns: ClassVar = {
         "working set": lambda p: format_bytes(p.nbytes),
         "{0.operation} (median)": lambda p: format_bytes_per_second(p.bytes_per_second),
-        "95 %": lambda p: _between(format_bytes_per_second, p.interval_bytes_per_second),
+        "95 % interval": lambda p: _between(format_bytes_per_second, p.interval_bytes_per_second),
         "samples": lambda p: p.samples,
     }
 
@@ -500,7 +501,7 @@ class ParallelChains(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best "
+            f"<1 to {plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: best "
             f"speed-up {format_ratio(self.gain)} over one chain, {self.evidence.badge}>"
         )
 
@@ -520,5 +521,11 @@ class ParallelChains(Result):
             )
             for p in self.points
         ]
-        headers = ("parallel chains", "one hop (median)", "95 %", "fastest", "loads in flight")
+        headers = (
+            "parallel chains",
+            "time per hop (median)",
+            "95 % interval",
+            "fastest",
+            "loads in flight",
+        )
         return headers, rows + note_rows(self.notes, len(headers))

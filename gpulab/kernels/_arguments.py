@@ -53,11 +53,11 @@ def _extent(who: str, name: str, value: Any, most: Extent) -> Extent:
             f"for example {name}=32."
         )
     extent = (*(int(p) for p in parts), 1, 1)[:3]
-    for size, limit in zip(extent, most, strict=True):
+    for axis, size, limit in zip("xyz", extent, most, strict=True):
         if not 1 <= size <= limit:
             raise InputError(
-                f"{who}: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} in "
-                "this range."
+                f"{who}: {name}={shown(value)}; expected 1 to {limit:,} along {axis}. Pass a "
+                f"{name} in this range."
             )
     return extent[0], extent[1], extent[2]
 
@@ -67,7 +67,7 @@ def check_count(who: str, kernel: str, parameters: Sequence[str], args: Sequence
     if len(args) != len(parameters):
         raise InputError(
             f"{who}: {kernel} takes {plural(len(parameters), 'argument')} "
-            f"({', '.join(parameters)}); {len(args)} are given. Pass one for each."
+            f"({', '.join(parameters)}), but the call has {len(args)}. Pass one for each."
         )
 
 

@@ -160,7 +160,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
     except Exception as error:
         raise InputError(
             f"generated: {label} raised {message_of(error)}; expected it to run on these "
-            "arguments. Try it first."
+            "arguments. Call it with them first."
         ) from error
     sources: list[str] = []
     operators: list[str] = []

@@ -478,7 +478,7 @@ DEVICE = Device()
 def select_device(device_id: int = 0) -> Device:
     """Return the device with this number, which must be 0."""
     if device_id != 0:
-        raise ValueError(f"device {device_id} does not exist; the simulator has device 0 alone")
+        raise ValueError(f"device {device_id} does not exist; the simulator has only device 0")
     return DEVICE
 
 

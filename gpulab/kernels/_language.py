@@ -63,8 +63,9 @@ class StandIn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"cuda{self.path} has a meaning only inside a kernel; run the kernel with "
-            "gpulab.kernels.simulate(kernel, grid, block, ...)"
+            f"cuda{self.path} cannot be called outside a kernel, since numba-cuda is missing; "
+            "expected a call inside one. Run the kernel with gpulab.kernels.simulate(kernel, grid, "
+            "block, ...), or the whole program with `gpulab simulate`."
         )
 
 

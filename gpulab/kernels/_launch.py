@@ -173,7 +173,7 @@ class Launcher:
             if not array.flags.writeable and array.tobytes() != result.tobytes():
                 raise KernelError(
                     f"{self.__name__}: the kernel changed an array of shape {array.shape} that is "
-                    "read-only on the host; expected it to write to others. Pass a copy of it."
+                    "read-only on the host; expected an array that may change. Pass a copy of it."
                 )
         for array, result in results:  # only after all have arrived: if a copy fails, none changes
             if array.flags.writeable:
@@ -268,8 +268,8 @@ def _python_launcher(
         raise InputError(
             f"{who}: {function.__name__} is given "
             f"dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
-            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use "
-            "less, or write the kernel in CUDA C++ for launch_cuda, which does."
+            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda cannot raise the kernel's limit. "
+            "Use less, or write the kernel in CUDA C++ for launch_cuda, which raises it."
         )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     check_count(who, function.__name__, parameters, args)
@@ -455,7 +455,7 @@ def _numba_cuda(who: str) -> Any:
         if old := _too_old():
             raise DeviceError(f"{who}: {old}")
         raise DeviceError(
-            f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, "
+            f"{who}: numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, "
             "which checks the driver."
         )
     return cuda
@@ -616,7 +616,7 @@ def _cuda_launcher(
     shared_bytes: int,
     options: Sequence[str],
 ) -> Launcher:
-    text, given = checked_source(source), checked_texts("options", options)
+    text, given = checked_source(source, who), checked_texts("options", options, who)
     if not isinstance(name, str) or not name.strip():
         raise InputError(
             f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' "
@@ -638,7 +638,13 @@ def _cuda_launcher(
 def _check_for_pointers(who: str, name: str, value: Any) -> None:
     """Refuse arguments that C++ would read wrongly: numbers without a size, arrays with gaps."""
     if isinstance(value, (int, float, complex)) and not isinstance(value, (np.generic, bool)):
-        kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
+        kind = (
+            "np.int32 or np.int64"
+            if isinstance(value, int)
+            else "np.complex64 or np.complex128"
+            if isinstance(value, complex)
+            else "np.float32 or np.float64"
+        )
         raise InputError(
             f"{who}: {name} is {shown(value)}, a Python number without a size; expected one of the "
             f"parameter's type. Pass {kind} of it."
@@ -691,9 +697,9 @@ def _symbol(
     takes, given = facts[name].parameter_bytes, packed_bytes(arguments)
     if takes != given:
         raise InputError(
-            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the "
-            "same. An array is 8 bytes, an int or float 4, a double or long long 8: pass one "
-            "argument for each parameter, of its type."
+            f"{who}: {name} takes {takes} bytes of arguments, but the call has {given}; expected "
+            "the same number. An array is 8 bytes, an int or float 4, a double or long long 8: "
+            "pass one argument for each parameter, of its type."
         )
     return facts[name].symbol
 

@@ -168,7 +168,8 @@ class ScriptReport(Result):
         launches = sum(kernel.launches for kernel in self.kernels)
         return (
             f"{plural(len(self.kernels), 'kernel')}, {plural(launches, 'launch', 'launches')} on "
-            f"the simulator; {plural(len(self.findings), 'finding')}, {len(self.refused)} refused"
+            f"the simulator; {plural(len(self.findings), 'finding')}, "
+            f"{plural(len(self.refused), 'refusal')}"
         )
 
     @property
@@ -590,14 +591,14 @@ def _on_the_host(function: Any = None, **options: Any) -> Any:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe ``gpulab simulate`` and its arguments to its parser."""
     parser.description = (
-        "Run a Python program that uses numba.cuda as it is: launches are simulated, "
-        "and at the end the kernels, their counts and what is wrong with them are printed. The "
-        "exit code is that of the program."
+        "Run an unchanged Python program that uses numba.cuda: its launches are simulated, and at "
+        "the end the kernels, their counts and the findings (faults of the kernels) are printed. "
+        "The exit code is that of the program, unless --fail-on-findings changes it."
     )
     parser.add_argument(
         "--fail-on-findings",
         action="store_true",
-        help="exit with 1 if something is wrong with a kernel",
+        help="exit with 1 if the program succeeds and there is a finding",
     )
     parser.add_argument("script", type=Path, help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -608,8 +609,8 @@ def run(arguments: argparse.Namespace) -> int:
     script: Path = arguments.script
     if not script.is_file():
         raise InputError(
-            f"simulate: {shown(str(script))} is no file; expected a Python program. Pass the path "
-            "of one."
+            f"simulate: {shown(str(script))} is not a file; expected a Python program. Pass the "
+            "path of one."
         )
     with simulated() as session:
         code = _run_program(script, arguments.arguments)

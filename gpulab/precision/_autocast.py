@@ -47,8 +47,8 @@ _PATIENCE_SECONDS = 120
 WORDS = {
     "lower": "runs in the lower precision",
     "float32": "runs in float32",
-    "widest": "runs in the widest of its inputs",
-    "inputs": "left alone: the type of its inputs",
+    "widest": "runs in the widest type of its inputs",
+    "inputs": "left alone: runs in the type of its inputs",
 }
 
 
@@ -154,12 +154,12 @@ class AutocastPolicy(Result):
             (
                 f"not as documented: {row.operator}",
                 "",
-                f"{WORDS[row.policy]}; the list: {WORDS[row.documented]}",
+                f"{WORDS[row.policy]}; documented: {WORDS[row.documented]}",
             )
             for row in self.rows
             if row.policy is not None and row.policy != row.documented
         ]
-        return (f"autocast to {self.dtype} on {self.kind}", "operators", "which"), rows
+        return (f"autocast to {self.dtype} on {self.kind}", "count", "operators"), rows
 
 
 def autocast_policy(
@@ -212,8 +212,9 @@ def autocast_policy(
     if unknown:
         some = ", ".join(list(CASES)[:8])
         raise InputError(
-            f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of "
-            f"one of {len(CASES)}, such as {some}. Leave operators out for all of them."
+            f"autocast_policy: operator {shown(unknown[0])} is unknown; expected one of "
+            f"{len(CASES)} operators by PyTorch's name, such as {some}. Leave operators out for "
+            "all of them."
         )
     names = tuple(str(name) for name in asked)
     if where is not None:
@@ -222,8 +223,8 @@ def autocast_policy(
         seen, evidence = (
             answered,
             Evidence.modelled(
-                "PyTorch's own dispatcher decides, asked with fake CUDA tensors: no GPU, no kernel "
-                "runs",
+                "PyTorch's dispatcher chooses the same types for fake CUDA tensors as for tensors "
+                "on a GPU; no kernel runs",
                 f"{SOURCE}; PyTorch's dispatcher",
                 "none known; the lists beside it are PyTorch's documented ones",
             ),

@@ -212,13 +212,13 @@ def _float(
 
 
 _FORMATS = (
-    _float("float64", 11, 52, "science; references"),
-    _float("float32", 8, 23, "what networks are trained in by default"),
+    _float("float64", 11, 52, "scientific computing; reference results"),
+    _float("float32", 8, 23, "training of networks, unless another format is chosen"),
     _float(
         "tf32",
         8,
         10,
-        "what Tensor Cores read of a float32 operand where TF32 is allowed",
+        "float32 operands on Tensor Cores, where TF32 is allowed",
         "NVIDIA A100 Tensor Core GPU Architecture, TF32",
         storage_bits=32,
     ),
@@ -447,9 +447,9 @@ def as_float64(function: str, x: Any) -> np.ndarray:
     # compared one by one, as Python's numbers: NumPy would compare whole numbers as float64
     if (given[some].astype(object) != converted[some].astype(object)).any():
         raise InputError(
-            f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, so it "
-            "would be rounded twice; expected float64 numbers. Convert it first, if one more "
-            "rounding does no harm."
+            f"{function}: x holds {with_article(str(given.dtype))} that float64 cannot represent, "
+            "so it would be rounded twice; expected numbers that float64 can represent. Convert x "
+            "to float64 first if a second rounding does no harm."
         )
     return converted
 
@@ -703,13 +703,13 @@ class Number(Result):
         """Return one row per fact."""
         error = self.relative_error
         rows = [
-            ("asked for", f"{self.given:.17g}"),
+            ("requested", f"{self.given:.17g}"),
             ("held", f"{self.held:.17g}"),
             ("kind", self.kind),
             ("bits", f"{' '.join(part for part in self.fields if part)} = {self.reading}"),
             ("relative error", "-" if math.isnan(error) else "0" if error == 0 else f"{error:.2g}"),
             ("next below, next above", f"{_or_none(self.below)}, {_or_none(self.above)}"),
-            ("to the next number", _or_none(self.spacing)),
+            ("distance to the next number", _or_none(self.spacing)),
         ]
         return (self.format.name, ""), rows
 
@@ -783,11 +783,11 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
         digits = code.replace(" ", "").replace("_", "")
         if len(digits) != one.bits or set(digits) - {"0", "1"}:
             raise InputError(
-                f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, "
-                "exponent and mantissa."
+                f"number_from_bits: code is {shown(code)}; expected {one.bits} zeros and ones. "
+                "Write all bits, the sign first."
             )
         code = int(digits, 2)
-    advice = f"Pass {one.bits} zeros and ones as text, or for example 0x3C00."
+    advice = f"Pass {one.bits} zeros and ones as text, or for example {2 ** (one.bits - 2):#x}."
     code = _validate.whole("number_from_bits", "code", code, 0, 2**one.bits - 1, advice)
     held = float(decode(code, one))
     return _made(held, held, code, one)

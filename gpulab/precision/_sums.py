@@ -133,8 +133,9 @@ def sum_error(
     given = as_float64("sum_error", x).ravel()
     if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
         raise InputError(
-            f"sum_error: got {given.size:,} values; expected 1 to {_MOST_VALUES:,} finite numbers. "
-            "Pass fewer values, and none that is infinite or nan."
+            f"sum_error: got {plural(given.size, 'value')}, "
+            f"{np.count_nonzero(~np.isfinite(given)):,} of them infinite or nan; expected 1 to "
+            f"{_MOST_VALUES:,} finite numbers. Pass values within these limits."
         )
     chance = np.random.default_rng(_validate.whole("sum_error", "seed", seed, 0, 2**63 - 1))
     exact = math.fsum(given.tolist())
@@ -227,12 +228,12 @@ class ProductError(Result):
         "accumulated in": lambda row: row.accumulator,
         "largest error": lambda row: percent(row.max_relative_error),
         "typical error (rms)": lambda row: percent(row.rms_relative_error),
-        "": lambda row: row.badge.value,
+        "evidence": lambda row: row.badge.value,
     }
 
     def __repr__(self) -> str:
         m, k, n = self.shape
-        return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
+        return f"<product of {m} x {k} and {k} x {n}, in {plural(len(self.rows), 'way')}>"
 
     def caption(self) -> str:
         """Return the evidence of the simulated rows, then that of the measured rows where there are
@@ -301,8 +302,8 @@ def matmul_error(
     m, k, n = *left.shape, right.shape[1]
     if m * k * n > _MOST_PRODUCTS or not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise InputError(
-            f"matmul_error: {m * k * n:,} products; expected at most 2**26, of finite numbers. "
-            "Pass smaller matrices."
+            f"matmul_error: {plural(m * k * n, 'product')}; expected at most {_MOST_PRODUCTS:,}, "
+            "of finite numbers. Pass smaller matrices, and none with an infinity or nan."
         )
     exact = left @ right
     rows: list[ProductRow] = []

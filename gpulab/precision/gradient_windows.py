@@ -277,8 +277,8 @@ def _in_numpy(gradient: Any) -> np.ndarray:
 # the powers of two that float32 holds as normal numbers
 _SCALES = [math.ldexp(1.0, power) for power in range(-126, 128)]
 _GIVEN = Evidence.modelled(
-    "the numbers that were given, in full",
-    "the format's own rounding, exactly",
+    "all gradients are in the array that was passed",
+    "the format's rounding, computed exactly",
     "none: exact arithmetic",
 )
 
@@ -364,7 +364,9 @@ class GradientWindow(Result):
             ),
         ]
         fates = [f"{share(value)} {words}" for value, words in lost if value > 0]
-        parts.append(f"{', '.join(fates)}." if fates else "every gradient keeps all digits.")
+        parts.append(
+            f"{', '.join(fates)}." if fates else "every nonzero gradient is a normal number."
+        )
         if self.not_finite:
             return " ".join(parts)
         parts.append(
@@ -404,7 +406,7 @@ class GradientWindow(Result):
                 f"at most {share(self.tolerance)} become zero, none overflows",
             ),
         ]
-        return ("gradients that are", "share", "gradients of this size, before scaling"), rows
+        return ("gradients that are", "share of nonzero", "size before scaling"), rows
 
 
 def plain(scale: float) -> str:
@@ -480,8 +482,8 @@ def gradient_window(
     one = find("gradient_window", format)
     if one.kind != "float":
         raise InputError(
-            f"gradient_window: {one.name} is not a float format; expected one such as float16. "
-            "int8 has a scale of its own."
+            f"gradient_window: {one.name} is not a floating-point format; expected one such as "
+            "float16. Pass one: values in int8 have a separate scale."
         )
     if isinstance(gradients, Gradients):
         sizes, evidence, label = gradients.kind(which), gradients.evidence, gradients.label
@@ -493,7 +495,7 @@ def gradient_window(
         if not sizes.count:
             raise InputError(
                 "gradient_window: got no gradients; expected at least one. Pass a tensor, an "
-                "array, or what gradients() returned."
+                "array, or the result of gradients()."
             )
     kept = sizes.sorted_magnitudes
     exponents, counts = histogram(kept)

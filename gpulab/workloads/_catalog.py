@@ -408,8 +408,8 @@ register(
         nbytes=_gather_bytes,
         make_inputs=_gather_inputs,
         params={"vocabulary": 50_000, "width": 256},
-        counts="no FLOPs; n int64 indices and the v (1 - (1 - 1/v)^n) rows that n draws from v "
-        "touch on average read, n rows written",
+        counts="no FLOPs; n int64 indices read, and on average v (1 - (1 - 1/v)^n) different rows "
+        "of a table with v rows; n rows written",
         difference=_gather_difference,
         shape=lambda w, inputs: (w.n, w.params["width"]),
         memory=lambda w: w.n * 8 + (w.params["vocabulary"] + w.n) * w.params["width"] * w.itemsize,
@@ -472,7 +472,7 @@ for _name, _summary, _own_params in _CONVOLUTIONS:
             nbytes=lambda w: (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize,
             make_inputs=_convolution_inputs,
             params={"channels": 128, "side": 32, **_own_params},
-            counts="2 n s^2 c^2/g 9 FLOPs for images of side s, c channels in and out, g groups; "
+            counts="18 n s^2 c^2/g FLOPs for images of side s, c channels in and out, g groups; "
             "images and filters read, images written",
             # PyTorch's float64 convolutions on a CPU are slow, depthwise ones above all: three
             # images are enough.

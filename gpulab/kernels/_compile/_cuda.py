@@ -211,7 +211,13 @@ class CompiledModule(Result):
         """Return a row for each kernel, with the resources that limit how many blocks fit on an SM,
         and a row for each warning.
         """
-        headers = ("kernel", "registers (a thread)", "spilled", "shared (a block)", "code")
+        headers = (
+            "kernel",
+            "registers per thread",
+            "spill stores + loads",
+            "shared memory per block",
+            "code",
+        )
         rows = [
             (
                 name,
@@ -475,7 +481,7 @@ _HEADERS = (
     "CUDA's own headers come with "
     f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')} (for CUDA 12 "
     "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); for the C++ standard library's, such as "
-    "<cstdint>, take <cuda/std/cstdint>"
+    "<cstdint>, include <cuda/std/cstdint> instead"
 )
 _NAME_MAP = "__nv_name_map"
 
@@ -711,8 +717,8 @@ def compile_cuda(
     return _compile(text, checked_arch(arch), given, asked)
 
 
-def checked_arch(arch: object) -> str:
-    """Return an architecture in NVRTC's notation, such as "sm_90".
+def checked_arch(arch: object, who: str = "compile_cuda") -> str:
+    """Return an architecture in NVRTC's notation, such as "sm_90"; errors begin with ``who``.
 
     Raises
     ------
@@ -728,15 +734,16 @@ def checked_arch(arch: object) -> str:
     )
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
-            f"compile_cuda: arch={shown(arch)} is not one that NVRTC {version} compiles "
-            f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Take the "
-            "newest that is not newer than your GPU."
+            f"{who}: arch={shown(arch)} is not one that NVRTC {version} compiles "
+            f"for; expected one of {', '.join(f'sm_{number}' for number in known)}. Pass the "
+            "newest one that is not newer than your GPU."
         )
     return f"sm_{found[1]}{found[2]}{found[3]}"
 
 
-def checked_source(source: str) -> str:
-    """Return the source, with LF at the end of each line, if a compiler can read it.
+def checked_source(source: str, who: str = "compile_cuda") -> str:
+    """Return the source, with LF at the end of each line, if a compiler can read it; errors begin
+    with ``who``.
 
     Raises
     ------
@@ -745,23 +752,23 @@ def checked_source(source: str) -> str:
     CompileError
         If it is empty, or contains a NUL or half a character (a lone surrogate).
     """
-    instance("compile_cuda", "source", source, str, "text. Pass the CUDA C++ as a string.")
+    instance(who, "source", source, str, "text. Pass the CUDA C++ as a string.")
     if not source.strip():
         raise CompileError(
-            "compile_cuda: the source is empty; expected CUDA C++ with a __global__ function. "
-            "Write one."
+            f"{who}: the source is empty; expected CUDA C++ with a __global__ function. Write one."
         )
     if re.search("[\0\ud800-\udfff]", source):
         raise CompileError(
-            "compile_cuda: the source holds a NUL character or half a character (a lone "
+            f"{who}: the source holds a NUL character or half a character (a lone "
             "surrogate); expected text. Delete it."
         )
     # so that line numbers are those of the compiler
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def checked_texts(which: str, values: object) -> tuple[str, ...]:
-    """Return the texts of a list: ``options`` of the compiler, or ``names`` of template instances.
+def checked_texts(which: str, values: object, who: str = "compile_cuda") -> tuple[str, ...]:
+    """Return the texts of a list: ``options`` of the compiler, or ``names`` of template instances;
+    errors begin with ``who``.
 
     Raises
     ------
@@ -775,7 +782,7 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
     ):
         example = '["-use_fast_math"]' if which == "options" else '["tile<16>"]'
         raise InputError(
-            f"compile_cuda: {which}={shown(values)}; expected a list of texts that the compiler "
+            f"{who}: {which}={shown(values)}; expected a list of texts that the compiler "
             f"can read. Pass {which}={example}."
         )
     return tuple(values)

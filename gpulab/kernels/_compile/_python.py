@@ -88,7 +88,7 @@ def numba_cuda(who: str) -> Any:
     if config.ENABLE_CUDASIM:
         raise DeviceError(
             f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the "
-            "GPU; expected the GPU. Unset it and restart Python."
+            "compiler for GPUs; expected the compiler. Unset it and restart Python."
         )
     load_beside_new_numpy()
     return cuda
@@ -168,7 +168,7 @@ def with_device_functions(
             line = _line_of_name(function.__code__, name)
             raise KernelError(
                 f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)};"
-                " expected numbers, arrays, modules and functions. Pass it as an argument.",
+                " expected numbers, arrays, modules and functions. Make a NumPy array of it.",
                 line,
             )
         plain = plain_function(value) if anew else value
@@ -263,7 +263,7 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
     function = function_of(kernel, _WHO)
     name, code = function.__name__, function.__code__
     check_count(_WHO, name, code.co_varnames[: code.co_argcount], args)
-    cuda, chosen, options = numba_cuda(_WHO), checked_arch(arch), _options_of(kernel)
+    cuda, chosen, options = numba_cuda(_WHO), checked_arch(arch, _WHO), _options_of(kernel)
     import numba
     import numba_cuda as package
     from numba.cuda import decorators, dispatcher
@@ -395,7 +395,8 @@ def _linked(ltoir: bytes, flags: list[str], what: str) -> tuple[bytes, str]:
         log = output("error_log").rstrip(b"\0").decode()
         raise CompileError(
             f"compile_python: the assembler refused the code ({message_of(log or error, 300)}); "
-            "expected fewer bytes or another arch. Fix the kernel and run it again.",
+            "expected code within the limits of arch. Reduce what the kernel uses, or pass another "
+            "arch.",
             log=log,
         ) from error
     finally:

@@ -219,7 +219,7 @@ RUNGS: tuple[Rung, ...] = (
         ("each", "one thread for each element", kernels.gate_each, _blocks(1)),
         (
             "grid-stride",
-            "a grid of 128 blocks strides over all",
+            "128 blocks stride over all elements",
             kernels.gate_grid_stride,
             lambda n: (min(128, -(-n // _BLOCK)), _BLOCK),
         ),
@@ -232,13 +232,13 @@ RUNGS: tuple[Rung, ...] = (
     ),
     *_sum_rungs(
         1,
-        ("interleaved", "neighbors add first", kernels.sum_interleaved),
+        ("interleaved", "neighboring elements are added first", kernels.sum_interleaved),
         ("strided", "the same pairs, by the first threads", kernels.sum_strided),
         ("sequential", "halves are added", kernels.sum_sequential),
         ("shuffle", "a warp adds in registers", kernels.sum_shuffle),
     ),
     *_sum_rungs(
-        8, ("grid-stride", "each thread adds eight of its own first", kernels.sum_grid_stride)
+        8, ("grid-stride", "each thread first adds eight elements", kernels.sum_grid_stride)
     ),
     *_family(
         "transpose",
@@ -248,7 +248,7 @@ RUNGS: tuple[Rung, ...] = (
             kernels.transpose_naive,
             _tiles(32, (32, 8)),
         ),
-        ("tiled", "turned in shared memory", kernels.transpose_tiled, _tiles(32, (32, 8))),
+        ("tiled", "transposed in shared memory", kernels.transpose_tiled, _tiles(32, (32, 8))),
         ("padded", "the tile has a spare column", kernels.transpose_padded, _tiles(32, (32, 8))),
         make=_matrices(1),
         expected=lambda a, b: a.T.astype(np.float64),
@@ -314,7 +314,12 @@ RUNGS: tuple[Rung, ...] = (
             kernels.matmul_naive,
             _tiles(32, (32, 32)),
         ),
-        ("coalesced", "columns side by side", kernels.matmul_coalesced, _tiles(32, (32, 32))),
+        (
+            "coalesced",
+            "one thread for each element, columns side by side",
+            kernels.matmul_coalesced,
+            _tiles(32, (32, 32)),
+        ),
         ("tiled", "tiles of 32 x 32 in shared memory", kernels.matmul_tiled, _tiles(32, (32, 32))),
         (
             "registers-1d",
@@ -395,7 +400,7 @@ CUDA_RUNGS = (
         "a tile for each warp",
         options=((), ("-DDEPTH=8",), ("-DDEPTH=32",)),
     ),
-    _cuda("double-buffered", "the next tile on its way", 256),
+    _cuda("double-buffered", "the next tile is loaded ahead", 256),
     _cuda(
         "tensor-bf16",
         "Tensor Cores, bfloat16",

@@ -617,8 +617,8 @@ class Translator:
         if compared:
             self.program.notes.append(
                 f"{self.source.place(line)}: `{ast.unparse(node)}` is read without an atomic where "
-                "other threads may change it by one. That is benign where the value only serves a "
-                "compare-and-swap, which fails if it is old."
+                "other threads may change it with an atomic. That is harmless if the value is used "
+                "only in a compare-and-swap, which fails where the value is old."
             )
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -682,7 +682,7 @@ class Translator:
         def run(frame: Frame, mask: Mask) -> Any:
             found = callee(frame, mask)
             if not isinstance(found, (Closure, Intrinsic, Callee, np.dtype)):
-                raise self.fail(f"`{ast.unparse(node.func)}` is no function; expected one", node)
+                raise self.fail(f"`{ast.unparse(node.func)}` is not a function; expected one", node)
             if isinstance(found, Closure):
                 if found not in made:
                     made[found] = self._call_of_function(found.function, node)
@@ -724,8 +724,8 @@ class Translator:
             call = self._call_of_function(function, node)
             return lambda frame, mask: call(frame, mask, {})
         raise self.fail(
-            f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a "
-            "Python function of yours",
+            f"`{words}` is not supported in a kernel; expected a function of cuda or math, or "
+            "a Python function of yours",
             node,
         )
 
@@ -809,7 +809,7 @@ class Translator:
         if not isinstance(value, (np.ndarray, np.generic)) or (
             value.dtype.kind in ("US" if dtype.kind == "c" else "cUS")
         ):
-            raise self.fail(f"{dtype} can be made of a real number only", node)
+            raise self.fail(f"{dtype} takes one {'' if dtype.kind == 'c' else 'real '}number", node)
         return _types.cast(value, dtype)
 
 

@@ -301,7 +301,7 @@ def not_numbers(*values: Any) -> str:
 
 def kind_of_value(value: Any) -> str:
     """Return the kind of a value in the words of a message."""
-    if isinstance(value, _memory.View):
+    if isinstance(value, (_memory.View, _memory.Choice)):
         return "an array"
     if isinstance(value, tuple):
         return "a tuple"
@@ -427,8 +427,8 @@ def _new_array(call: Call) -> Expression:
 def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if 0 in shape and shape != (0,):
         raise call.fail(
-            "a shared array needs elements; its shape (0,) means the dynamic shared memory of the "
-            "launch"
+            "a shared array needs elements; only the shape (0,) has another meaning, the dynamic "
+            "shared memory of the launch"
         )
     program, nbytes = call.translator.program, math.prod(shape) * dtype.itemsize
     if shape == (0,):
@@ -475,11 +475,11 @@ _MOST_PRINTED = 10_000
 @computes("print", least=0, most=32)
 def _print(call: Call, frame: Frame, mask: Mask, *values: Any) -> None:
     columns = [_texts(value, mask) for value in values]
-    lines = map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes
+    lines = iter(map(" ".join, zip(*columns, strict=True)) if columns else [""] * mask.lanes)
     launch = frame.machine.launch
     launch.printed.extend(itertools.islice(lines, _MOST_PRINTED - len(launch.printed)))
-    if len(launch.printed) == _MOST_PRINTED:
-        note = f"{call.place}: of what is printed the first {_MOST_PRINTED:,} lines are shown."
+    if next(lines, None) is not None:  # a line that is not kept
+        note = f"{call.place}: only the first {_MOST_PRINTED:,} printed lines are shown."
         launch.notes.add((call.line, note))
 
 
@@ -504,7 +504,7 @@ GRID = object()
 @computes(".sync")
 def _sync(call: Call, frame: Frame, mask: Mask, group: Any) -> Any:
     if group is not GRID:
-        raise call.fail("`.sync` is of `cuda.cg.this_grid()` alone")
+        raise call.fail("`.sync` is a method only of `cuda.cg.this_grid()`")
     frame.machine.barrier(mask, call.line, of_grid=True)
     return np.int32(0)
 
@@ -535,8 +535,8 @@ def _asked(call: Call, machine: Machine, value: Any) -> Any:
     call.expect(value.dtype.kind in "iub", f"an integer; this one is of {value.dtype}")
     if value.dtype == _types.BOOL:
         note = (
-            f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, make an "
-            "integer of it: int32(...)."
+            f"{call.place}: numba-cuda takes no truth value in {call.name}. For a GPU, convert "
+            "it to an integer: int32(...)."
         )
         machine.launch.notes.add((call.line, note))
     return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
@@ -674,8 +674,8 @@ def shuffle(
         asked = int(source[row, warp, asker])
         threads = tuple(machine.thread(row, warp * WARP + i) for i in (asker, asked))
         text = (
-            f"lane {asker} asks lane {asked} for its value, but that lane does not take part here: "
-            "the value that it gets is undefined"
+            f"lane {asker} reads the value of lane {asked}, but lane {asked} does not take part "
+            "here: the result is undefined"
         )
         machine.found("shuffle", line, "", (), threads, machine.times(bad), text)
     else:

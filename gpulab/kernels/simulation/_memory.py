@@ -579,7 +579,7 @@ def part_of(
     if len(places) > view.ndim:
         raise machine.launch.error(
             f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has "
-            f"{len(places)}; expected fewer",
+            f"{len(places)}; expected at most one index for each",
             line,
         )
     offset, shape, strides = view.offset, [], []
@@ -588,7 +588,9 @@ def part_of(
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, slice):
             if np.size(place.step) != 1:
-                raise machine.launch.error("the step of a slice differs between threads", line)
+                raise machine.launch.error(
+                    "the step of a slice differs between threads; expected one step", line
+                )
             start, count, step = _of_axis(
                 place, extent, lambda limit: integer(machine, limit, line)
             )
@@ -864,7 +866,7 @@ def _report_race(
         for t in (conflict.thread, conflict.other_thread)
     )
     other = conflict.other_line
-    where = "the same line" if other == line else machine.launch.place(other)
+    where = "both in this line" if other == line else f"here and in {machine.launch.place(other)}"
     apart = threads[0].block != threads[1].block
     cure = (
         "no barrier orders threads of different blocks: use an atomic, or a second kernel"
@@ -879,8 +881,8 @@ def _report_race(
         (index,),
         threads,
         conflict.count * lanes.times,
-        f"two threads touch element {index} of {store.name}, here and in {where}, and at least one "
-        f"writes it; {cure}",
+        f"two threads access element {index} of {store.name}, {where}, and at least one writes it; "
+        f"{cure}",
         other,
     )
 

@@ -163,8 +163,8 @@ class Function:
         if not fitting:
             words = ", ".join(map(str, types))
             raise self.source.error(
-                f"{self.source.name} is declared for other types than ({words}); expected those. "
-                "Convert the arguments, or declare it for these as well",
+                f"{self.source.name} is not declared for the types ({words}); expected those of a "
+                "declared signature. Convert the arguments, or declare it for these types as well",
                 self.source.text.tree.lineno,
             )
         return min(fitting, key=lambda one: one.losses(types))
@@ -363,8 +363,8 @@ _FENCES = {
 
 # A test compares this with the committed comparison.
 KNOWN_ERROR = (
-    "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves "
-    "is not seen (docs/measurements.md)"
+    "502 of 528 counters of 44 kernels equal those of an NVIDIA H200; what its compiler changes "
+    "in loads, loops and branches is not simulated (docs/measurements.md)"
 )
 
 
@@ -524,13 +524,13 @@ def simulate(
 
 
 _BLOCKS_WAIT = (
-    "threads wait here for others. Blocks ran in turns, which needs those that wait and those that "
-    "are waited for to be resident at the same time."
+    "threads wait here for others. Blocks ran in turns; on a GPU, blocks that wait and blocks that "
+    "they wait for must be resident at the same time."
 )
 _THREADS_WAIT = (
-    "threads wait here for others of their own block. Each thread ran by itself, as hardware since "
-    "Volta lets it (independent thread scheduling; before, a warp hangs here), and what is counted "
-    "is counted for each."
+    "threads wait here for others of their own block. Each thread ran by itself, as GPUs since "
+    "Volta allow (independent thread scheduling; on older GPUs a warp hangs here), and everything "
+    "is counted for each thread separately."
 )
 
 
@@ -577,8 +577,8 @@ def _in_numpy(name: str, argument: Any) -> Any:
     if type(argument).__module__.startswith("torch") and hasattr(argument, "detach"):
         if argument.device.type != "cpu":
             raise InputError(
-                f"simulate: a tensor is on {argument.device}; expected one in main memory, since "
-                "the microscope runs there. Pass x.cpu()."
+                f"simulate: {name} is a tensor on {argument.device}; expected one in main memory, "
+                f"since the microscope runs there. Pass {name}.cpu()."
             )
         return array_of_tensor("simulate", name, argument)
     if hasattr(argument, "__cuda_array_interface__"):  # CuPy's, Numba's
@@ -634,7 +634,8 @@ def _run(
             raise KernelError(
                 f"{program.source.name}: the grid of {blocks:,} blocks meets at a barrier; "
                 f"expected at most the {resident:,} that are resident at once on an H100 or H200, "
-                "and no other loop in which blocks wait for each other. Use fewer blocks."
+                "and no other loop in which blocks wait for each other. Use fewer blocks, or "
+                "remove that loop."
             )
         together = blocks
     for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one thread has no races

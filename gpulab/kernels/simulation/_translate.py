@@ -203,7 +203,7 @@ class StatementTranslator(_expressions.Translator):
                         frame.types.note(node, value)
                     except TypeError as error:
                         raise self.fail(
-                            f"{name} is given {error}; expected one type", node
+                            f"{name} is assigned {error}; expected one type", node
                         ) from error
                 if is_followed:
                     frame.given[name] = union(frame.given.get(name), mask)

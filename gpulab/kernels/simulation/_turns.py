@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _MOST_STRANDS = 1 << 10
 # Why all remaining threads wait forever.
 _NOBODY = (
-    "here and in other loops, for a value that none of them changes any more. Look for a lock that "
-    "is not given back, or a value that is never set"
+    "here or in other loops, for a value that none of them changes any more. Look for a lock that "
+    "is never released, or a value that is never set"
 )
 MORE_THAN_FIT = (
     "and other blocks have not begun: of this launch {resident:,} blocks are resident at once on "
-    "an H100 or H200, and a block must not wait for one that begins when another has ended. Use no "
-    "more blocks"
+    "an H100 or H200, and a block must not wait for one that begins only after another has ended. "
+    "Use at most {resident:,} blocks"
 )
 _MORE_THAN_RUN = (
     f"and other blocks have not begun: more than {_MOST_STRANDS:,} threads wait at once, and the "

@@ -418,7 +418,7 @@ class JoinTypes:
         if signed and unsigned:
             text = (
                 f"line {signed[0]}: {name} is a signed integer here and a uint64 in line "
-                f"{unsigned[0]}. numba-cuda makes one variable of both, a float64, which has 53 "
+                f"{unsigned[0]}. numba-cuda makes one variable of both, a float64, exact up to 53 "
                 "bits. For a GPU, assign uint64(...) each time."
             )
             self.notes.add((signed[0], text))
