@@ -209,7 +209,8 @@ class Ranks:
                 raise OutOfMemoryError(
                     f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
                     f"({format_bytes(RANK_BYTES)} each) and {format_bytes(free)} are free; "
-                    f"expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free "
+                    "expected all of them to fit. "
+                    f"{f'Pass n={free // RANK_BYTES}, or free' if free >= RANK_BYTES else 'Free'} "
                     "some memory."
                 )
             engines: Engines = LocalEngines(self.n, self._threads)
@@ -409,8 +410,9 @@ class Ranks:
             backend = "gloo" if poor else "cpu:gloo,cuda:nccl"
         elif "nccl" in backend and poor:
             raise InputError(
-                f"cluster: backend {backend!r} needs a GPU for each rank, and there are none left "
-                f"for {named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
+                f"cluster: backend {backend!r} needs a GPU for each rank, and {named(poor)} would "
+                "share one or have none that NCCL can use; expected a GPU for each rank. Pass "
+                "backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
         opening = partial(_rank.meeting_place, towards, self._port)

@@ -413,11 +413,15 @@ class StrategyResult(Result):
         rows: list[tuple[str, ...]] = [
             ("computes what one process computes", same, *rest),
             (
-                "- losses differ by at most",
+                "- losses differ by at most (relative)",
                 f"{self.loss_difference:.1e} (tolerance {self.tolerance:.0e})",
                 *rest,
             ),
-            ("- parameters after it differ by at most", f"{self.state_difference:.1e}", *rest),
+            (
+                "- parameters differ at the end by at most (relative)",
+                f"{self.state_difference:.1e}",
+                *rest,
+            ),
             ("peak memory of tensors", *(format_bytes(one.peak_bytes) for one in reports)),
             *(
                 (
@@ -572,7 +576,7 @@ class ScheduleRun(StagePasses, Result):
             ("bubble measured", spread, f"{self.bubble_ratio:.1%}", "", ""),
             (
                 "in the timetable",
-                format_seconds(model.duration),
+                f"a step of {format_seconds(model.duration)}",
                 f"{model.bubble_ratio:.1%}",
                 f"{max(model.held):g}",
                 "",
@@ -783,8 +787,8 @@ class ScalingResult(PointsByRanks, Result):
             )
         elif last.ranks > self.processors:
             limit = (
-                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
-                "shows the cost of more ranks, not their gain"
+                f", but they take turns on {plural(self.processors, 'processor')}: this shows the "
+                "cost of more ranks, not their gain"
             )
         return (
             f"{last.ranks} ranks have a speed-up of "
@@ -816,8 +820,8 @@ class ScalingResult(PointsByRanks, Result):
             )
             rows.append(("link", link, "", "", "", ""))
         what = (
-            f"{format_bytes(self.parameter_bytes)} of gradients; compute "
-            f"{'is ' if self.stage == WAITED else ''}{self.stage}"
+            f"{format_bytes(self.parameter_bytes)} of gradients; compute is "
+            f"{WAITED if self.stage == WAITED else 'real'}"
         )
         rows.append(
             (

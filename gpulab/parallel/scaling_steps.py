@@ -704,8 +704,8 @@ def _measured(
         notes.append(
             Note(
                 "stopped",
-                "the measurement was stopped; the points shown are those measured until then. Run "
-                "it again for the rest.",
+                "the measurement was stopped; each point has only the steps timed until then. Run "
+                "it again for narrower intervals.",
             )
         )
     if taken.delay_seconds > _DELAYED * taken.alone_seconds:
