@@ -349,7 +349,7 @@ class HiddenWaits(Result):
         """Return one row a place."""
         rows = [(line, what, str(count)) for line, what, count in self.sites]
         headers = (f"{self.label}: where the host waits", "what it calls", "times")
-        return headers, rows or [("nowhere", "the host never waits", "0")]
+        return headers, rows or [("nowhere", "no call that is known to wait", "0")]
 
 
 @_validate.arguments(

@@ -57,10 +57,10 @@ _THREAD_SECONDS = 10.0
 _TRAINS = "it to train the model. Call it once by itself: script(task.make_model(), task.train)."
 _USUAL = ("deadline", "slow-first-call")  # notes left out: the interval shows what matters of them
 _READING = (
-    "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
+    "A ratio is a speed-up, measured in turns that the forms took one after the other; in "
     f"brackets its 95 % interval. Unless all of the interval lies more than {100 * LEAST_EFFECT:g} "
-    "% above or below 1, no difference was shown. Accuracy is compared on the same number of "
-    "samples under the same seeds."
+    "% above or below 1, no difference was shown. Accuracy is that of models trained on the same "
+    "data under the same seeds."
 )
 
 

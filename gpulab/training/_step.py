@@ -169,8 +169,8 @@ def _without_what_is_missing(
             "pinned",
             False,
             where.torch_type != "cuda",
-            f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so "
-            "memory stayed pageable.",
+            f"pinned memory serves copies to a CUDA device, and {where} is not one, so memory "
+            "stayed pageable.",
         ),
         (
             "cuda_graph",
@@ -475,13 +475,16 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
     """
     ours = devices.translate(error, doing)
     if isinstance(ours, OutOfMemoryError) and options is not None:
-        smaller = f"batch_size={max(1, options.batch_size // 2)}"
-        ways = [smaller, f"accumulate={2 * options.accumulate}"]
-        ways += [] if options.checkpoint else ["checkpoint=True"]
+        size, parts = options.batch_size, 2 * options.accumulate
+        ways = [
+            *([f"batch_size={size // 2}"] if size > 1 else []),
+            *([f"accumulate={parts}"] if parts <= size else []),
+            *([] if options.checkpoint else ["checkpoint=True"]),
+            "a smaller model",
+        ]
         return OutOfMemoryError(
             f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
-            f"{', '.join(ways[:-1])} or {ways[-1]}, or call gl.memory.release() to give back what "
-            "earlier cells hold."
+            f"{' or '.join(ways)}, or call gl.memory.release() to free what earlier cells hold."
         )
     if ours is not None:
         return ours

@@ -430,9 +430,9 @@ class PipelineResult(Result):
         # figures that depend on both sides have the accelerator's badge if it is not measured
         both = loading if modelled == Badge.MEASURED else modelled
         rows = [
-            ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
-            ("copying it", format_seconds(self.copy_seconds), modelled),
-            ("computing on it", format_seconds(self.compute_seconds), modelled),
+            ("loading a batch, one process", format_seconds(self.loading_seconds), loading),
+            ("copying a batch", format_seconds(self.copy_seconds), modelled),
+            ("computing on a batch", format_seconds(self.compute_seconds), modelled),
             ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
             (
@@ -618,7 +618,7 @@ def model_pipeline(
     p=partial(
         _validate.instance,
         kind=PipelineResult,
-        expected="what training.pipeline returned. Pass that.",
+        expected="a result of training.pipeline or training.model_pipeline. Pass one.",
     ),
     pinned=_validate.flag,
     read_loss=_validate.flag,

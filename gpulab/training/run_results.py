@@ -276,15 +276,19 @@ class SeedsAccuracy(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        seeds = plural(len(self.accuracies), "seed")
+        # the interval of a single model is over items alone
+        seeds = f"{len(self.accuracies)} seeds and " if len(self.accuracies) > 1 else ""
         mean = f"{_percent(self.mean)} {format_interval(self.interval, _percent)}"
-        return f"<{mean} over {seeds} and test items>"
+        return f"<{mean} over {seeds}test items>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the mean with both intervals, then each model's accuracy."""
         rows = [
             ("mean", _percent(self.mean)),
-            ("over seeds and test items", format_interval(self.interval, _percent)),
+            (
+                f"over {'seeds and ' if len(self.accuracies) > 1 else ''}test items",
+                format_interval(self.interval, _percent),
+            ),
             ("over seeds, on this test", format_interval(self.seeds_interval, _percent)),
             *(
                 (f"model {number}", format_accuracy(one))
@@ -616,8 +620,8 @@ def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
         for name, count in zip(names, samples, strict=True)
     )
     return (
-        f"{second}, and {first}: it is faster because it trains less. Keep the number of samples "
-        "equal."
+        f"{second}, and {first}: the time of {names[1]} does not count, because it trains less. "
+        "Keep the number of samples equal."
     )
 
 
@@ -686,8 +690,9 @@ class ScriptsResult(Result):
             ),
             (
                 no_interval,
-                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so "
-                "much that no interval can be given. Close other programs, and run it again.",
+                f"No speed-up was shown: {format_ratio(self.gain.ratio)} has no interval, since "
+                "the turns were too few or their times vary too much. Close other programs and run "
+                "it again, or pass fewer items or a longer deadline.",
             ),
             (
                 not no_interval and self.gain.verdict != "faster",

@@ -582,8 +582,8 @@ class _Climb:
                 out.append((one, reason))
         if not names:
             raise InputError(
-                f"ladder: {self.where.name} has none of these techniques; expected at least one. "
-                "Pass others."
+                f"ladder: none of these techniques is left, since {self.where.name} lacks them or "
+                "is slower with them; expected at least one. Pass others."
             )
         here = [self.known[name] for name in names]
         rungs = [names[: k + 1] for k in range(len(names))]
