@@ -384,8 +384,8 @@ def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[No
         if any(not math.isfinite(each.loss) for each in several)
     ]
     sentence = (
-        f"{', '.join(labels)}: the loss on the test is infinite or nan, so its answers are no "
-        "better than chance. Train it again."
+        f"{', '.join(labels)}: the loss on the test is infinite or nan, so the accuracy shows "
+        "nothing. Train with a smaller learning rate or another seed."
     )
     return (Note("diverged", sentence),) if labels else ()
 
@@ -590,8 +590,8 @@ def _of_forms(pair: _Beside) -> list[Note]:
     notes += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
     if "integers" in one.forms and compressed_layers.activation_bits() < 8:
         text = (
-            "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four 8-bit "
-            "numbers at once."
+            "PyTorch reports no AVX-512 VNNI instructions on this CPU; these multiply 8-bit "
+            "numbers and sum the products in fours."
         )
         notes.append(Note("no instructions", text))
     return notes
@@ -985,7 +985,7 @@ def _train(
     if result.ended != "finished":
         raise StoppedError(
             f"diet: training {job.name} ended early ({result.ended}), so there is nothing to "
-            "weigh. Run it again."
+            f"weigh. {'Pass another seed' if result.ended == 'diverged' else 'Run it again'}."
         )
 
 
