@@ -543,7 +543,7 @@ class Occupancy(Result):
         whole,
         low=0,
         high=MAX_REGISTERS_PER_THREAD,
-        advice="The compiler spills what does not fit.",
+        advice="Pass the number that the compiler reports.",
     ),
     shared_bytes_per_block=partial(whole, low=0, high=_LARGEST),
     barriers_per_block=partial(whole, low=0, high=MAX_BARRIERS_PER_BLOCK),

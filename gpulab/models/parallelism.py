@@ -115,7 +115,9 @@ def _children(p: int, v: int) -> int:
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
 
 
-_TREE_WORDS = "binomial tree: the ranks that have the data double with each message in turn"
+_TREE_WORDS = (
+    "binomial tree: the number of ranks that have the data doubles with each message in turn"
+)
 # operation -> algorithm -> messages in turn, share of the payload in turn, share that a rank sends
 _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     "all_reduce": {
@@ -160,7 +162,11 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
             "a ring reduce-scatter, then each rank sends its part to the root",
         ),
         "tree": _Algorithm(
-            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
+            _log_up,
+            _log_up,
+            lambda p, v: v > 0,
+            "binomial tree: the number of ranks that still hold a sum halves with each message in "
+            "turn",
         ),
     },
     "gather": {
