@@ -163,9 +163,9 @@ def _undivided(batch_size: int, parts: int, what: str) -> str:
     if batch_size % parts == 0:
         return ""
     return (
-        f"cannot divide a batch of {batch_size} over the {parts} {what}; expected a multiple of "
-        f"{parts}, since the mean of unequal parts is not the batch's mean. Take a batch of "
-        f"{batch_size // parts * parts or parts}."
+        f"cannot divide a batch of {batch_size} evenly among {parts} {what}; expected a multiple "
+        f"of {parts}, since the mean of the means of unequal parts is not the batch's mean. Take a "
+        f"batch of {batch_size // parts * parts or parts}."
     )
 
 
