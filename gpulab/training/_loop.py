@@ -434,8 +434,8 @@ def diverged_note(
     )
     if bad == 0:
         cause = (
-            "No update came before it, so it is the model itself, the data, or a number that "
-            f"{options.precision} cannot hold. Look at task.loss(model, task.train[:8])."
+            "No update came before it, so the cause is the model itself, the data, or a number "
+            f"that {options.precision} cannot hold. Look at task.loss(model, task.train[:8])."
         )
     else:
         cause = (

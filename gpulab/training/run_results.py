@@ -522,7 +522,7 @@ class LadderResult(Result):
         return Evidence.modelled(
             "that no technique changes the gain of another",
             "the product of the gains that were measured one at a time",
-            f"{self.overstated} times the measured combination",
+            f"the product is {self.overstated} the measured gain of all together",
             self.evidence.device,
         )
 
@@ -551,7 +551,7 @@ class LadderResult(Result):
         hurt = ", ".join(rung.title for rung in self.hurting)
         return (
             f"All together: {self.together}; product of the single gains: {self.product}. {how}"
-            + (f" Less accurate than the script beginning with: {hurt}." if hurt else "")
+            + (f" Accuracy was lost with: {hurt}." if hurt else "")
         )
 
     def __repr__(self) -> str:
@@ -696,8 +696,8 @@ class ScriptsResult(Result):
             ),
             (
                 not no_interval and self.gain.verdict != "faster",
-                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has "
-                f"to lie above {1 + LEAST_EFFECT:g}.",
+                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. The whole interval must "
+                f"lie above {1 + LEAST_EFFECT:g}.",
             ),
         )
         return tuple(sentence for holds, sentence in found if holds)
