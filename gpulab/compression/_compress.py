@@ -203,7 +203,8 @@ def _remove_channels(model: Any, wanted: Mapping[str, Any], amount: float) -> An
     if not found:
         raise InputError(
             "prune: no layer of this model can lose a channel by itself; expected a layer whose "
-            "output only known layers read. Prune single weights instead (structured=False)."
+            "output enters only layers that can be cut with it. Prune single weights instead "
+            "(structured=False)."
         )
     for chain in found:
         _shrink(model, chain, amount)
@@ -413,7 +414,8 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
     fits = {name: layer for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not fits:
         raise InputError(
-            "to_sparse: format='2:4' and no linear layer; expected at least one. Use format='csr'."
+            "to_sparse: format='2:4', but there is no linear layer; expected at least one. Use "
+            "format='csr'."
         )
     for name, layer in fits.items():
         weight = layer.weight.detach()
@@ -422,8 +424,8 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
             raise DeviceError(f"to_sparse: {reason} Use format='csr', or keep the dense weights.")
         if not torch.equal(weight * two_of_four(weight).to(weight.dtype), weight):
             raise InputError(
-                f"to_sparse: {name} has more than two of four neighbors that are not zero. Prune "
-                "with pattern='2:4' first."
+                f"to_sparse: layer {name} has more than two nonzero weights among four neighbors; "
+                "expected two at most. Prune with pattern='2:4' first."
             )
         with compressed_layers.quiet(), devices.guard(f"to_sparse: storing {name}", _TILES):
             layer.weight = torch.nn.Parameter(
@@ -511,9 +513,9 @@ def quantize(
     scheme = Scheme(weights, bits, activations, 8)
     if (calibration is not None) != (activations == "static"):
         raise InputError(
-            f"quantize: calibration={'given' if calibration is not None else None} with "
-            f"activations={activations!r}; expected calibration with 'static', and only then. Pass "
-            "calibration=x with activations='static'."
+            f"quantize: {'calibration' if calibration is not None else 'no calibration'} with "
+            f"activations={activations!r}; expected calibration with 'static', and only with it. "
+            "Pass calibration=x with activations='static'."
         )
     done = finish(model)
     found = compressed_layers.chosen("quantize", done, skip)
@@ -625,7 +627,7 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise InputError(
                 f"quantize: the inputs of {name} reach {float(low)} and {float(high)} in "
-                "calibration; expected finite ones."
+                "calibration; expected finite ones. Pass finite inputs, or skip that layer."
             )
         found_ranges[name] = (low, high)
     return found_ranges
@@ -649,8 +651,8 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
     linear = {name for name, layer in found.items() if isinstance(layer, torch.nn.Linear)}
     if not linear:
         raise InputError(
-            "quantize: arithmetic='torchao' and no linear layer; expected at least one, since "
-            "torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
+            "quantize: arithmetic='torchao', but there is no linear layer; expected at least one, "
+            "since torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
             "'float'."
         )
     supported = "a device that it supports. Use arithmetic='float'."

@@ -90,8 +90,8 @@ def load(path: str | Path) -> dict[str, Any]:
     )
     if not content.startswith(_MAGIC) or zlib.crc32(content[head:]) != checksum or not length:
         raise CheckpointError(
-            f"load: {shown(str(path))} is damaged or no file of compression.save; expected one. "
-            "Save the model again."
+            f"load: {shown(str(path))} is damaged or of another kind; expected a file written by "
+            "compression.save. Save the model again."
         )
     header = json.loads(zlib.decompress(content[head : head + length]))
     body = io.BytesIO(content[head + length :])

@@ -91,8 +91,8 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         else f"{len(counter.unknown)} operators were"
     )
     sentence = (
-        f"{which} not counted: {', '.join(counter.unknown)}. "
-        "torch.utils.flop_counter.register_flop_formula gives it a count."
+        f"{which} not counted: {', '.join(counter.unknown)}. Register a formula with "
+        "torch.utils.flop_counter.register_flop_formula."
     )
     assumptions = (
         "a multiply and an add are two operations; norms, activations and sums are left out"
@@ -384,8 +384,8 @@ def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[No
         if any(not math.isfinite(each.loss) for each in several)
     ]
     sentence = (
-        f"{', '.join(labels)}: the loss on the test is infinite or nan, so its answers are no "
-        "better than chance. Train it again."
+        f"{', '.join(labels)}: the loss on the test is infinite or nan, so the accuracy shows "
+        "nothing. Train with a smaller learning rate or another seed."
     )
     return (Note("diverged", sentence),) if labels else ()
 
@@ -571,8 +571,8 @@ _FORM_REASONS = (
     (
         "torchao",
         "no instructions",
-        "Without torch.compile, torchao converts before each product; it is written for "
-        "torch.compile and GPUs.",
+        "Without torch.compile, torchao converts the weights before each product; it is written "
+        "for torch.compile and GPUs.",
     ),
 )
 
@@ -581,17 +581,17 @@ def _of_forms(pair: _Beside) -> list[Note]:
     one, notes = pair.one, list[Note]()
     if "dense zeros" in one.forms:
         text = (
-            f"{pair.zero_share:.0%} of its weights are zero, but stored like any other number: "
-            "each zero is multiplied."
+            f"{pair.zero_share:.0%} of its weights are zero, but they are stored like any other "
+            "number, and each zero is multiplied."
         )
         if starting := _starting(pair):
-            text += f" And {starting}, so that fewer products would hardly change the time."
+            text += f" And {starting}, so fewer products would hardly change the time."
         notes.append(Note("dense zeros", text))
     notes += [Note(code, text) for form, code, text in _FORM_REASONS if form in one.forms]
     if "integers" in one.forms and compressed_layers.activation_bits() < 8:
         text = (
-            "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four 8-bit "
-            "numbers at once."
+            "PyTorch reports no AVX-512 VNNI instructions on this CPU; these multiply 8-bit "
+            "numbers and sum the products in fours."
         )
         notes.append(Note("no instructions", text))
     return notes
@@ -637,7 +637,7 @@ def _of_same_work(pair: _Beside) -> Note:
         "about as many FLOPs" if 1 / _MORE < ratio < _MORE else f"{1 / ratio:.3g} times the FLOPs"
     )
     parts = f" in {now} operators, not {before}" if before and now and now > before else ""
-    return Note("elsewhere", f"It does {work}{parts}: {_rates(pair)}{_of_memory(pair)}")
+    return Note("elsewhere", f"It needs {work}{parts}: {_rates(pair)}{_of_memory(pair)}")
 
 
 def _rates(pair: _Beside) -> str:
@@ -661,8 +661,8 @@ def _of_memory(pair: _Beside) -> str:
     if best is None or rate < _MEMORY * best:
         return ""
     return (
-        f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move "
-        f"{format_bytes_per_second(rate)}; the best rate measured for the device's memory is "
+        f" Its operators do {b:.3g} FLOP for each byte that they move (the first model's {a:.3g}), "
+        f"at {format_bytes_per_second(rate)}; the best rate measured for the device's memory is "
         f"{format_bytes_per_second(best)}, so memory takes a large part of the time."
     )
 
@@ -746,7 +746,7 @@ class Recipe:
             (
                 self.compute == "integer" and (self.bits != 8 or self.activations != "dynamic"),
                 f"compute='integer' with bits={self.bits} and activations={self.activations!r}; "
-                "expected 8, 'dynamic'.",
+                "expected bits=8 and activations='dynamic'. Pass these.",
             ),
         )
         for holds, sentence in contradictions:
@@ -756,7 +756,7 @@ class Recipe:
     @property
     def label(self) -> str:
         """The recipe in a few words; recipes with the same label do the same."""
-        tensor = " a tensor" if self.weights == "per-tensor" else ""
+        tensor = ", one scale per tensor" if self.weights == "per-tensor" else ""
         inputs = f", {self.activations} inputs" if self.activations else ""
         loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
         tuned = (
@@ -764,7 +764,7 @@ class Recipe:
         )
         parts = (
             (self.network != "as it is", self.network),
-            (self.channels, f"{100 * self.channels:.6g}% of channels gone"),
+            (self.channels, f"{100 * self.channels:.6g}% of channels removed"),
             (self.zeros, f"{100 * self.zeros:.6g}% zeros"),
             (self.values, f"{self.values} values"),
             (self.bits != 32, f"{self.bits} bits{tensor}{inputs}"),
@@ -912,9 +912,9 @@ def cook(
     with backend_switches.threads(1, where):
         model = _trained(job, recipe.network, seed, where, progress, stop)
         if recipe.channels:
-            model = tune(prune(model, recipe.channels, structured=True), "what channels are left")
+            model = tune(prune(model, recipe.channels, structured=True), "the remaining channels")
         if recipe.zeros:
-            model = tune(prune(model, recipe.zeros), "what weights are left")
+            model = tune(prune(model, recipe.zeros), "the remaining weights")
         if recipe.values:
             model = tune(share_weights(model, recipe.values), "the shared values")
         if recipe.bits != 32:
@@ -985,7 +985,7 @@ def _train(
     if result.ended != "finished":
         raise StoppedError(
             f"diet: training {job.name} ended early ({result.ended}), so there is nothing to "
-            "weigh. Run it again."
+            f"weigh. {'Pass another seed' if result.ended == 'diverged' else 'Run it again'}."
         )
 
 

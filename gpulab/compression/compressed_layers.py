@@ -159,7 +159,7 @@ def chosen(function: str, model: Any, skip: Iterable[str] = ()) -> dict[str, Any
     if not found:
         raise InputError(
             f"{function}: no layer is left to compress; expected at least one linear or "
-            "convolutional layer. Name fewer to skip."
+            "convolutional layer with a weight of its own. Pass a model with one, or skip fewer."
         )
     return found
 
@@ -320,8 +320,8 @@ def two_four_refusal(device: Any) -> str:
     if is_nvidia and torch.cuda.get_device_capability(where.index) >= (8, 0):
         return ""
     return (
-        f"{where.name} has no 2:4 sparse instructions; they came with NVIDIA's compute capability "
-        "8.0 (Ampere)."
+        "gpulab uses 2:4 kernels only on NVIDIA GPUs of compute capability 8.0 (Ampere) or newer; "
+        f"{where.name} is not one."
     )
 
 

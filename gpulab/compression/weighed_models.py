@@ -271,7 +271,7 @@ class Weighing(Result):
         headers = (
             "model",
             "file",
-            "weights",
+            "nonzero weights",
             "FLOP an item (counted)",
             f"time for {self.batch}",
             "time for 1",

@@ -543,7 +543,7 @@ class Occupancy(Result):
         whole,
         low=0,
         high=MAX_REGISTERS_PER_THREAD,
-        advice="The compiler spills what does not fit.",
+        advice="Pass the number that the compiler reports.",
     ),
     shared_bytes_per_block=partial(whole, low=0, high=_LARGEST),
     barriers_per_block=partial(whole, low=0, high=MAX_BARRIERS_PER_BLOCK),
@@ -698,7 +698,7 @@ def _register_cause(launch: Occupancy, blocks: str) -> str:
     if launch.blocks_per_sm:
         return f"{held}: {blocks}."
     needed = math.ceil(launch.warps_per_block / PARTITIONS) * PARTITIONS
-    return f"{held}, fewer than the {needed} that one block needs: it can't be launched."
+    return f"{held}, fewer than the {needed} that one block needs: it cannot be launched."
 
 
 def _shared_cause(launch: Occupancy, blocks: str) -> str:
@@ -711,8 +711,8 @@ def _shared_cause(launch: Occupancy, blocks: str) -> str:
             f"{launch.allocated_shared_bytes_per_block:,} bytes{driver}."
         )
     return (
-        f"A block asks for {asked} of shared memory; {sm.compute_capability} gives a block at most "
-        f"{format_bytes(sm.shared_bytes_per_block)}: it can't be launched."
+        f"A block requests {asked} of shared memory; compute capability {sm.compute_capability} "
+        f"allows it at most {format_bytes(sm.shared_bytes_per_block)}: it cannot be launched."
     )
 
 

@@ -826,7 +826,7 @@ class InferencePlan(Result):
         if self.largest_batch is None or self.batch <= self.largest_batch:
             return f"Most of a step goes to {why}."
         room = (
-            f"at most {self.largest_batch:,} sequences fit"
+            f"at most {plural(self.largest_batch, 'sequence')} can be held"
             if self.largest_batch
             else "not even one sequence fits beside the weights"
         )
@@ -841,7 +841,7 @@ class InferencePlan(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return memory, times and rates, a row for each."""
         memory = "not known" if self.memory_bytes is None else format_bytes(self.memory_bytes)
-        fits = "not known" if self.largest_batch is None else f"{self.largest_batch:,} sequences"
+        fits = "not known" if self.largest_batch is None else plural(self.largest_batch, "sequence")
         return ("model", self.model.name), [
             (f"weights, {self.weights}", format_bytes(self.weight_bytes)),
             (f"cache of a sequence, {self.context:,} positions", format_bytes(self.cache_bytes)),
@@ -849,7 +849,7 @@ class InferencePlan(Result):
             ("time to the first token, at least", format_seconds(self.prefill_seconds)),
             (f"time of a step, batch {self.batch:,}, at least", format_seconds(self.step_seconds)),
             ("tokens per second, at most", format_number(self.tokens_per_second)),
-            ("of these each sequence gets", format_number(1 / self.step_seconds)),
+            ("tokens per second of each sequence, at most", format_number(1 / self.step_seconds)),
         ]
 
 

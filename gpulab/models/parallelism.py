@@ -51,7 +51,7 @@ def _rate(function: str, name: str, value: Any) -> float:
 # Measured with links limited by token buckets of the kernel (tc-tbf), on the two cores of an AMD
 # EPYC, 2026-11-22.
 _KNOWN_ERROR = (
-    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 of them; "
+    "links set to 5 to 100 MB/s among 2 and 4 ranks: the ring's fit gives 0.97 to 1.05 times that; "
     "gloo's root sends to its children at the same time over one link, so its broadcast took three "
     "steps where the tree has two"
 )
@@ -115,7 +115,9 @@ def _children(p: int, v: int) -> int:
     return sum(1 for bit in range(v.bit_length(), _log_up(p)) if v + (1 << bit) < p)
 
 
-_TREE_WORDS = "binomial tree: the ranks that have the data double with each message in turn"
+_TREE_WORDS = (
+    "binomial tree: the number of ranks that have the data doubles with each message in turn"
+)
 # operation -> algorithm -> messages in turn, share of the payload in turn, share that a rank sends
 _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
     "all_reduce": {
@@ -146,7 +148,7 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
             lambda p: 2 * (p - 1),
             _two_parts,
             _two_parts,
-            "a ring all-reduce, each keeps its part",
+            "a ring all-reduce, of which each rank keeps its part",
         ),
     },
     "broadcast": {
@@ -160,7 +162,11 @@ _ALGORITHMS: dict[str, dict[str, _Algorithm]] = {
             "a ring reduce-scatter, then each rank sends its part to the root",
         ),
         "tree": _Algorithm(
-            _log_up, _log_up, lambda p, v: v > 0, _TREE_WORDS.replace("have", "lack")
+            _log_up,
+            _log_up,
+            lambda p, v: v > 0,
+            "binomial tree: the number of ranks that still hold a sum halves with each message in "
+            "turn",
         ),
     },
     "gather": {
@@ -259,9 +265,9 @@ class CollectiveCost(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.operation} of {format_bytes(self.nbytes)} among {self.ranks} by "
-            f"{self.algorithm}: {self.steps} steps, {format_bytes(self.critical_bytes)} in turn, "
-            f"{format_seconds(self.seconds)}>"
+            f"<{self.operation} of {format_bytes(self.nbytes)} among {plural(self.ranks, 'rank')} "
+            f"by {self.algorithm}: {plural(self.steps, 'message')} and "
+            f"{format_bytes(self.critical_bytes)} in turn, {format_seconds(self.seconds)}>"
         )
 
 
@@ -736,7 +742,7 @@ def scaling(
         f"{batch}; compute takes {format_seconds(step_seconds)} on one rank; a ring averages "
         f"{format_bytes(parameter_bytes)} of gradients over links of "
         f"{format_seconds(latency_seconds)} a message and {rate}, "
-        f"{100 * overlap:.3g} % of it at most during the backward pass{shared}",
+        f"at most {100 * overlap:.3g} % of this communication during the backward pass{shared}",
         "ring all-reduce: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009)",
     )
     points = tuple(ScalingPoint(p, *map(float, step(p))) for p in _ranks("scaling", ranks))

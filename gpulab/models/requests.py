@@ -386,7 +386,7 @@ class AccessPattern(Result):
             return f"{device} In shared memory there is no bank conflict: {passes}."
         return (
             f"{device} In shared memory {self.conflict_ways} words are in the same bank: {passes} "
-            f"for {self.ideal_wavefronts}."
+            f"instead of {self.ideal_wavefronts}."
         )
 
     def __repr__(self) -> str:
@@ -401,7 +401,7 @@ class AccessPattern(Result):
         rows = [
             ("sectors of a request", str(self.sectors), str(self.ideal_sectors)),
             ("bytes moved", f"{self.bytes_moved:,}", f"{self.bytes_needed:,} needed"),
-            ("share of them used", f"{self.efficiency:.1%}", "100.0%"),
+            ("share of these bytes used", f"{self.efficiency:.1%}", "100.0%"),
             ("wavefronts in shared memory", str(self.wavefronts), str(self.ideal_wavefronts)),
             ("words in the busiest bank", str(self.conflict_ways), "1"),
         ]
@@ -455,7 +455,7 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
     if wrong:
         raise InputError(
             f"access_at: address {wrong[0]} is not a multiple of the {element_bytes} bytes of an "
-            "element; expected aligned addresses, as on a GPU."
+            f"element; expected aligned addresses, as on a GPU. Pass multiples of {element_bytes}."
         )
     if live and max(live) - min(live) >= _LARGEST_SPAN:
         raise InputError(

@@ -209,7 +209,8 @@ class Ranks:
                 raise OutOfMemoryError(
                     f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} "
                     f"({format_bytes(RANK_BYTES)} each) and {format_bytes(free)} are free; "
-                    f"expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free "
+                    "expected all of them to fit. "
+                    f"{f'Pass n={free // RANK_BYTES}, or free' if free >= RANK_BYTES else 'Free'} "
                     "some memory."
                 )
             engines: Engines = LocalEngines(self.n, self._threads)
@@ -409,12 +410,15 @@ class Ranks:
             backend = "gloo" if poor else "cpu:gloo,cuda:nccl"
         elif "nccl" in backend and poor:
             raise InputError(
-                f"cluster: backend {backend!r} needs a GPU for each rank, and there are none left "
-                f"for {named(poor)}; expected one for each. Pass backend='gloo', or leave it out."
+                f"cluster: backend {backend!r} needs a GPU for each rank, and {named(poor)} would "
+                "share one or have none that NCCL can use; expected a GPU for each rank. Pass "
+                "backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
         opening = partial(_rank.meeting_place, towards, self._port)
-        ((meeting, port),) = _gather(engines, [opening], f"open port {self._port or 'of its own'}")
+        ((meeting, port),) = _gather(
+            engines, [opening], f"open port {self._port}" if self._port else "find a free port"
+        )
         group = (meeting, port, self.timeout_seconds, backend)
         calls = [partial(_rank.open_group, place, *group) for place in places]
         _gather(engines, calls, "open the process group")
@@ -511,7 +515,7 @@ def _gather(
     error = call.wait(threading.Event())
     if error is not None:
         raise RankError(
-            f"cluster: the ranks could not {doing} ({_happened(error)}); expected them to. "
+            f"cluster: the ranks could not {doing} ({_happened(error)}); expected all to succeed. "
             + advice(
                 message_of(error), "Check that their machines reach each other and have gpulab."
             )
@@ -561,7 +565,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     stands = [f"{_ranks(group)} waited in {_standing(group[0], group)}" for group in places]
     kind: type[RankError] = RankError
     if died:
-        kind, blamed, expected = RankDiedError, died, f"it to live until the call ends. {_GO_ON}"
+        kind, blamed, expected = RankDiedError, died, f"all to live until the call ends. {_GO_ON}"
         stands[:0] = [
             f"{_ranks([s])} {s.error}"
             + (f" after it entered {_standing(s)}" if s.collective else "")
@@ -610,8 +614,8 @@ def _doing(sight: Sight) -> str:
     """Return in words what a rank was doing that did not enter the others' collective."""
     count = plural(sight.entered, "collective")
     if sight.state == "returned":
-        return f"it had returned after {count}"
-    return f"it was still running{f' at {sight.where}' if sight.where else ''} after {count}"
+        return f"returned after {count}"
+    return f"still running{f' at {sight.where}' if sight.where else ''} after {count}"
 
 
 def _grouped(sights: Sequence[Sight], key: Callable[[Sight], str]) -> list[list[Sight]]:

@@ -168,8 +168,8 @@ def predict_ranks(
         microbatches = ranks if strategy in _PIPELINES else 1
     if training_step.optimizer_factory("predict_ranks", optimizer)[1] is None:
         raise InputError(
-            "predict_ranks: optimizer is None; expected a name or a factory, since the ranks "
-            "divide the optimizer's state. Pass 'adam'."
+            "predict_ranks: optimizer is None; expected a name or a factory, since the prediction "
+            "includes the optimizer's state. Pass 'adam'."
         )
     if not isinstance(inputs, torch.Tensor) or inputs.dim() < 1 or not len(inputs):
         raise InputError(

@@ -163,9 +163,9 @@ def _undivided(batch_size: int, parts: int, what: str) -> str:
     if batch_size % parts == 0:
         return ""
     return (
-        f"cannot divide a batch of {batch_size} over the {parts} {what}; expected a multiple of "
-        f"{parts}, since the mean of unequal parts is not the batch's mean. Take a batch of "
-        f"{batch_size // parts * parts or parts}."
+        f"cannot divide a batch of {batch_size} evenly among {parts} {what}; expected a multiple "
+        f"of {parts}, since the mean of the means of unequal parts is not the batch's mean. Take a "
+        f"batch of {batch_size // parts * parts or parts}."
     )
 
 
@@ -395,14 +395,14 @@ def _check_layers(name: str, model: Any, ranks: int, batch_size: int, microbatch
         return (
             f"does not know how to split {kind_of(model)}; expected a model of "
             "networks.transformer or networks.mlp, whose pairs of linear layers it knows. Pass "
-            "strategy='zero3', which can shard any model."
+            "strategy='zero3', which shards any model without tied weights."
         )
     if blocks and blocks[0].heads % ranks:
         fitting = next(k for k in range(ranks, 0, -1) if blocks[0].heads % k == 0)
         return (
-            f"cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of "
-            f"{ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, or a model "
-            f"with heads={ranks}."
+            f"cannot split {plural(blocks[0].heads, 'head')} over {ranks} ranks; expected a "
+            f"multiple of {ranks}, since each head is on one rank. Take {plural(fitting, 'rank')}, "
+            "or a model with such a number of heads."
         )
     wide = [] if blocks else [model.layers[i].out_features for i in _pairs(model)[0]]
     odd = next((features for features in wide if features % ranks), None)
@@ -680,7 +680,7 @@ def _check_stages(name: str, model: Any, ranks: int, batch_size: int, microbatch
     if sum(map(len, owners)) > len(set().union(*owners)):
         return (
             f"cannot cut {kind_of(model)}, because two stages would share a weight; expected each "
-            "weight in one stage. Build the model with tied=False."
+            "weight in one stage. Build the model without tied weights."
         )
     if name == "split":
         return ""

@@ -262,10 +262,10 @@ def _disagreement(result: StrategyResult, single_state: dict[str, Any]) -> Note:
             f"The single process also has numbers that are infinite or nan {when}, so nothing can "
             "be compared from there on. Pass a smaller learning_rate.",
         )
-    since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters differ"
+    what = f"losses differ from step {wrong[0]} on" if len(wrong) else "final parameters differ"
     return Note(
         "disagree",
-        f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters "
+        f"The {what} (largest difference of losses {result.loss_difference:.1e}, of parameters "
         f"{result.state_difference:.1e}, tolerance {result.tolerance:.0e}): this is not what one "
         "process computes. Batch norm, which takes its mean over a rank's part of the batch, needs "
         "SyncBatchNorm (on GPUs) or another norm; else check what is averaged, and over how many "
@@ -720,7 +720,7 @@ def run_schedule(
         )
     if plan.duration > _LONGEST_STEP_SECONDS:
         raise InputError(
-            f"run_schedule: a step of these would take {plan.duration:.1f} s; expected at most "
+            f"run_schedule: a step would take {plan.duration:.1f} s; expected at most "
             f"{_LONGEST_STEP_SECONDS:g} s. Pass fewer microbatches or shorter passes."
         )
     progress(0.0, "each rank builds its stage")
@@ -768,7 +768,7 @@ def _schedule_run(
         notes.append(
             Note(
                 "stopped",
-                f"{len(taken)} of {asked} steps were measured before the stop. Run it again for "
+                f"measured before the stop: {len(taken)} of {asked} steps. Run it again to measure "
                 "all of them.",
             )
         )
@@ -779,7 +779,7 @@ def _schedule_run(
             Note(
                 "contended",
                 f"A pass took {slowest:.1f} times its set time: its arithmetic had to wait for a "
-                "core. Pass longer passes, or end other programs.",
+                "core. Set longer passes, or close other programs.",
             )
         )
     here = devices.environment("cpu")

@@ -33,7 +33,7 @@ _ENGINES_SECONDS = 60.0  # engines of a running controller may still be starting
 _IDLE_SECONDS = 3.0
 _POLL_SECONDS = 0.02
 _FIX = (
-    "Free some memory or processor time and start it again; `gpulab doctor` looks at the "
+    "Free some memory or processor time and start it again; `gpulab doctor` checks the "
     "installation."
 )
 _HOST = "__import__('socket').gethostname()"
@@ -271,9 +271,9 @@ class ProfileEngines(_Engines):
         file = _find_profile(self.profile) / "security" / "ipcontroller-client.json"
         if not file.exists():
             raise RankError(
-                f"cluster: no controller of profile {self.profile} runs; expected one with "
+                f"cluster: no controller of profile {self.profile} is running; expected one with "
                 f"{plural(self.n, 'engine')}. Run `ipcluster start --profile={self.profile} "
-                f"--n={self.n}` in a terminal: docs/clusters.md."
+                f"--n={self.n}` in a terminal (docs/clusters.md)."
             )
         progress(0.1, f"looking for the controller of profile {self.profile}")
         start = f"Start it with `ipcluster start --profile={self.profile} --n={self.n}`"
@@ -288,7 +288,7 @@ class ProfileEngines(_Engines):
         end = time.monotonic() + _ENGINES_SECONDS
         while len(self.client.ids) < self.n and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
-        self._take("cluster", "Start more", "or wait until they are")
+        self._take("cluster", "Start more", "or wait until the others are idle")
 
     def _listen(self) -> None:
         """Have zmq report, in the client's own thread, when the connection to the controller
@@ -312,9 +312,9 @@ class ProfileEngines(_Engines):
         }
         if len(hosts) < self.n:
             raise RankError(
-                f"{function}: {len(hosts)} of the engines of profile {self.profile} answer; "
-                f"expected {self.n}, idle. {more} with `ipcluster engines --profile={self.profile} "
-                f"--n={self.n - len(hosts)}`, {otherwise}."
+                f"{function}: {plural(len(hosts), 'engine')} of profile {self.profile} answered; "
+                f"expected {self.n} that are idle. {more} with `ipcluster engines "
+                f"--profile={self.profile} --n={self.n - len(hosts)}`, {otherwise}."
             )
         self.ids = tuple(sorted(hosts, key=lambda engine: (hosts[engine], engine))[: self.n])
 
@@ -340,7 +340,7 @@ class ProfileEngines(_Engines):
             self.start(progress)
             return
         progress(0.2, "looking for engines that answer")
-        self._take("recover", "Start others", "and end engines that hang on their machines")
+        self._take("recover", "Start others", "and end those that hang, on their machines")
 
     def stop(self) -> None:
         """Close the process group on the engines, and disconnect from them; they keep running. A
@@ -378,9 +378,9 @@ def _find_profile(name: str) -> Path:
         path.name.removeprefix("profile_") for path in home.glob("profile_*") if path.is_dir()
     )
     raise InputError(
-        f"cluster: there is no ipyparallel profile {name!r} in {home}; expected one of: "
-        f"{', '.join(known) or 'none yet'}. Make it with `ipython profile create --parallel "
-        f"--profile={name}`; docs/clusters.md has its contents."
+        f"cluster: there is no ipyparallel profile {name!r} in {home}; expected an existing one "
+        f"({', '.join(known) or 'there are none yet'}). Make it with `ipython profile create "
+        f"--parallel --profile={name}`; docs/clusters.md has its contents."
     )
 
 
@@ -399,10 +399,10 @@ def ending(code: int) -> str:
     Examples
     --------
     >>> ending(3), ending(-11)
-    ('left with exit code 3', 'was ended by signal 11 (SIGSEGV)')
+    ('ended with exit code 3', 'was ended by signal 11 (SIGSEGV)')
     """
     if code >= 0:
-        return f"left with exit code {code}"
+        return f"ended with exit code {code}"
     names = {int(known): known.name for known in signal.Signals}
     name = f"{-code} ({names[-code]})" if -code in names else str(-code)
     why = ", which the system sends when memory runs out" if -code == 9 else ""

@@ -233,13 +233,13 @@ def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
     """Return why a strategy cannot split a shape over this number of ranks; "" if it can."""
     if strategy == "tensor" and shape.heads % ranks:
         return (
-            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that "
-            f"divide the heads. Take {shape.heads} ranks."
+            f"tensor cannot split {plural(shape.heads, 'head')} over {ranks} ranks; expected a "
+            f"number of ranks that divides the heads. Take {plural(shape.heads, 'rank')}."
         )
     if strategy.startswith("pipeline") and shape.layers < ranks:
         return (
-            f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected at least "
-            f"one layer for each rank. Take {shape.layers} ranks."
+            f"{strategy} cannot cut {plural(shape.layers, 'layer')} into {ranks} stages; expected "
+            f"at least one layer for each rank. Take {plural(shape.layers, 'rank')}."
         )
     return ""
 

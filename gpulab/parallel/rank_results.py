@@ -84,7 +84,7 @@ class CollectiveCall(NamedTuple):
         )
         peer = {
             "send": f" to rank {self.root}",
-            "recv": f" from rank {'any' if self.root is None else self.root}",
+            "recv": f" from {'any rank' if self.root is None else f'rank {self.root}'}",
         }.get(self.name, "")
         return (
             f"{self.name}{size}{peer}"
@@ -398,7 +398,7 @@ class StrategyResult(Result):
         return {kind: value / count for kind, value in self.timeline.seconds(rank).items()}
 
     def __repr__(self) -> str:
-        verdict = "as one process" if self.agrees else "not as one process"
+        verdict = f"{'agrees' if self.agrees else 'does not agree'} with one process"
         where = f"{self.strategy} on {plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}"
         return f"<{where}: {verdict}, losses differ by {self.loss_difference:.1e}>"
 
@@ -413,11 +413,15 @@ class StrategyResult(Result):
         rows: list[tuple[str, ...]] = [
             ("computes what one process computes", same, *rest),
             (
-                "- losses differ by at most",
+                "- losses differ by at most (relative)",
                 f"{self.loss_difference:.1e} (tolerance {self.tolerance:.0e})",
                 *rest,
             ),
-            ("- parameters after it differ by at most", f"{self.state_difference:.1e}", *rest),
+            (
+                "- parameters differ at the end by at most (relative)",
+                f"{self.state_difference:.1e}",
+                *rest,
+            ),
             ("peak memory of tensors", *(format_bytes(one.peak_bytes) for one in reports)),
             *(
                 (
@@ -430,7 +434,10 @@ class StrategyResult(Result):
                 "payload of collectives a step",
                 *(format_bytes(sum(one.payload_bytes.values())) for one in reports),
             ),
-            ("sent as rings (modelled)", *(format_bytes(one.ring_bytes) for one in reports)),
+            (
+                "sent a step, as rings (modelled)",
+                *(format_bytes(one.ring_bytes) for one in reports),
+            ),
             *(
                 (f"{kind} a step", *(format_seconds(of_rank[kind]) for of_rank in seconds))
                 for kind in KINDS
@@ -540,7 +547,7 @@ class ScheduleRun(StagePasses, Result):
         where = f"{self.schedule} on {plural(self.stages, 'rank')}"
         return (
             f"<{where}: bubble {self.bubble_ratio:.1%} measured, {self.model.bubble_ratio:.1%} in "
-            "theory>"
+            "the timetable>"
         )
 
     def table(
@@ -571,21 +578,21 @@ class ScheduleRun(StagePasses, Result):
         rows += [
             ("bubble measured", spread, f"{self.bubble_ratio:.1%}", "", ""),
             (
-                "in the timetable",
-                format_seconds(model.duration),
+                "bubble in the timetable",
+                f"a step of {format_seconds(model.duration)}",
                 f"{model.bubble_ratio:.1%}",
                 f"{max(model.held):g}",
                 "",
             ),
             (
-                "by formula",
+                "bubble by formula",
                 model.bubble_formula,
                 "" if formula is None else f"{formula:.1%}",
                 "",
                 "",
             ),
         ]
-        columns = ("works", "waits (bubble)", "microbatches held", "their activations")
+        columns = ("works", "waits (bubble)", "microbatches held", "activations held")
         return (f"{self.schedule}, measured", *columns), rows + note_rows(self.notes, 5)
 
 
@@ -783,13 +790,13 @@ class ScalingResult(PointsByRanks, Result):
             )
         elif last.ranks > self.processors:
             limit = (
-                f", but on {plural(self.processors, 'processor')} they take turns: this machine "
-                "shows the cost of more ranks, not their gain"
+                f", but they take turns on {plural(self.processors, 'processor')}: this shows the "
+                "cost of more ranks, not their gain"
             )
         return (
             f"{last.ranks} ranks have a speed-up of "
-            f"{format_speedup(last.speedup, last.speedup_interval)} in samples a second over "
-            f"{self.points[0].ranks}{limit}."
+            f"{format_speedup(last.speedup, last.speedup_interval)} in samples a second over one "
+            f"rank{limit}."
         )
 
     def __repr__(self) -> str:
@@ -816,13 +823,13 @@ class ScalingResult(PointsByRanks, Result):
             )
             rows.append(("link", link, "", "", "", ""))
         what = (
-            f"{format_bytes(self.parameter_bytes)} of gradients; compute "
-            f"{'is ' if self.stage == WAITED else ''}{self.stage}"
+            f"{format_bytes(self.parameter_bytes)} of gradients; compute is "
+            f"{WAITED if self.stage == WAITED else 'real'}"
         )
         rows.append(
             (
                 "each step",
-                f"{what}; {plural(self.processors, 'processor')} among the ranks",
+                f"{what}; {plural(self.processors, 'processor')} for all ranks",
                 "",
                 "",
                 "",

@@ -653,8 +653,9 @@ def scaling(
     if mode == "strong" and any(size % count for count in counts):
         step = int(np.lcm.reduce(counts))
         raise InputError(
-            f"scaling: a batch of {size} does not divide among {', '.join(map(str, counts))} "
-            f"ranks; expected a multiple of {step}. Pass batch={-(-size // step) * step}."
+            f"scaling: a batch of {size} cannot be divided evenly among "
+            f"{', '.join(map(str, counts))} ranks; expected a multiple of {step}. Pass "
+            f"batch={-(-size // step) * step}."
         )
     spec = StepSpec(MODELS[model], size, mode == "weak", tuple(counts), wait_seconds)
     with ExitStack() as stack:
@@ -689,7 +690,7 @@ def _measured(
         for rounds in _chunks(taken.seconds.values(), deadline, _WIDTH):
             steps = plural(len(taken.seconds[1]), "step")
             share = (time.monotonic() - start) / deadline
-            report(min(0.99, 0.65 + 0.34 * share), f"{steps} of each")
+            report(min(0.99, 0.65 + 0.34 * share), f"{steps} on each number of ranks")
             if stop():
                 raise StoppedError("scaling: stopped before any step was timed. Run it again.")
             of_ranks = ranks.run(turns, rounds, _TURN)
@@ -704,16 +705,16 @@ def _measured(
         notes.append(
             Note(
                 "stopped",
-                "the measurement was stopped; the points shown are those measured until then. Run "
-                "it again for the rest.",
+                "the measurement was stopped; each point has only the steps timed until then. Run "
+                "it again for narrower intervals.",
             )
         )
     if taken.delay_seconds > _DELAYED * taken.alone_seconds:
         share = taken.delay_seconds / taken.alone_seconds
         words = (
-            "other processes kept one rank, when it worked alone, waiting for a core for "
-            f"{100 * share:.0f} % of the time. Close other programs, or measure again later: all "
-            "points are slower than they could be."
+            "because of other processes, one rank that worked alone had to wait for a core for "
+            f"{100 * share:.0f} % of the time: all points are slower than they could be. Close "
+            "other programs, or measure again later."
         )
         notes.append(Note("contended", words))
     report(1.0, "done")
@@ -896,11 +897,11 @@ def sweep(
         median = float(np.median(seconds))
         points.append(SweepPoint(operation, among, nbytes, median, interval, len(seconds)))
     if slow:
-        notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; {slow[0]}"))
+        notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; for {slow[0]}"))
     if not one_clock:
         words = (
-            "The ranks' machines do not share a clock, so a time is the longest that a rank was "
-            "inside, including its waiting."
+            "The ranks' machines do not share a clock, so each time is the longest that a rank "
+            "spent inside the call, including waiting for other ranks."
         )
         notes.append(Note("skipped", words))
     evidence = Evidence.measured(where.device, sum(point.samples for point in points))

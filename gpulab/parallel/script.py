@@ -38,7 +38,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         "function",
         function,
         Callable,
-        "one to call on every rank. Pass the function itself.",
+        "a function to call on every rank. Pass the function itself.",
     )
     values = (function, *args, *kwargs.values())
     names = {getattr(each, "__module__", None) or type(each).__module__ for each in values}
@@ -50,7 +50,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     except Exception as error:
         raise InputError(
             f"run: the call cannot be sent to the ranks ({type(error).__name__}: "
-            f"{message_of(error)}); expected a function and arguments that can be pickled. Make "
+            f"{message_of(error)}); expected a function and arguments that can be pickled. Create "
             "open files, locks, generators and tensors on a GPU inside the function."
         ) from error
 
@@ -385,7 +385,8 @@ def _literal(what: str, value: Any) -> str:
         pass
     raise _refused(
         f"{what} is {shown(value)}",
-        "Make it inside the function: a script can contain only numbers, texts, and lists of them.",
+        "Create it inside the function: a script can contain only numbers, texts, and lists, "
+        "tuples, sets and dicts of them.",
     )
 
 

@@ -434,8 +434,8 @@ def diverged_note(
     )
     if bad == 0:
         cause = (
-            "No update came before it, so it is the model itself, the data, or a number that "
-            f"{options.precision} cannot hold. Look at task.loss(model, task.train[:8])."
+            "No update came before it, so the cause is the model itself, the data, or a number "
+            f"that {options.precision} cannot hold. Look at task.loss(model, task.train[:8])."
         )
     else:
         cause = (
@@ -453,8 +453,8 @@ def _advice(options: Options, own_optimizer: bool) -> str:
         (
             options.precision == "pure-float16",
             'Pass precision="float16", which keeps float32 weights and scales the loss, or '
-            '"bfloat16"; in pure float16 the optimizer\'s epsilon is zero, which makes the weights '
-            "nan.",
+            '"bfloat16"; in pure float16 an epsilon of 1e-8, as Adam has it, rounds to zero, which '
+            "can make the weights nan.",
         ),
         (
             options.precision in SCALED and options.loss_scale != "dynamic",

@@ -148,7 +148,7 @@ class Profile(Result):
             ("a step under the profiler", "", format_seconds(self.step_seconds), ""),
             *note_rows(self.notes, 4),
         ]
-        headers = (f"{self.label}, a step", "calls", "host, self time", "its kernels on the device")
+        headers = (f"{self.label}, a step", "calls", "host (self time)", "device (its kernels)")
         # on a CPU there are no kernels besides the operators, so the last column is left out
         columns = 4 if any(span.lane == "device" for span in self.spans) else 3
         return headers[:columns], [row[:columns] for row in rows]
@@ -212,14 +212,14 @@ def profile(profiler: Any, *, label: str = "the training", device: Any = None) -
             events = list(profiler.events() or ())  # type: ignore[no-untyped-call]
     if not events:
         raise InputError(
-            f"profile: {kind_of(profiler)} was given; expected a profiler of PyTorch that has "
-            "ended and seen operators. Use `with torch.profiler.profile(acc_events=True) as "
-            "profiler:`, then pass it."
+            f"profile: profiler is {kind_of(profiler)} without records; expected a profiler of "
+            "PyTorch that has ended and recorded operators. Use `with "
+            "torch.profiler.profile(acc_events=True) as profiler:`, then pass it."
         )
     if profiler.with_stack:
         raise InputError(
             "profile: the profiler was made with with_stack=True, so Python's functions are among "
-            "its operators; expected PyTorch's own alone. Leave with_stack out."
+            "its operators; expected only PyTorch's own. Leave with_stack out."
         )
     # Only marks with operators inside them: not the marks on the device, nor one that began when
     # the loop had ended.
@@ -348,8 +348,8 @@ class HiddenWaits(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
         rows = [(line, what, str(count)) for line, what, count in self.sites]
-        headers = (f"{self.label}: where the host waits", "what it calls", "times")
-        return headers, rows or [("nowhere", "the host never waits", "0")]
+        headers = (f"{self.label}: where the host waits", "call and reason", "times")
+        return headers, rows or [("nowhere", "no call that is known to wait", "0")]
 
 
 @_validate.arguments(

@@ -57,10 +57,10 @@ _THREAD_SECONDS = 10.0
 _TRAINS = "it to train the model. Call it once by itself: script(task.make_model(), task.train)."
 _USUAL = ("deadline", "slow-first-call")  # notes left out: the interval shows what matters of them
 _READING = (
-    "A ratio is a speed-up: the median of turns that the forms took one after the other; in "
-    f"brackets its 95 % interval. Unless all of the interval lies more than {100 * LEAST_EFFECT:g} "
-    "% above or below 1, no difference was shown. Accuracy is compared on the same number of "
-    "samples under the same seeds."
+    "A ratio is a speed-up, measured in turns that the forms took one after the other; in "
+    "brackets its 95 % interval. A difference counts as shown only if the whole interval lies "
+    f"more than {100 * LEAST_EFFECT:g} % above or below 1. Accuracy is that of models trained on "
+    "the same data under the same seeds."
 )
 
 
@@ -272,7 +272,7 @@ class _Script:
         if not returned:
             raise InputError(
                 f"compare_scripts: {self.name} passed no sample through the model that it was "
-                "given; expected it to train this model. Call model(inputs) with gradients."
+                "given; expected it to train this model. Call model(inputs) with gradients enabled."
             )
         return returned
 
@@ -379,8 +379,9 @@ def speedup_report(path: Any, *results: LadderResult | ScriptsResult) -> Path:
     wrong = [result for result in results if not isinstance(result, (LadderResult, ScriptsResult))]
     if wrong or not results:
         raise InputError(
-            f"speedup_report: {shown(wrong[0]) if wrong else 'no result'} was given; expected what "
-            "gl.training.ladder or gl.training.compare_scripts returned. Pass one or both."
+            f"speedup_report: {f'a result is {shown(wrong[0])}' if wrong else 'there is no result'}"
+            "; expected results of gl.training.ladder or gl.training.compare_scripts. Pass one or "
+            "both."
         )
     machine = results[0].environment
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
@@ -404,7 +405,7 @@ def speedup_report(path: Any, *results: LadderResult | ScriptsResult) -> Path:
     except OSError as error:
         raise InputError(
             f"speedup_report: {str(where)!r} could not be written ({message_of(error, 100)}); "
-            "expected a place for it. Pass another."
+            "expected a path that can be written. Pass another one."
         ) from error
     return where
 

@@ -104,8 +104,8 @@ def settle(
     unknown = [name for name in asked if name not in DEFAULTS]
     if unknown:
         raise InputError(
-            f"fit: there is no option {shown(unknown[0])}; expected some of {', '.join(DEFAULTS)}. "
-            "See gl.training.fit? for what they do."
+            f"fit: there is no option {shown(unknown[0])}; expected one of: {', '.join(DEFAULTS)}. "
+            "Read what they do with help(gl.training.fit)."
         )
     values: dict[str, Any] = {**DEFAULTS, **asked}
     where, items = devices.find(device), len(job.train)
@@ -169,8 +169,8 @@ def _without_what_is_missing(
             "pinned",
             False,
             where.torch_type != "cuda",
-            f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so "
-            "memory stayed pageable.",
+            f"pinned memory serves copies to a CUDA device, and {where} is not one, so memory "
+            "stayed pageable.",
         ),
         (
             "cuda_graph",
@@ -196,8 +196,7 @@ def _without_what_is_missing(
             "autotune",
             False,
             not is_cuda,
-            f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was "
-            "tuned.",
+            f"cuDNN runs only on NVIDIA GPUs, and {where.name} is not one, so nothing was tuned.",
         ),
         (
             "channels_last",
@@ -210,7 +209,7 @@ def _without_what_is_missing(
             False,
             not has_compiler,
             "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, "
-            "so the model ran as it is.",
+            "so the model ran uncompiled.",
         ),
     )
     found = [row for row in missing if row[2] and values[row[0]]]
@@ -397,7 +396,7 @@ class Step:
             self.compiled = None
             loss = self.job.loss(self.model, batch)
             failed = f"torch.compile failed ({type(error).__name__}: {message_of(error, 120)})"
-            self.notes.append(Note("skipped", f"{failed}, so the model ran as it is."))
+            self.notes.append(Note("skipped", f"{failed}, so the model ran uncompiled."))
             return loss
         self._compiled_sizes.add(len(batch[0]))
         return loss
@@ -475,13 +474,16 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
     """
     ours = devices.translate(error, doing)
     if isinstance(ours, OutOfMemoryError) and options is not None:
-        smaller = f"batch_size={max(1, options.batch_size // 2)}"
-        ways = [smaller, f"accumulate={2 * options.accumulate}"]
-        ways += [] if options.checkpoint else ["checkpoint=True"]
+        size, parts = options.batch_size, 2 * options.accumulate
+        ways = [
+            *([f"batch_size={size // 2}"] if size > 1 else []),
+            *([f"accumulate={parts}"] if parts <= size else []),
+            *([] if options.checkpoint else ["checkpoint=True"]),
+            "a smaller model",
+        ]
         return OutOfMemoryError(
             f"{doing}: the memory that is free does not hold it; expected it to fit. Pass "
-            f"{', '.join(ways[:-1])} or {ways[-1]}, or call gl.memory.release() to give back what "
-            "earlier cells hold."
+            f"{' or '.join(ways)}, or call gl.memory.release() to free what earlier cells hold."
         )
     if ours is not None:
         return ours

@@ -214,7 +214,7 @@ _SOURCE = (
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
 KNOWN_ERROR = (
     "2 % median, 6 % at most in throughput where loading times are known; loading varies with "
-    "neighbors (docs/measurements.md)"
+    "other programs (docs/measurements.md)"
 )
 
 
@@ -430,9 +430,9 @@ class PipelineResult(Result):
         # figures that depend on both sides have the accelerator's badge if it is not measured
         both = loading if modelled == Badge.MEASURED else modelled
         rows = [
-            ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
-            ("copying it", format_seconds(self.copy_seconds), modelled),
-            ("computing on it", format_seconds(self.compute_seconds), modelled),
+            ("loading a batch, one process", format_seconds(self.loading_seconds), loading),
+            ("copying a batch", format_seconds(self.copy_seconds), modelled),
+            ("computing on a batch", format_seconds(self.compute_seconds), modelled),
             ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
             (
@@ -618,7 +618,7 @@ def model_pipeline(
     p=partial(
         _validate.instance,
         kind=PipelineResult,
-        expected="what training.pipeline returned. Pass that.",
+        expected="a result of training.pipeline or training.model_pipeline. Pass one.",
     ),
     pinned=_validate.flag,
     read_loss=_validate.flag,
@@ -673,8 +673,8 @@ def replay(
     )
     host = "waiting for each step" if read_loss else "going on without waiting for a step"
     evidence = Evidence.modelled(
-        "each batch loaded and copied as long as in the run, its steps as long as they were, the "
-        f"host {host}; no other effects",
+        "each batch takes as long to load and to copy, and each step as long to compute, as in the "
+        f"run, with the host {host}; no other effects",
         _SOURCE,
         KNOWN_ERROR,
     )
@@ -968,7 +968,7 @@ def _check_shared(nbytes: int, workers: int, prefetch: int) -> None:
             f"pipeline: {workers} workers, each {prefetch} batches ahead, need "
             f"{format_bytes(needed)} of shared memory, and {_LINUX_SHARED} has "
             f"{format_bytes(free)} free; expected room for them. Lower workers, prefetch or "
-            "batch_size, free some there, or start the container with more (docker run "
+            "batch_size, free some space there, or start the container with more (docker run "
             "--shm-size=1g)."
         )
 
@@ -1048,7 +1048,7 @@ def drive(
             batch = next(batches)
         except RuntimeError as error:
             raise MeasurementError(
-                f"pipeline: the workers gave no batch {step} ({message_of(error)}); expected one "
+                f"pipeline: batch {step} did not arrive ({message_of(error)}); expected each batch "
                 f"within {_TIMEOUT_SECONDS:.0f} s. Lower the number of workers, or pass workers=0."
             ) from error
         loads.append(tuple(batch[2:]))  # worker, start, end

@@ -276,15 +276,19 @@ class SeedsAccuracy(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        seeds = plural(len(self.accuracies), "seed")
+        # the interval of a single model is over items alone
+        seeds = f"{len(self.accuracies)} seeds and " if len(self.accuracies) > 1 else ""
         mean = f"{_percent(self.mean)} {format_interval(self.interval, _percent)}"
-        return f"<{mean} over {seeds} and test items>"
+        return f"<{mean} over {seeds}test items>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the mean with both intervals, then each model's accuracy."""
         rows = [
             ("mean", _percent(self.mean)),
-            ("over seeds and test items", format_interval(self.interval, _percent)),
+            (
+                f"over {'seeds and ' if len(self.accuracies) > 1 else ''}test items",
+                format_interval(self.interval, _percent),
+            ),
             ("over seeds, on this test", format_interval(self.seeds_interval, _percent)),
             *(
                 (f"model {number}", format_accuracy(one))
@@ -518,7 +522,7 @@ class LadderResult(Result):
         return Evidence.modelled(
             "that no technique changes the gain of another",
             "the product of the gains that were measured one at a time",
-            f"{self.overstated} times the measured combination",
+            f"the product is {self.overstated} the measured gain of all together",
             self.evidence.device,
         )
 
@@ -547,7 +551,7 @@ class LadderResult(Result):
         hurt = ", ".join(rung.title for rung in self.hurting)
         return (
             f"All together: {self.together}; product of the single gains: {self.product}. {how}"
-            + (f" Less accurate than the script beginning with: {hurt}." if hurt else "")
+            + (f" Accuracy was lost with: {hurt}." if hurt else "")
         )
 
     def __repr__(self) -> str:
@@ -616,8 +620,8 @@ def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
         for name, count in zip(names, samples, strict=True)
     )
     return (
-        f"{second}, and {first}: it is faster because it trains less. Keep the number of samples "
-        "equal."
+        f"{second}, and {first}: the time of {names[1]} does not count, because it trains less. "
+        "Keep the number of samples equal."
     )
 
 
@@ -686,13 +690,14 @@ class ScriptsResult(Result):
             ),
             (
                 no_interval,
-                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times vary so "
-                "much that no interval can be given. Close other programs, and run it again.",
+                f"No speed-up was shown: {format_ratio(self.gain.ratio)} has no interval, since "
+                "the turns were too few or their times vary too much. Close other programs and run "
+                "it again, or pass fewer items or a longer deadline.",
             ),
             (
                 not no_interval and self.gain.verdict != "faster",
-                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. All of the interval has "
-                f"to lie above {1 + LEAST_EFFECT:g}.",
+                f"No speed-up was shown: {self.gain}, {self.gain.verdict}. The whole interval must "
+                f"lie above {1 + LEAST_EFFECT:g}.",
             ),
         )
         return tuple(sentence for holds, sentence in found if holds)

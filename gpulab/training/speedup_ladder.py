@@ -358,8 +358,8 @@ def ladder(
     names = [technique.name for technique in wanted]
     if not wanted or len(set(names)) < len(names):
         raise InputError(
-            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. "
-            "Pass such as ['batch', 'fused']."
+            f"ladder: the techniques are {', '.join(names) or 'none'}; expected at "
+            "least one, each only once. Pass for example ['batch', 'fused']."
         )
     base = dict(START if start is None else start)
     length = job.epochs * len(job.train) if samples is None else samples
@@ -397,9 +397,10 @@ class _Climb:
                 job = dataclasses.replace(job, _build=technique.model)
         if options.get("model") is not None:
             raise InputError(
-                f"ladder, {self._words(names)}: a model is given, {kind_of(options['model'])}, "
-                "which all forms would train in turn; expected one for each. Pass a technique with "
-                "a function that makes one: training.Technique('mine', 'my model', model=make)."
+                f"ladder, {self._words(names)}: the options contain {kind_of(options['model'])}, "
+                "which all forms would train in turn; expected a model for each form. Pass a "
+                "technique with a function that makes one: training.Technique('mine', 'my model', "
+                "model=make)."
             )
         try:
             run = Run(job, device=self.where, clock=self.clock, **{**options, **more})
@@ -440,16 +441,16 @@ class _Climb:
         if missing and technique.options and not _follows_any(run, technique.options):
             return missing[0]
         for form, other, words in (
-            (alone, script, "Added to the script"),
-            ((*below, technique.name), before, f"Added to {self._words(below)}"),
+            (alone, script, "the script"),
+            ((*below, technique.name), before, self._words(below)),
         ):
             slower = _times_as_long(self._form(form), other)
             if slower > _HOPELESS:
                 self.too_slow += [alone] if slower <= _SURELY else []
                 return (
-                    f"{words}, a sample took {slower:.3g} times as long in the first steps: "
-                    "combinations with it would show nothing about the other techniques. (If the "
-                    "machine was busy, this can be chance: run the cell again.)"
+                    f"With it, a sample took {slower:.3g} times as long in the first steps as with "
+                    f"{words} alone: combinations with it would show nothing about the other "
+                    "techniques. (If the machine was busy, this can be chance: run the cell again.)"
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
@@ -582,8 +583,8 @@ class _Climb:
                 out.append((one, reason))
         if not names:
             raise InputError(
-                f"ladder: {self.where.name} has none of these techniques; expected at least one. "
-                "Pass others."
+                f"ladder: none of these techniques is left, since {self.where.name} lacks them or "
+                "is slower with them; expected at least one. Pass others."
             )
         here = [self.known[name] for name in names]
         rungs = [names[: k + 1] for k in range(len(names))]

@@ -54,7 +54,7 @@ def fails(how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("return", CollectiveTimeoutError, r"for [1-9]\d?(\.\d+)? s; .*had returned"),
+        ("return", CollectiveTimeoutError, r"for [1-9]\d?(\.\d+)? s; .*returned after"),
         ("sleep", CollectiveTimeoutError, "line "),
         ("other", CollectiveTimeoutError, "broadcast of 3.91 KiB"),
         ("raise", RankError, "ValueError: .*my mistake"),

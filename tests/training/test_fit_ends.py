@@ -73,7 +73,7 @@ NAN = float("nan")
         ({"optimizer": lambda p: torch.optim.SGD(p, lr=1e20)}, "Give your optimizer"),
         ({"precision": "float16", "loss_scale": 1e30}, "Leave loss_scale out"),
         ({"precision": "pure-float16"}, 'Pass precision="float16"'),
-        ({"model": Layer(lambda layer, y: y * NAN)}, "it is the model itself"),
+        ({"model": Layer(lambda layer, y: y * NAN)}, "the model itself"),
         (
             {"model": Layer(lambda layer, y: y * (NAN if layer.calls > 2 else 1))},
             "division by zero",
