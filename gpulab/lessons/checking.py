@@ -219,8 +219,9 @@ def listed(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy number as Python's own; anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
+    """Return a NumPy number as Python's own and a whole float as an int; anything else as it is."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def number(answer: Any, what: str) -> float:

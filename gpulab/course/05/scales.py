@@ -51,12 +51,12 @@ def _gradient_sets() -> list[np.ndarray]:
 
     In each set the smallest and the largest magnitude are close to a power of two. Most are a thousandth away from it. One smallest is
     exactly a power of two: scaled to half of the smallest float16 number, it still becomes zero. One largest is so close below a power of two
-    that, scaled to almost 2^16, it exceeds 65,520. Either of the two may be negative.
+    that, scaled to almost 2^16, it exceeds 65,520; that set's lowest scale is below 1. Either of the two may be negative.
     """
     rng = np.random.default_rng(5)
     sets = []
     for low, high, smallest, largest in (
-        (-34, -4, -1.001, 0.999), (-29, 3, 1.001, -0.999), (-40, -18, -1.0, 0.999), (-26, 9, 1.001, 0.9999),
+        (-34, -4, -1.001, 0.999), (-29, 3, 1.001, -0.999), (-40, -18, -1.0, 0.999), (-22, 12, 1.001, 0.9999),
     ):  # fmt: skip
         powers = rng.uniform(low + 2.5, high - 2.5, 500)
         values = rng.choice([-1.0, 1.0], 500) * 2.0**powers
@@ -74,7 +74,7 @@ def check(answer: Any) -> str:
         said = checking.listed(ask(ends.capitalize(), gradients.copy()))
         if not isinstance(said, (tuple, list)) or len(said) != 2:
             raise Refused(f"Your function gives {checking.describe(said)}; the check expects (lowest, highest).")
-        low, high = (checking.number(each, "a scale") for each in said)
+        low, high = (checking.number(each, "a scale for the gradients that are not exactly zero") for each in said)
         for name, scale in (("lowest", low), ("highest", high)):
             if math.frexp(scale)[0] != 0.5:
                 raise Refused(f"Your {name} scale {ends} is {scale:g}; the check expects a power of two, which changes no digit.")
@@ -124,12 +124,12 @@ import numpy as np
 
 def scales(gradients):
     sizes = np.abs(gradients[gradients != 0])
-    low = 2.0 ** -40
-    while sizes.min() * low <= 2.0**-14:
+    low = 1.0
+    while sizes.min() * low <= 2.0**-25:
         low *= 2
-    high = 2.0**40
-    while sizes.max() * high >= 65520:
-        high /= 2
+    high = low
+    while sizes.max() * high * 2 < 65520:
+        high *= 2
     return low, high
 
 # %% wrong: without their sign

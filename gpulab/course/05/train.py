@@ -91,6 +91,8 @@ def check(answer: Any) -> str:
             rows.append(len(output))
 
     layer.register_forward_hook(note)
+    stale: list[bool] = []  # for each backward pass, whether it adds to gradients that are there already
+    layer.weight.register_hook(lambda gradient: stale.append(layer.weight.grad is not None and bool(layer.weight.grad.any())))
     steps = _Steps(model)
     failed: Refused | None = None
     try:
@@ -121,6 +123,11 @@ def check(answer: Any) -> str:
         raise Refused(
             "The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss). If you "
             'do that already: torch.amp.GradScaler() is for CUDA and switches itself off without it; write torch.amp.GradScaler("cpu").'
+        )
+    if any(stale):
+        raise Refused(
+            "A backward pass began while the gradients of the batch before were still there, and added to them. Make a step for each batch, "
+            "and call optimizer.zero_grad() in each step, as the loop above does."
         )
     if off > _ELSEWHERE * wanted and sum(rows) < _BATCH * _BATCHES:
         raise Refused(f"The model ran on {sum(rows) / _BATCH:.3g} of {_BATCHES} batches. Train on all of them, one step for each.")
@@ -351,3 +358,18 @@ def train(model, batches):
 
 # %% wrong: a function to call
 train = 65536.0
+
+# %% wrong: optimizer.zero_grad() in each step
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / 1e-6)
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in batches:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = 1e-6 * cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

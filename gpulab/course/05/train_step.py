@@ -61,9 +61,9 @@ def _network() -> Any:
 
 
 class _Case:
-    """A small model, its optimizer and scaler, four micro-batches, and what one float32 step over all of them gives."""
+    """A small model, its optimizer and scaler, some micro-batches, and what one float32 step over all of them gives."""
 
-    def __init__(self, max_norm: float, scale: float = 2.0**10, huge: bool = False) -> None:
+    def __init__(self, max_norm: float, scale: float = 2.0**10, huge: bool = False, parts: int = _PARTS) -> None:
         import torch
 
         generator = torch.Generator().manual_seed(5)
@@ -73,25 +73,30 @@ class _Case:
         # The micro-batches differ, so that the gradient of one is not that of all together.
         self.batches = [
             (torch.randn(_ROWS, 12, generator=generator) + part, torch.randint(part, 5, (_ROWS,), generator=generator))
-            for part in range(_PARTS)
+            for part in range(parts)
         ]
         if huge:
             x, y = self.batches[1]
             self.batches[1] = 1e6 * x, y  # infinite in float16
         self.max_norm, self.scale = max_norm, scale
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        # Weight decay moves the weights even if gradients that are not finite were replaced by zeros.
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE, weight_decay=0.1 if huge else 0.0)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=self.scale)
         self.before = self.weights()
         self.seen: set[str] = set()
         self.rows: list[int] = []
+        self.waiting: set[int] = set()  # micro-batches, by their place in memory, that await their backward pass
+        self.piled = False  # whether two of them did at once
         self.model[0].register_forward_hook(self._note)
 
     def _note(self, layer: Any, inputs: Any, output: Any) -> None:
-        import torch
-
-        if torch.is_grad_enabled():
+        if output.requires_grad:
             self.seen.add(str(output.dtype).removeprefix("torch."))
             self.rows.append(len(inputs[0]))
+            place = inputs[0].data_ptr()
+            self.waiting.add(place)
+            self.piled |= len(self.waiting) > 1
+            output.register_hook(lambda gradient: self.waiting.discard(place))
 
     def weights(self) -> Any:
         import torch
@@ -133,18 +138,19 @@ _NOTHING = object()
 
 
 def check(answer: Any) -> str:
-    plain = _Case(_FAR)
-    wanted, loss, _ = plain.expected()
-    said = plain.step(answer)
-    _types(plain)
-    _same(plain, wanted, "With a max_norm that no gradient reaches")
-    if said is _NOTHING:
-        raise Refused("The step is right, but your function returns nothing. The check expects the mean loss, as a number.")
-    value = checking.number(said, "the mean loss")
-    if math.isclose(value, loss * plain.scale, rel_tol=0.02):
-        raise Refused(f"You return {value:.4g}, the loss times the scale. Return the loss as it is, {loss:.4g}: scale only what goes backward.")
-    if not math.isclose(value, loss, rel_tol=0.02):
-        raise Refused(f"You return {value:.4g}; the mean loss over the {_PARTS} micro-batches is {loss:.4g}.")
+    for parts in (_PARTS, _PARTS - 1):
+        plain = _Case(_FAR, parts=parts)
+        wanted, loss, _ = plain.expected()
+        said = plain.step(answer)
+        _types(plain)
+        _same(plain, wanted, f"With {parts} micro-batches and a max_norm that no gradient reaches")
+        if said is _NOTHING:
+            raise Refused("The step is right, but your function returns nothing. The check expects the mean loss, as a number.")
+        value = checking.number(said, "the mean loss")
+        if math.isclose(value, loss * plain.scale, rel_tol=0.02):
+            raise Refused(f"You return {value:.4g}, the loss times the scale. Return the loss as it is, {loss:.4g}: scale only what goes backward.")
+        if not math.isclose(value, loss, rel_tol=0.02):
+            raise Refused(f"You return {value:.4g}; the mean loss over the {parts} micro-batches is {loss:.4g}.")
     # The scale is 1, since unscale_ also divides gradients left from an earlier step by the scale, and would make them too small to notice.
     twice = _Case(_FAR, scale=1.0)
     twice.step(answer)
@@ -189,6 +195,11 @@ def _types(case: _Case) -> None:
             f"The model got {max(case.rows)} rows at once; a micro-batch has {_ROWS}. Run the micro-batches one after the other: accumulation "
             "is there to save memory."
         )
+    if case.piled:
+        raise Refused(
+            "A micro-batch went through the model before the backward pass of the one before it, so the activations of both are in memory. "
+            "Call backward() for each micro-batch: accumulation is there to save memory."
+        )
 
 
 def _same(case: _Case, wanted: Any, where: str) -> None:
@@ -203,16 +214,18 @@ def _same(case: _Case, wanted: Any, where: str) -> None:
     ratio, cosine = float(moved.norm() / should.norm()), float(torch.nn.functional.cosine_similarity(moved, should, dim=0))
     if ratio < 1e-3:
         raise Refused(f"{where}, the weights hardly moved. Does the function call scaler.step(optimizer), with the scaler and optimizer that it gets?")
-    if cosine > 0.99 and math.isclose(ratio, _PARTS, rel_tol=0.1):
+    parts, count = len(case.batches), len(case.rows)
+    if cosine > 0.99 and math.isclose(ratio, parts, rel_tol=0.1):
         raise Refused(
-            f"{where}, the weights moved {_PARTS} times too far: that is the gradient of the sum of {_PARTS} losses. Divide each loss by "
+            f"{where}, the weights moved {parts} times too far: that is the gradient of the sum of {parts} losses. Divide each loss by "
             "len(batches) before its backward pass."
         )
     if cosine > 0.99 and ratio > 1000:
         raise Refused(f"{where}, the weights moved {ratio:,.0f} times too far: the gradients still have the scale. Use scaler.step(optimizer).")
-    count = len(case.rows)
-    if count < _PARTS:
-        raise Refused(f"{where}, the model ran on {count} of {_PARTS} micro-batches. Run all of them before the step.")
+    if count < parts:
+        raise Refused(f"{where}, the model ran on {count} of {parts} micro-batches. Run all of them before the step.")
+    if cosine > 0.99:
+        raise Refused(f"{where}, the weights moved {ratio:.2g} times as far as in float32. Divide each loss by len(batches), and clip to max_norm.")
     raise Refused(
         f"{where}, the weights moved elsewhere than in float32. Clear the gradients once, before the loop, and take one step, after it: the "
         "gradients of all micro-batches must add up. Take it with the optimizer that the function gets."
@@ -470,3 +483,62 @@ def train_step(model, optimizer, scaler, batches, max_norm):
 
 # %% wrong: a function to call
 train_step = 1.0
+
+# %% wrong: Call backward() for each micro-batch
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train_step(model, optimizer, scaler, batches, max_norm):
+    total = 0.0
+    optimizer.zero_grad()
+    for x, y in batches:
+        with torch.autocast(x.device.type, dtype=torch.float16):
+            loss = cross_entropy(model(x), y) / len(batches)
+        total += loss
+    scaler.scale(total).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return total.item()
+
+# %% wrong: With 3 micro-batches
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train_step(model, optimizer, scaler, batches, max_norm):
+    total = 0.0
+    optimizer.zero_grad()
+    for x, y in batches:
+        with torch.autocast(x.device.type, dtype=torch.float16):
+            loss = cross_entropy(model(x), y) / 4
+        scaler.scale(loss).backward()
+        total += loss.item()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return total
+
+# %% wrong: the weights changed all the same
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train_step(model, optimizer, scaler, batches, max_norm):
+    total = 0.0
+    optimizer.zero_grad()
+    for x, y in batches:
+        with torch.autocast(x.device.type, dtype=torch.float16):
+            loss = cross_entropy(model(x), y) / len(batches)
+        scaler.scale(loss).backward()
+        total += loss.item()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.nan_to_num_(0.0, 0.0, 0.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    scaler.update()
+    return total

@@ -121,10 +121,11 @@ def check(answer: Any) -> str:
 
 
 def _epoch(answer: Any, name: str, sizes: tuple[int, ...]) -> None:
-    from torch.utils.data import DataLoader
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
 
     model, optimizer, batches = _training(sizes)
-    loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # like a learner's loader: a length, no indexing
+    loader = DataLoader(TensorDataset(*map(torch.cat, zip(*batches, strict=True))), batch_size=max(sizes))
     seen: list[int] = []  # images of each forward pass
     updates: list[int] = []  # forward passes before each update
     waiting: list[int] = [0, 0]  # forward passes without their backward pass: now, and the maximum so far

@@ -42,7 +42,7 @@ from typing import Any
 from gpulab import _validate, memory
 from gpulab.errors import InputError
 from gpulab.lessons import checking
-from gpulab.lessons.content import Refused
+from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import format_bytes, plural
 
 _MIB = 2**20
@@ -54,7 +54,7 @@ _MOST_STEPS = 100  # halving needs 13 from 4096 down to 1
 class _Attempts:
     """A training step that needs memory, and a record of how it was called."""
 
-    def __init__(self, room: int = _ROOM) -> None:
+    def __init__(self, room: int) -> None:
         self.room = memory.limit(room, "cpu", on_top=True)
         self.batches: list[int] = []
         self.held: list[int] = []  # live bytes at the start of each step
@@ -89,18 +89,20 @@ def check(answer: Any) -> str:
 
     if not callable(answer):
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects a function to call.")
-    for first, right in ((1024, 256), (100, 100), (4096, 256), (1000, 250)):
-        diary = _Attempts()
-        said = f"Started with a batch of {first} and {format_bytes(_ROOM)} of memory,"
+    for first, right, room in ((1024, 256, _ROOM), (100, 100, _ROOM), (4096, 256, _ROOM), (1000, 250, _ROOM), (4, 1, 4 * _ROW_BYTES)):
+        diary = _Attempts(room)
+        said = f"Started with a batch of {first} and {format_bytes(room)} of memory,"
         try:
             with diary.room:
                 result = checking.call(answer, diary.step, first)
-        except Refused as error:
+        except (NotAttempted, Refused) as error:
             if any(diary.held[1:]):
                 raise Refused(
-                    f"{said} your function ended with an error: it tried again inside `except`, where the tensors of the failed "
-                    "step are still alive."
+                    f"{said} your function ended with an error: it tried again while the tensors of the failed step were still alive, "
+                    "inside `except` or with the error kept."
                 ) from error
+            if right == 1 and 2 in diary.batches and 1 not in diary.batches:
+                raise Refused(f"{said} a batch of 1 fits, and your function gave up before it.") from error
             if isinstance(error.__cause__, torch.OutOfMemoryError):
                 raise Refused(f"{said} your function ended with the error: it gave up.") from error
             raise
@@ -120,7 +122,7 @@ def check(answer: Any) -> str:
     _check_hopeless(answer)
     _check_another(answer)
     return (
-        "From 1,024 and from 4,096 it ends at 256, from 1,000 at 250, and 100 fits at once. No tensor of a failed step was still alive "
+        "From 1,024 and from 4,096 it ends at 256, from 1,000 at 250, from 4 at 1, and 100 fits at once. No tensor of a failed step was still alive "
         "when the next one began."
     )
 
@@ -284,3 +286,18 @@ def recover(step, batch):
             pass
         batch //= 2
     raise torch.OutOfMemoryError('none fits')
+
+# %% wrong: a batch of 1 fits
+import torch
+
+
+def recover(step, batch):
+    """Call step(batch); after an out-of-memory error, try half the batch, until it fits. Return the batch that fits."""
+    while batch > 1:
+        try:
+            step(batch)
+            return batch
+        except torch.OutOfMemoryError:
+            pass
+        batch //= 2
+    raise torch.OutOfMemoryError("not even one item fits")

@@ -42,7 +42,9 @@ def check(answer: Any) -> str:
         chosen = {name: checking.plain(value) for name, value in answer.items()}
         p = model_pipeline(**_HOST, **chosen)  # type: ignore[arg-type]
     except InputError as error:
-        raise Refused(str(error)) from error
+        raise Refused(
+            f"Your answer is {checking.describe(answer)}; the check expects two whole numbers: workers from 0 to 64, prefetch from 1 to 16."
+        ) from error
     ahead, several = p.workers * p.prefetch, p.workers != 1
     if p.workers == 0:
         raise Refused(f"With 0 workers the training process loads each batch itself, and the accelerator waits {p.stall_ratio:.0%} of the time.")

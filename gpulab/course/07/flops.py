@@ -42,7 +42,7 @@ def check(answer: Any) -> str:
         right = 2 * source * wide * kernel**2 * side**2 / groups
         if math.isclose(returned, right, rel_tol=1e-9):
             continue
-        raise Refused(f"{where} your answer is {returned:,.0f} FLOP. {_why_grouped(returned / right, groups, side)}")
+        raise Refused(f"{where} your answer is {returned:,.10g} FLOP. {_why_grouped(returned / right, groups, side)}")
     return "Depthwise with 128 channels has 1/128 of the FLOPs. The images that it reads and writes have as many bytes as before."
 
 

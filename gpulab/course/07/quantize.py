@@ -81,8 +81,10 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
         raise Refused(
             "There is one scale for the whole layer. Give each row (output channel) its own: otherwise a row of small weights is rounded to zero."
         )
-    if scales.numel() != len(weight):
-        raise Refused(f"There are {scales.numel()} scales; the check expects one for each of the {len(weight)} rows.")
+    if scales.shape != (len(weight), 1):
+        raise Refused(
+            f"The scales have the shape {tuple(scales.shape)}; the check expects one for each row, as a column: the shape {(len(weight), 1)}."
+        )
     if not bool(torch.isfinite(scales).all()) or not bool(torch.isfinite(codes).all()):
         raise Refused("For a row of zeros the result is not finite, because it divides 0 by 0. Keep the scale above zero there, with clamp_min.")
     if not torch.equal(codes, codes.round()):
@@ -91,7 +93,6 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
         raise Refused(f"With {bits} bits there is a code of magnitude {codes.abs().max():.0f}; expected -{most} to {most}, so that 0 stays in the middle.")
     if bool((codes[weight == 0] != 0).any()):
         raise Refused("A weight of zero has a code that is not 0. A pruned weight must stay zero, so there is no offset here.")
-    scales = scales.reshape(-1, 1)
     error = (codes * scales - weight).abs()
     largest = weight.abs().amax(1, keepdim=True)
     # A row of zeros may have any scale: its codes are zero, and its scale depends on how the function avoids 0 / 0.
@@ -173,3 +174,10 @@ def quantize(weight, bits):
     most = 2 ** (bits - 1) - 1
     scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
     return weight / scales, scales
+
+# %% wrong: as a column
+def quantize(weight, bits):
+    """Return codes from -(2**(bits-1) - 1) to 2**(bits-1) - 1, and a scale for each row."""
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(1).clamp_min(1e-30) / most
+    return (weight / scales[:, None]).round(), scales

@@ -32,7 +32,7 @@ from gpulab.lessons.content import Refused
 
 # (weights, share of zeros, bits of a stored weight): many zeros; few; few in codes of 8 bits, where a mask does not pay off; none; half.
 _LAYERS = ((1_000_000, 0.9, 32), (80_000, 0.25, 32), (64_000, 0.05, 8), (1000, 0.0, 32), (256_000, 0.5, 8))
-_BYTES = 1.0  # the largest accepted difference: rounding up and rounding down are both right
+_BYTES = 5.0  # the largest accepted difference, a weight and a byte: of both, rounding up and rounding down are right
 
 
 def stored_bytes(n: int, zeros: float, bits: int) -> float:

@@ -197,7 +197,7 @@ def _why(ratio: Any) -> str:
         return "The rows have very different sizes. Give each row its own scale."
     if float(ratio.max()) < 40:
         return "8 bits do better. Use the codes from -127 to 127, and round to the nearest code before the conversion to int8."
-    return "Are the codes multiplied by the scales of their rows?"
+    return "Are the codes multiplied by the scales of their rows, and all of them from -127 to 127? In int8, 128 becomes -128."
 
 
 def _tensors(words: str, model: Any) -> dict[str, Any]:
@@ -215,12 +215,14 @@ def _bytes(tensors: Any) -> int:
 
 
 def _weigh(words: str, before: Any, after: Any) -> None:
+    import torch
     from torch import nn
 
     linear = [each for each in before.modules() if isinstance(each, nn.Linear)]
     codes = sum(each.weight.numel() for each in linear)
     rest = _bytes(before.state_dict().values()) - 4 * codes
-    has = _bytes(_tensors(words, after).values())
+    tensors = _tensors(words, after).values()
+    has = _bytes(tensors)
     if has < rest + codes:
         raise Refused(
             f"For {words} state_dict has {has:,} bytes, which is too few: something is missing, and a saved file would lack it. "
@@ -231,6 +233,8 @@ def _weigh(words: str, before: Any, after: Any) -> None:
             f"For {words} state_dict has {has:,} bytes; int8 codes and a scale for each row need about {rest + codes:,}. "
             "Store the codes as torch.int8, and do not keep the old weight."
         )
+    if sum(each.numel() for each in tensors if each.dtype is torch.int8) < codes:
+        raise Refused(f"For {words} there are not {codes:,} codes of the type torch.int8 in state_dict, one for each weight.")
 
 
 def _reload(ask: Any) -> None:
@@ -434,3 +438,29 @@ def to_int8(model):
 def to_int8(model):
     """Return the model with every nn.Linear, at any depth, replaced by a layer with int8 weights."""
     return model.state_dict()
+
+# %% wrong: codes of the type torch.int8
+import torch
+from torch import nn
+
+
+class Int8Linear(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        weight = layer.weight.detach()
+        scales = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
+        self.register_buffer("codes", ((weight / scales).round() + 128).to(torch.uint8))
+        self.register_buffer("scales", scales)
+        self.bias = layer.bias
+
+    def forward(self, x):
+        return nn.functional.linear(x, (self.codes.float() - 128) * self.scales, self.bias)
+
+
+def to_int8(model):
+    """Return the model with every nn.Linear, at any depth, replaced by a layer with int8 weights."""
+    if isinstance(model, nn.Linear):
+        return Int8Linear(model)
+    for name, child in model.named_children():
+        setattr(model, name, to_int8(child))
+    return model

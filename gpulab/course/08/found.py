@@ -58,7 +58,6 @@ def check(answer: Any) -> str:
                 f"For {letter} you gave {checking.describe(each)}; the check expects two things: a rank, and a collective or 'slow'."
             )
         rank, what = checking.plain(each[0]), each[1]
-        rank = int(rank) if isinstance(rank, float) and rank.is_integer() else rank
         if checking.is_stub(rank) or checking.is_stub(what):
             raise NotAttempted
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < RANKS:

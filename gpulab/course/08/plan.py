@@ -35,7 +35,6 @@ def check(answer: Any) -> str:
     if not isinstance(answer, Mapping) or set(answer) != {"microbatches", "schedule"}:
         raise Refused(f'Your answer is {checking.describe(answer)}; the check expects {{"microbatches": ..., "schedule": ...}}.')
     count, schedule = checking.plain(answer["microbatches"]), answer["schedule"]
-    count = int(count) if isinstance(count, float) and count.is_integer() else count
     schedule = schedule.lower() if isinstance(schedule, str) else schedule
     if checking.is_stub(count) or checking.is_stub(schedule):
         raise NotAttempted
