@@ -527,7 +527,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="the page to write (Markdown); without it, one line per claim is printed",
+        help="the page to write (Markdown); without it, one line per claim and machine is printed",
     )
     parser.add_argument(
         "--recording",

@@ -644,7 +644,8 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
             "error" if is_newer else "warning",
             "cupy-cuda-mismatch",
             f"{' '.join(packages)} is built for CUDA {built}; the driver "
-            f"{facts.driver.version} runs CUDA {facts.driver.cuda}.",
+            f"{facts.driver.version} runs CUDA {facts.driver.cuda}"
+            f"{f', and PyTorch is built for CUDA {facts.torch.cuda}' if is_apart else ''}.",
             f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {instead}.",
         ),
     )

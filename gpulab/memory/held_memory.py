@@ -229,8 +229,9 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
         parts |= {"this process": here - tensors - cached, "other processes": used - here}
         return parts | {"free": total - used}, ()
     why = (
-        "The driver does not report which process holds what (a container, MIG, or no NVML), so "
-        "the rest of the used memory is shown as one part."
+        "The driver does not report how much memory each process holds (in a container, on a MIG "
+        "slice, without NVML, or on a GPU that is not NVIDIA's), so the rest of the used memory is "
+        "shown as one part."
     )
     parts |= {"context and other processes": used - tensors - cached, "free": total - used}
     return parts, (Note("skipped", why),)

@@ -198,7 +198,8 @@ def predict(
             step.run(tracker)
     if tracker.is_stopped:
         raise StoppedError(
-            "predict: stopped before a whole step was traced; expected it to finish. Call it again."
+            "predict: stopped before both steps were followed; expected it to finish. Call it "
+            "again."
         )
     progress(1.0, "done")
     _, second = tracker.steps
@@ -413,8 +414,9 @@ def trace(
             "float32",
         ):
             raise InputError(
-                "trace: a function was given with loss, optimizer or precision; expected these "
-                "inside the function. Pass a module."
+                "trace: got a function together with loss, optimizer, targets, precision or "
+                "checkpoint; expected these only with a module. Pass a module, or do their work "
+                "inside the function."
             )
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()

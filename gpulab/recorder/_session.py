@@ -86,8 +86,9 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording:
     if part is not None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
         raise RecordingError(
-            f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. Pass "
-            "--out with another file, or --restart to replace this one."
+            f"record: {out.name} cannot be continued, because it was made with {part} {before!r}; "
+            f"expected {now!r}, as on this machine. Pass --out with another file, or --restart to "
+            "replace this one."
         )
     return old
 

@@ -64,7 +64,8 @@ def load(name: str) -> Recording:
     if not isinstance(name, str) or name not in files:
         raise RecordingError(
             f"recordings.load: there is no recording {shown(name)}; expected one of: "
-            f"{', '.join(sorted(files)) or 'none yet'}. Make one with `gpulab record --out FILE`."
+            f"{', '.join(sorted(files)) or 'none yet'}. Pass one of these, or make a recording by "
+            "`gpulab record --out FILE` and read it with gl.recordings.read."
         )
     return _opened(files[name], checked=files[name].parent != directory())
 

@@ -392,9 +392,10 @@ class Recording(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per entry: the case, its time, its rates."""
-        return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [
-            _row(entry) for entry in self.entries
-        ]
+        return (
+            *("case", "median", "95 % interval", "visits"),
+            *("arithmetic rate", "effective bandwidth"),
+        ), [_row(entry) for entry in self.entries]
 
 
 # The rule of ``_validate.arguments`` for a recording.

@@ -281,11 +281,13 @@ def _judged(
     known = [difference for difference in differences if difference is not None]
     if bad:
         how = (
-            "in shape, type or a truth value, or has an overflow or nan where the reference has a "
-            "number"
+            "in shape, type or a truth value, or only one of the two has an infinity or nan at "
+            "some place"
         )
         if math.isfinite(max(known)):
-            how = f"by {max(known):.1e} of its largest value ({tolerance:.1e} is allowed)"
+            how = (
+                f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
+            )
         notes.append(
             Note(
                 "disagree",
@@ -304,7 +306,7 @@ def _judged(
     others = [row for row in rows if row.speedup is not None and not bad]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:
-        notes.append(no_interval("the samples do not determine an interval for the ratio"))
+        notes.append(no_interval("the samples determine no interval for the ratio", "speed-up"))
     return Comparison(
         label=label,
         rows=tuple(rows),
@@ -607,7 +609,7 @@ def of_function(
             expected = flat(fn(*precise_args))
         except Exception as error:
             # the caller's function may refuse float64; then its first result is the reference
-            why = f"the function does not take float64 ({type(error).__name__})"
+            why = f"the function raised {type(error).__name__} on float64 copies of its inputs"
     notes: tuple[Note, ...] = ()
     if expected is None:
         sentence = (

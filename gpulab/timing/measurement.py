@@ -130,8 +130,8 @@ class Measurement(Result):
                 else format_seconds(self.with_transfer_seconds),
             ),
             ("first call", format_seconds(self.first_call_seconds)),
-            ("arithmetic", "" if flops is None else format_flops_per_second(flops)),
-            ("memory traffic", "" if nbytes is None else format_bytes_per_second(nbytes)),
+            ("arithmetic rate", "" if flops is None else format_flops_per_second(flops)),
+            ("effective bandwidth", "" if nbytes is None else format_bytes_per_second(nbytes)),
             ("energy", "" if self.energy_joules is None else self.energy),
             ("samples", f"{len(self.samples_seconds)} of {self.calls_per_sample} {count}"),
         )

@@ -362,7 +362,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
                 Note(
                     "stopped",
                     f"the call with both copies was stopped after {plural(len(taken), 'sample')}; "
-                    "its time is based on these, and missing where there are none. Run it again "
+                    f"its time is {'based on these' if len(taken) else 'missing'}. Run it again "
                     "for more.",
                 )
             )

@@ -175,12 +175,12 @@ def of_sampling(
         yield from _of_rates(job, median, cold)
 
 
-def no_interval(reason: str) -> Note:
+def no_interval(reason: str, figure: str = "median") -> Note:
     """Return the note that no honest interval can be given, and why."""
     return Note(
         "no-interval",
-        f"{reason.rstrip('.')}. The median is given without an interval; measure again, for longer "
-        "or on a quieter machine.",
+        f"{reason.rstrip('.')}. The {figure} is reported without an interval; measure again, for "
+        "longer or on a quieter machine.",
     )
 
 
