@@ -283,7 +283,7 @@ def callback(function: str, name: str, given: Callable[..., T]) -> Callable[...,
         except Exception as error:
             raise InputError(
                 f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected "
-                "it to return. Fix it."
+                "it to return. Correct that function."
             ) from error
 
     return called

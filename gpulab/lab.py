@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     if sentences:
         print(*sentences, sep="\n")
     if args.reset is not None:
-        print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
+        print("If the file is open in JupyterLab, use File > Reload Notebook from Disk there.")
         return 0
     from jupyter_server.serverapp import list_running_servers
 

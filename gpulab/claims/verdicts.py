@@ -521,8 +521,8 @@ may be true on the hardware for which it was made.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe ``gpulab claims`` and its arguments to its parser."""
     parser.description = (
-        "Compare published claims about GPU acceleration with recorded machines, and "
-        "write the ledger as a page."
+        "Compare published claims about GPU acceleration with recorded machines: print the "
+        "verdicts, or write the ledger as a page."
     )
     parser.add_argument(
         "--out",

@@ -878,5 +878,5 @@ def apply_share() -> str:
 def _share(wanted: str, total: int) -> float:
     share = float(wanted[:-1]) / 100 if wanted.endswith("%") else parse_bytes(wanted) / total
     if not 0 < share <= 1:
-        raise InputError(f"it is no part of the {format_bytes(total)} that the GPU has")
+        raise InputError(f"it is not above 0 and at most the GPU's {format_bytes(total)}")
     return share

@@ -54,13 +54,13 @@ KNOWN_ERRORS = {
 _GENERATOR_BYTES = 5120
 _STEP = (
     "gradients released before each step, no variable that keeps the output, square masks of "
-    "nn.Transformer causal"
+    "nn.Transformer taken as causal"
 )
 _ASSUMPTIONS = {
     "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and "
     "losses in float32, optimizers update many parameters at once, cuDNN's RNN has its own "
     "workspace",
-    "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, "
+    "cuda": f"this PyTorch's CUDA rules, {_STEP}, the optimizer's default implementation, "
     "the workspaces of cuDNN's convolutions not counted",
 }
 # PyTorch logs the traceback of an operator that fails on fake tensors here

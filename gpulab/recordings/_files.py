@@ -182,8 +182,9 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(chosen) > 1 or bool(arguments.out) != bool(arguments.merge):
         raise InputError(
-            "recordings: expected at most one of --show, --diff and --merge, and --out FILE with "
-            "--merge alone. Pass for example --merge A B --out both.json."
+            "recordings: the options do not fit together; expected at most one of --show, --diff "
+            "and --merge, and --out FILE with --merge only. Pass for example --merge A B --out "
+            "both.json."
         )
     if arguments.show or arguments.diff:
         result = _get(arguments.show) if arguments.show else diff(*map(_get, arguments.diff))

@@ -205,8 +205,8 @@ def _other(
     if recording is not None:
         if link is not None or model is not None:
             raise InputError(
-                "break_even: both a recording and a model were given; expected only one of them. "
-                "Leave one out."
+                "break_even: got both a recording and a model (link or processor); expected only "
+                "one of them. Leave one out."
             )
         return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:

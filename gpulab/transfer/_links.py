@@ -168,7 +168,7 @@ def named_link(
     key = word if word in _RATES else f"{word}-x16"
     if key not in _RATES:
         raise InputError(
-            f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
+            f"link: {shown(name)} is not a known link; expected one of: "
             f"{', '.join(_RATES)}. Pass one of these."
         )
     _validate.word("link", "memory", memory, ("pinned", "pageable"))
