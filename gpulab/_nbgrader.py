@@ -25,7 +25,7 @@ _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbg
     nbgrader autograde 02_data_transfer                runs the notebooks in submitted/STUDENT/02_data_transfer/
     nbgrader export                                    the grades, as grades.csv
 
-Autograding runs students' notebooks with your rights: use an account, a container or a machine without anything of value.
+Autograding runs students' notebooks with your rights: use an account, a container or a machine that holds nothing of value.
 """
 
 import atexit
@@ -36,11 +36,11 @@ import tempfile
 c = get_config()  # noqa: F821
 
 c.CourseDirectory.course_id = "gpulab"
-# The dots of the stub stay where they are, so that a copy without an answer runs to its end and says "not attempted yet".
+# The stub keeps its dots, so that a copy without an answer runs to its end and reports "not attempted yet".
 c.ClearSolutions.code_stub = {"python": "# Write your answer in place of the dots above."}
-# A notebook takes a minute on two cores; some checks train, or start processes.
+# Seconds for each cell. A notebook takes a minute on two cores; some checks train models or start processes.
 c.ExecutePreprocessor.timeout = 900
-# What checks keep while they run here belongs to nobody.
+# The progress that checks store during autograding goes to a temporary folder.
 folder = tempfile.mkdtemp(prefix="gpulab-nbgrader-")
 atexit.register(shutil.rmtree, folder, ignore_errors=True)
 os.environ["GPULAB_PROGRESS"] = os.path.join(folder, "progress.json")

@@ -199,8 +199,8 @@ def deadline(function: str, name: str, seconds: Any, most: float = 86_400.0) -> 
     """
     if not is_finite(seconds) or not 0 < seconds <= most:
         raise InputError(
-            f"{function}: {name}={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for "
-            f"example {name}=2."
+            f"{function}: {name}={shown(seconds)}; expected a number of seconds above 0, at most "
+            f"{most:,.0f}. Pass for example {name}=2."
         )
     return float(seconds) * (_QUICK_SHARE if os.environ.get("GPULAB_QUICK") == "1" else 1.0)
 
@@ -283,7 +283,7 @@ def callback(function: str, name: str, given: Callable[..., T]) -> Callable[...,
         except Exception as error:
             raise InputError(
                 f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected "
-                "it to return. Fix it."
+                "it to return. Correct that function."
             ) from error
 
     return called
@@ -362,6 +362,6 @@ def writing(who: str, path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{who}: {path} cannot be written ({error.strerror or error}); expected a writable "
-            "folder. Pass another one with --out."
+            f"{who}: {path} cannot be written ({error.strerror or error}); expected a path in a "
+            "writable folder with free space. Pass another one with --out."
         ) from error

@@ -142,15 +142,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
         message = (
-            f"the output, or the folder of this command, is gone or full ({error.strerror}); "
-            "expected an existing folder and free space. Change to one, and run it again."
+            f"the current folder is gone, or the disk of the output is full ({error.strerror}); "
+            "expected an existing folder and free space. Change to another folder, or free some "
+            "space, and run the command again."
         )
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in _LAB:
             raise
         message = (
-            f"{command} needs {error.name}, which is not installed; expected the local lab. "
-            f"{install_extra('lab')}"
+            f"{command} needs {error.name}, which is not installed; expected the packages of the "
+            f"extra 'lab'. {install_extra('lab').removesuffix(', and restart the kernel.')}."
         )
     except GpulabError as error:
         message = str(error)

@@ -24,7 +24,7 @@ _LIMITS = {
     "No space left on device": "The disk or the shared memory is full: free some space, which `df "
     "-h /tmp /dev/shm` shows.",
     "Resource temporarily unavailable": "The limit of processes and threads is reached: raise it "
-    "with `ulimit -u`, or end some.",
+    "with `ulimit -u`, or end some of them.",
 }
 
 

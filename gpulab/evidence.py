@@ -48,23 +48,23 @@ class Note(Result):
 
 
 NOTE_CODES: Mapping[str, str] = {
-    "implausible": "a rate above what the device can reach",
-    "unstable": "the samples disagree more than the precision that was asked for",
+    "implausible": "a rate or a gain above what is physically possible",
+    "unstable": "the samples or runs do not agree on a single figure",
     "contended": "another process used the device or the cores",
     "stalled": "the process was stopped or lost its core",
-    "throttled": "the device or the container slowed its clock down",
-    "warm-cache": "the data were already in a cache",
+    "throttled": "a clock was reduced, or the container's CPU quota held the process back",
+    "warm-cache": "the data was already in a cache",
     "slow-first-call": "the first call cost much more than the later ones",
     "too-short": "one call is too short for the clock, so calls were batched",
-    "deadline": "sampling ended at the deadline before the asked precision",
+    "deadline": "sampling ended at the deadline, before the requested precision was reached",
     "no-interval": "no honest interval can be given",
-    "stopped": "the learner stopped the work",
-    "turn-taking": "another gpulab process measured on this device, so this one waited",
+    "stopped": "the work was stopped before its end",
+    "turn-taking": "the measurement had to wait for the device, or could not reserve it",
     "disagree": "the results of the compared runs differ by more than their tolerance",
     "no-overlap": "copies and compute did not run at the same time",
     "diverged": "the loss of a training run was no longer a finite number",
     "rising": "the loss of a training run shot up, far above where it began",
-    "interrupted": "the learner interrupted the work",
+    "interrupted": "the work was interrupted",
     "skipped": "a part was left out, and the sentence says why",
 }
 

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     if sentences:
         print(*sentences, sep="\n")
     if args.reset is not None:
-        print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
+        print("If the file is open in JupyterLab, use File > Reload Notebook from Disk there.")
         return 0
     from jupyter_server.serverapp import list_running_servers
 
@@ -150,7 +150,7 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
         if (folder / _FIRST_NOTEBOOK).is_file():
             return folder
     raise InputError(
-        f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's "
+        f"course: the notebooks are neither in {root / 'notebooks'} nor in this environment's "
         f"share/gpulab; expected {_FIRST_NOTEBOOK} there. Clone the project's repository and run "
         f"{set_up_command()} in it."
     )

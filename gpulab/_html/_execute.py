@@ -91,7 +91,7 @@ def executed(notebook: Path) -> tuple[NotebookNode, Environment]:
                 DeadKernelError: ": the kernel died. Its memory may be full: see `gpulab doctor`.",
             }.get(type(error), "")
             if isinstance(error, CellExecutionError):
-                what = f" failed: {error.ename}: {error.evalue}. Open it and run it there."
+                what = f" failed: {error.ename}: {error.evalue}. Run this cell in JupyterLab."
             raise GpulabError(f"html: {notebook.stem}, {where}{what}") from error
         finally:
             del made.cells[last]
@@ -107,6 +107,6 @@ def _read(path: Path) -> NotebookNode:
         return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
     except Exception as error:  # whatever the file holds
         raise InputError(
-            f"html: {path} is not a notebook ({error}); expected nbformat 4. Pass the course's "
-            "folder."
+            f"html: {path} is not a notebook ({error}); expected nbformat 4. Remove the file, or "
+            "pass --notebooks with another folder."
         ) from error

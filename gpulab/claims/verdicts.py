@@ -521,13 +521,13 @@ may be true on the hardware for which it was made.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe ``gpulab claims`` and its arguments to its parser."""
     parser.description = (
-        "Compare published claims about GPU acceleration with recorded machines, and "
-        "write the ledger as a page."
+        "Compare published claims about GPU acceleration with recorded machines: print the "
+        "verdicts, or write the ledger as a page."
     )
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="the page to write (Markdown); without it, one line per claim is printed",
+        help="the page to write (Markdown); without it, one line per claim and machine is printed",
     )
     parser.add_argument(
         "--recording",

@@ -234,7 +234,7 @@ def of_name(name: str) -> Device:
     if kind not in _KINDS:
         raise InputError(
             f"device_of: an array on {shown(name)} has no data that gpulab can use; expected one "
-            "on cpu, cuda, xpu or mps. Move it there."
+            "on cpu, cuda, xpu or mps. Create it on one of these devices."
         )
     return Device(kind, int(index or 0))
 

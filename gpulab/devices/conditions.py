@@ -361,6 +361,7 @@ def _on_gpu(before: GpuReadings, after: GpuReadings, seconds: float) -> Iterator
     if after.neighbours and busy >= _GPU_SHARE:
         yield Note(
             "contended",
-            f"{many} used the GPU, one of them busy up to {percent(busy)} of the time. Measure "
-            "when no other process uses it (nvidia-smi lists them).",
+            f"{many} held a context on the GPU, and the busiest ran kernels for up to "
+            f"{percent(busy)} of the time. Measure when no other process uses the GPU (nvidia-smi "
+            "lists them).",
         )

@@ -513,7 +513,11 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
     torch, driver, command = facts.torch, facts.driver, _torch_command(facts)
     built, runs = _numbers(torch.cuda)[:2], _numbers(driver.cuda)[:2]
     is_newer = bool(built and runs) and built > runs
-    update = command if command.startswith(_NEWER_DRIVER) else f"{_NEWER_DRIVER}, or: {command}"
+    update = (
+        command
+        if command.startswith(_NEWER_DRIVER)
+        else f"{_NEWER_DRIVER}, or install a build of PyTorch for this driver. {command}"
+    )
     newer = (
         f"PyTorch was built for CUDA {torch.cuda}; the driver {driver.version} runs CUDA "
         f"{driver.cuda}."
@@ -531,7 +535,7 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
             "error",
             "torch-broken",
             f"PyTorch {torch.version} fails: {torch.error}.",
-            "Restart the kernel; then reinstall PyTorch.",
+            "Restart the kernel; if PyTorch still fails, reinstall it.",
         ),
         (
             torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts),
@@ -562,7 +566,7 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
 
 def _driver_problems(facts: Facts) -> Sequence[Problem]:
     driver, torch, hidden = facts.driver, facts.torch, facts.visible_devices
-    count = f"The driver has {len(driver.gpus)} GPU(s)"
+    count = f"The driver reports {plural(len(driver.gpus), 'GPU')}"
     is_unseen = (
         driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None
     )
@@ -580,8 +584,8 @@ def _driver_problems(facts: Facts) -> Sequence[Problem]:
             driver.version is None and _has_nvidia(facts) and torch.kind is None,
             "error",
             "no-driver",
-            f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, but no "
-            "NVIDIA driver.",
+            f"This machine has {plural((facts.pci_gpus or {}).get('nvidia', 0), 'NVIDIA GPU')}, "
+            "but no NVIDIA driver.",
             "Install the driver from your system's packages; in a container, start it with "
             "`--gpus all`.",
         ),
@@ -589,7 +593,7 @@ def _driver_problems(facts: Facts) -> Sequence[Problem]:
             is_unseen and hidden is not None,
             "warning",
             "gpu-hidden",
-            f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides them from PyTorch.",
+            f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU from PyTorch.",
             "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that "
             "you may use.",
         ),
@@ -644,7 +648,8 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
             "error" if is_newer else "warning",
             "cupy-cuda-mismatch",
             f"{' '.join(packages)} is built for CUDA {built}; the driver "
-            f"{facts.driver.version} runs CUDA {facts.driver.cuda}.",
+            f"{facts.driver.version} runs CUDA {facts.driver.cuda}"
+            f"{f', and PyTorch is built for CUDA {facts.torch.cuda}' if is_apart else ''}.",
             f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {instead}.",
         ),
     )
@@ -730,7 +735,7 @@ def _host_problems(facts: Facts) -> Sequence[Problem]:
             "error" if disk < _DISK_FULL_BYTES else "warning",
             "low-disk",
             f"{format_bytes(disk)} are free at {facts.disk_path}.",
-            f"Free at least {format_bytes(_DISK_LOW_BYTES)}.",
+            f"Delete files until at least {format_bytes(_DISK_LOW_BYTES)} are free.",
         ),
         (
             free < _MEMORY_LOW_BYTES,
@@ -916,7 +921,7 @@ def _accelerator(facts: Facts) -> Check:
     if gpu is not None:
         works = Check("accelerator", "ok", str(gpu))
         found = f"{gpu.name} is present but cannot compute"
-        remedy = "Restart the kernel, then the machine."
+        remedy = "Restart the kernel; if that does not help, restart the machine."
         return _computing(works, found, remedy, "torch", device=str(gpu.device))
     detail = (
         "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"

@@ -334,10 +334,14 @@ class Processor(Result):
 
     def __str__(self) -> str:
         is_part = self.physical_cores not in (None, self.usable_cores)
-        of = f" of {self.physical_cores} physical" if is_part else ""
+        of = f", {plural(self.physical_cores or 0, 'physical core')}" if is_part else ""
         now, most = ((hertz or 0) / 1e9 for hertz in (self.clock_hz, self.max_clock_hz))
         parts = (
-            (True, f"{self.name}, {plural(self.usable_cores, 'usable core')}{of}"),
+            (
+                True,
+                f"{self.name}, "
+                f"{plural(self.usable_cores, 'usable ' + 'logical ' * is_part + 'core')}{of}",
+            ),
             (self.quota_words, f"{self.quota_words} granted"),
             (now, f"{now:.2f} GHz now"),
             (most, f"up to {most:.2f} GHz"),

@@ -167,7 +167,7 @@ class Ceilings(Result):
             ),
             *note_rows(self.notes, 4),
         ]
-        return ("best of a few runs", "copy", "read", "triad"), rows
+        return ("best of a few runs", "copy (or product)", "read", "triad"), rows
 
 
 _measured: dict[Device, Ceilings] = {}

@@ -43,6 +43,6 @@ def memory_bytes(name: str) -> int:
     if size is None:
         raise InputError(
             f"memory_bytes: the memory of a GPU {shown(name)} is not known; expected one of: "
-            f"{', '.join(gpus())}. Pass one of these, or bytes."
+            f"{', '.join(gpus())}. Pass one of these."
         )
     return int(size * _GIB)

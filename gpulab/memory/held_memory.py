@@ -229,8 +229,9 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
         parts |= {"this process": here - tensors - cached, "other processes": used - here}
         return parts | {"free": total - used}, ()
     why = (
-        "The driver does not report which process holds what (a container, MIG, or no NVML), so "
-        "the rest of the used memory is shown as one part."
+        "The driver does not report how much memory each process holds (in a container, on a MIG "
+        "slice, without NVML, or on a GPU that is not NVIDIA's), so the rest of the used memory is "
+        "shown as one part."
     )
     parts |= {"context and other processes": used - tensors - cached, "free": total - used}
     return parts, (Note("skipped", why),)
@@ -877,5 +878,5 @@ def apply_share() -> str:
 def _share(wanted: str, total: int) -> float:
     share = float(wanted[:-1]) / 100 if wanted.endswith("%") else parse_bytes(wanted) / total
     if not 0 < share <= 1:
-        raise InputError(f"it is no part of the {format_bytes(total)} that the GPU has")
+        raise InputError(f"it is not above 0 and at most the GPU's {format_bytes(total)}")
     return share

@@ -81,12 +81,12 @@ _REDUCED_IN_PLACE = (
     aten.soft_margin_loss.default,
 )
 # The allocations of these operators do not follow from shapes.
-_TARGETS = "what a CTC loss allocates depends on the longest target"
+_TARGETS = "the memory that a CTC loss allocates depends on the longest target"
 _UNKNOWN = {
     aten._ctc_loss.default: _TARGETS,
     aten._ctc_loss.Tensor: _TARGETS,
-    aten._cudnn_rnn.default: "only cuDNN, which runs nn.LSTM, nn.GRU and nn.RNN on a GPU, knows "
-    "what it allocates (19 MB for an LSTM whose tensors take 7 MB); device='cpu' follows the rules "
+    aten._cudnn_rnn.default: "on a GPU cuDNN runs nn.LSTM, nn.GRU and nn.RNN, and its allocations "
+    "are not known (19 MB for an LSTM whose tensors take 7 MB); device='cpu' predicts by the rules "
     "of a CPU",
 }
 

@@ -54,13 +54,13 @@ KNOWN_ERRORS = {
 _GENERATOR_BYTES = 5120
 _STEP = (
     "gradients released before each step, no variable that keeps the output, square masks of "
-    "nn.Transformer causal"
+    "nn.Transformer taken as causal"
 )
 _ASSUMPTIONS = {
     "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and "
     "losses in float32, optimizers update many parameters at once, cuDNN's RNN has its own "
     "workspace",
-    "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, "
+    "cuda": f"this PyTorch's CUDA rules, {_STEP}, the optimizer's default implementation, "
     "the workspaces of cuDNN's convolutions not counted",
 }
 # PyTorch logs the traceback of an operator that fails on fake tensors here
@@ -198,7 +198,8 @@ def predict(
             step.run(tracker)
     if tracker.is_stopped:
         raise StoppedError(
-            "predict: stopped before a whole step was traced; expected it to finish. Call it again."
+            "predict: stopped before both steps were followed; expected it to finish. Call it "
+            "again."
         )
     progress(1.0, "done")
     _, second = tracker.steps
@@ -413,8 +414,9 @@ def trace(
             "float32",
         ):
             raise InputError(
-                "trace: a function was given with loss, optimizer or precision; expected these "
-                "inside the function. Pass a module."
+                "trace: got a function together with loss, optimizer, targets, precision or "
+                "checkpoint; expected these only with a module. Pass a module, or do their work "
+                "inside the function."
             )
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()

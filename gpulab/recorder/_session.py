@@ -86,8 +86,9 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording:
     if part is not None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
         raise RecordingError(
-            f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. Pass "
-            "--out with another file, or --restart to replace this one."
+            f"record: {out.name} cannot be continued, because it was made with {part} {before!r}; "
+            f"expected {now!r}, as on this machine. Pass --out with another file, or --restart to "
+            "replace this one."
         )
     return old
 
@@ -274,8 +275,8 @@ def record(
         label = re.sub(r"[^a-z0-9]+", "-", where.name.lower()).strip("-")[:64] or "machine"
     if not isinstance(label, str) or not _NAME.fullmatch(label):
         raise InputError(
-            f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', "
-            "at most 64. Leave it out."
+            f"record: the name {shown(label)} cannot be used; expected lower-case letters, digits, "
+            "'.', '_' and '-', at most 64. Leave it out to use one made from the device's name."
         )
     target = _validate.expanded("record", out)
     plan = _plan(where, only)
@@ -399,7 +400,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "to continue after an interrupt."
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
-    parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="the time budget in minutes (default: 8)"
+    )
     parser.add_argument(
         "--name",
         help="the machine's short name, such as nvidia-h200 (default: that of FILE, else made "
@@ -433,7 +436,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.out:
         raise InputError(
-            "record: no file was given; expected --out FILE, such as --out my-machine.json."
+            "record: --out is missing; expected a file to write. Pass for example --out "
+            "my-machine.json."
         )
     line_is_open = False
 
@@ -492,7 +496,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{recording.environment.device} in {arguments.out}"
     )
     for reason, count in Counter(entry.reason for entry in missing).most_common():
-        print(f"  not recorded: {count} x {reason}")
+        print(f"  {count} not recorded: {reason}")
     return 0
 
 

@@ -64,7 +64,8 @@ def load(name: str) -> Recording:
     if not isinstance(name, str) or name not in files:
         raise RecordingError(
             f"recordings.load: there is no recording {shown(name)}; expected one of: "
-            f"{', '.join(sorted(files)) or 'none yet'}. Make one with `gpulab record --out FILE`."
+            f"{', '.join(sorted(files)) or 'none yet'}. Pass one of these, or make a recording by "
+            "`gpulab record --out FILE` and read it with gl.recordings.read."
         )
     return _opened(files[name], checked=files[name].parent != directory())
 
@@ -181,8 +182,9 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(chosen) > 1 or bool(arguments.out) != bool(arguments.merge):
         raise InputError(
-            "recordings: expected at most one of --show, --diff and --merge, and --out FILE with "
-            "--merge alone. Pass for example --merge A B --out both.json."
+            "recordings: the options do not fit together; expected at most one of --show, --diff "
+            "and --merge, and --out FILE with --merge only. Pass for example --merge A B --out "
+            "both.json."
         )
     if arguments.show or arguments.diff:
         result = _get(arguments.show) if arguments.show else diff(*map(_get, arguments.diff))

@@ -145,7 +145,8 @@ class Timing(Result):
                 and len(self.samples_seconds) > 0
                 and kept <= self.sample_count
                 and len(self.visits_seconds) <= MOST_VISITS,
-                "the sample counts contradict each other; expected 1 <= kept <= counted",
+                "the numbers of samples and visits contradict each other; expected one sample or "
+                f"more, no more kept than taken, and at most {MOST_VISITS} visits",
             ),
             (
                 max(self.sample_count, self.calls_per_sample) <= _MOST_COUNT,
@@ -392,9 +393,10 @@ class Recording(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row per entry: the case, its time, its rates."""
-        return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [
-            _row(entry) for entry in self.entries
-        ]
+        return (
+            *("case", "median", "95 % interval", "visits"),
+            *("arithmetic rate", "effective bandwidth"),
+        ), [_row(entry) for entry in self.entries]
 
 
 # The rule of ``_validate.arguments`` for a recording.

@@ -222,8 +222,8 @@ def compare_within(
             Note(
                 "skipped",
                 "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. "
-                "gl.recordings has machines with an accelerator; `gpulab doctor` reports what is "
-                "missing here.",
+                "gl.recordings holds recordings of machines with an accelerator; `gpulab doctor` "
+                "reports what is missing here.",
             )
         )
     return _judged(label, list(jobs_by_name), measurements, differences, tolerance, notes)
@@ -281,11 +281,13 @@ def _judged(
     known = [difference for difference in differences if difference is not None]
     if bad:
         how = (
-            "in shape, type or a truth value, or has an overflow or nan where the reference has a "
-            "number"
+            "in shape, type or a truth value, or only one of the two has an infinity or nan at "
+            "some place"
         )
         if math.isfinite(max(known)):
-            how = f"by {max(known):.1e} of its largest value ({tolerance:.1e} is allowed)"
+            how = (
+                f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
+            )
         notes.append(
             Note(
                 "disagree",
@@ -304,7 +306,7 @@ def _judged(
     others = [row for row in rows if row.speedup is not None and not bad]
     best = min(others, key=lambda row: row.measurement.median_seconds, default=None)
     if best is not None and best.speedup_interval is None:
-        notes.append(no_interval("the samples do not determine an interval for the ratio"))
+        notes.append(no_interval("the samples determine no interval for the ratio", "speed-up"))
     return Comparison(
         label=label,
         rows=tuple(rows),
@@ -343,9 +345,9 @@ def _gather(
     unknown = sorted(set(params) - ({"dtype"} if params.get("dtype") == "float32" else set()))
     if unknown:
         raise InputError(
-            f"compare: {', '.join(unknown)} are parameters of workloads of the catalog, not of a "
-            "function; expected only the function's arguments. Pass the function's inputs as "
-            "arrays of the size and dtype that you want."
+            f"compare: got {', '.join(unknown)} with a function; expected such parameters only "
+            "with a workload of the catalog. Pass the function's inputs as arrays of the size and "
+            "dtype that you want."
         )
     if isinstance(work, Mapping):
         return _of_methods(work, args, devices, clock)
@@ -378,7 +380,7 @@ def _places(devices: Any) -> dict[str, Device]:
         places = tuple(_devices.find(device) for device in several)
     if len(set(places)) < len(places):
         raise InputError(
-            f"compare: devices {', '.join(map(str, places))} contain a device twice; expected "
+            f"compare: devices={', '.join(map(str, places))} names a device twice; expected "
             "different devices. Remove the repetition."
         )
     names = [place.name for place in places]
@@ -429,10 +431,14 @@ def _of_methods(
         if not callable(fn) or not isinstance(label, str)
     ]
     if not functions or wrong:
-        what = f"{', '.join(wrong)} are not" if wrong else "there are no"
+        what = (
+            f"entries that are not a function under a text label ({', '.join(wrong)})"
+            if wrong
+            else "an empty mapping"
+        )
         raise InputError(
-            f"compare: {what} functions under a label; expected a mapping such as {{'numpy': f, "
-            f"'torch': g}}."
+            f"compare: got {what}; expected a mapping of labels to functions. Pass for example "
+            "{'numpy': f, 'torch': g}."
         )
     places = [*_places(devices).values()] if devices is not None else []
     if len(places) > 1:
@@ -598,7 +604,7 @@ def of_function(
     sampled = _sampled_product(fn, args, tolerance)
     if sampled is not None:
         return sampled
-    why = "nothing ran on the CPU that shows how long a float64 run there would take"
+    why = "no call ran on the CPU, which would show how long a float64 run there takes"
     if math.isfinite(call_seconds):
         why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
     expected = None
@@ -607,7 +613,7 @@ def of_function(
             expected = flat(fn(*precise_args))
         except Exception as error:
             # the caller's function may refuse float64; then its first result is the reference
-            why = f"the function does not take float64 ({type(error).__name__})"
+            why = f"the function raised {type(error).__name__} on float64 copies of its inputs"
     notes: tuple[Note, ...] = ()
     if expected is None:
         sentence = (

@@ -130,10 +130,10 @@ class Measurement(Result):
                 else format_seconds(self.with_transfer_seconds),
             ),
             ("first call", format_seconds(self.first_call_seconds)),
-            ("arithmetic", "" if flops is None else format_flops_per_second(flops)),
-            ("memory traffic", "" if nbytes is None else format_bytes_per_second(nbytes)),
+            ("arithmetic rate", "" if flops is None else format_flops_per_second(flops)),
+            ("effective bandwidth", "" if nbytes is None else format_bytes_per_second(nbytes)),
             ("energy", "" if self.energy_joules is None else self.energy),
-            ("samples", f"{len(self.samples_seconds)} of {self.calls_per_sample} {count}"),
+            ("samples", f"{len(self.samples_seconds)} ({self.calls_per_sample} {count})"),
         )
         return (self.label, ""), [row for row in rows if row[1]] + note_rows(self.notes, 2)
 
@@ -203,12 +203,12 @@ class Comparison(Result):
         has_energy = any(row.measurement.energy_joules is not None for row in self.rows)
         headers = (
             "case",
-            "finished (median, 95 %)",
+            "device finished (median, 95 %)",
             "call returned",
             "with both copies",
             *(["energy per call"] if has_energy else []),
             "speed-up",
-            "difference",
+            "relative difference",
             "notes",
         )
         rows = []

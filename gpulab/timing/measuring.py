@@ -336,9 +336,9 @@ def _keep_energy(
     job.notes.append(
         Note(
             "skipped",
-            f"the GPU's counter of energy moves about every {format_seconds(ENERGY_STEP_SECONDS)}, "
-            f"and the calls took {format_seconds(seconds)}, so there is no energy per call. Pass a "
-            "longer deadline.",
+            "the GPU's energy counter is updated about every "
+            f"{format_seconds(ENERGY_STEP_SECONDS)}, and the calls took {format_seconds(seconds)}, "
+            "so the energy per call is not known. Pass a longer deadline.",
         )
     )
 
@@ -362,7 +362,7 @@ def _copied_seconds(jobs: list[Job], copies: list[Run], limits: Limits) -> list[
                 Note(
                     "stopped",
                     f"the call with both copies was stopped after {plural(len(taken), 'sample')}; "
-                    "its time is based on these, and missing where there are none. Run it again "
+                    f"its time is {'based on these' if len(taken) else 'missing'}. Run it again "
                     "for more.",
                 )
             )
@@ -792,8 +792,8 @@ def take_turns(
             if waited == 0.0:
                 continue
             sentence = (
-                f"waited {format_seconds(waited)} for another gpulab measurement on {device}; they "
-                "did not overlap."
+                f"waited {format_seconds(waited)} for another gpulab measurement on {device}; the "
+                "two did not overlap."
             )
             if waited >= _TIMEOUT_SECONDS:
                 sentence = (

@@ -140,9 +140,9 @@ def of_sampling(
         yield Note(
             "slow-first-call",
             f"the first call took {format_seconds(job.first_seconds)}, "
-            f"{job.first_seconds / median:.0f} times as much as the later ones (compiling, "
-            "loading, allocating). It is not in the median; count it if you call the function "
-            "only once.",
+            f"{job.first_seconds / median:.0f} times as long as the later ones (compiling, "
+            "loading, allocating). It is not in the median; add it if you call the function only "
+            "once.",
         )
     if sampled.stopped_by == "stopped":
         yield Note(
@@ -161,7 +161,7 @@ def of_sampling(
             yield Note(
                 "deadline",
                 f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
-                f"wide, {100 * limits.relative_width:.1f} % was requested. Pass a longer "
+                f"wide; {100 * limits.relative_width:.1f} % was requested. Pass a longer "
                 "deadline, or a larger relative_width.",
             )
     if calls > 1:
@@ -175,12 +175,12 @@ def of_sampling(
         yield from _of_rates(job, median, cold)
 
 
-def no_interval(reason: str) -> Note:
+def no_interval(reason: str, figure: str = "median") -> Note:
     """Return the note that no honest interval can be given, and why."""
     return Note(
         "no-interval",
-        f"{reason.rstrip('.')}. The median is given without an interval; measure again, for longer "
-        "or on a quieter machine.",
+        f"{reason.rstrip('.')}. The {figure} is reported without an interval; measure again, for "
+        "longer or on a quieter machine.",
     )
 
 

@@ -335,7 +335,7 @@ class _Column:
             interval = None
             reason = (
                 f"in most samples {plural(self.calls, 'call')} took no longer by the clock than "
-                "the empty loop"
+                "the empty loop (do more work per call, or use a finer clock)"
             )
         return Sampled(
             samples_seconds=samples,

@@ -158,12 +158,12 @@ def answer(
     if not wins[-1]:
         best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
         ratio = host_seconds[best] / device_seconds[best]
-        between = "; in between it wins at" if ratio > 1 else "; it comes closest at"
+        best_size = "; it does win at" if ratio > 1 else "; it comes closest at"
         return (
             None,
             "never in this range",
-            f"The accelerator does not win at the largest size tried ({tried}){between} "
-            f"{sizes[best]} ({ratio:.2f}x).",
+            f"The accelerator does not win at the largest size tried ({tried}){best_size} n = "
+            f"{sizes[best]} (a speed-up of {ratio:.2f}x).",
         )
     first = max((i + 1 for i, won in enumerate(wins) if not won), default=0)
     if first == 0:
@@ -205,8 +205,8 @@ def _other(
     if recording is not None:
         if link is not None or model is not None:
             raise InputError(
-                "break_even: both a recording and a model were given; expected only one of them. "
-                "Leave one out."
+                "break_even: got both a recording and a model (link or processor); expected only "
+                "one of them. Leave one out."
             )
         return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:
@@ -230,7 +230,7 @@ def _recorded(recording: Recording) -> _Other:
             or entry.timing is None
             or entry.timing.with_transfer_seconds is None
         ):
-            return Note("skipped", f"{w.label} is not recorded there yet.")
+            return Note("skipped", f"{w.label} is not in the recording {recording.name}.")
         known = tuple(
             Note(note.code, f"as recorded, {note.symptom}") for note in entry.timing.notes
         )
@@ -323,8 +323,9 @@ class _Search:
         if self._pace and expected * 3 > left:
             return self._ends(
                 "skipped",
-                f"Sizes from n = {w.n} upwards were left out: a call of about "
-                f"{format_seconds(expected)} exceeds the deadline. Pass a longer one.",
+                f"Sizes from n = {w.n} upwards were left out: a call takes about "
+                f"{format_seconds(expected)}, and {format_seconds(max(left, 0.0))} of the deadline "
+                "is left. Pass a longer deadline.",
             )
         self.series.report(w.label)
         self.series.done += 1

@@ -168,7 +168,7 @@ def named_link(
     key = word if word in _RATES else f"{word}-x16"
     if key not in _RATES:
         raise InputError(
-            f"link: {shown(name)} is not a link that gpulab knows; expected one of: "
+            f"link: {shown(name)} is not a known link; expected one of: "
             f"{', '.join(_RATES)}. Pass one of these."
         )
     _validate.word("link", "memory", memory, ("pinned", "pageable"))
@@ -373,7 +373,7 @@ def sweep(
             except GpulabError as error:
                 if not points:
                     raise
-                sentence = f"{direction} from {kind} memory was left out: {error}"
+                sentence = f"{SERIES_WORDS[direction]}, {kind} memory, was left out: {error}"
                 left_out.append(Note("skipped", sentence))
                 continue
             for nbytes in chosen:
@@ -451,12 +451,12 @@ def check_series(function: str, direction: str, memory: str, device: Device) -> 
     if device.is_cpu:
         raise InputError(
             f"{function}: {device.name} has no link to copy over; expected an accelerator. Pass "
-            "direction='host' or a link."
+            "direction='host', or use the formula of gl.transfer.link('pcie4-x16')."
         )
     if memory == "pinned" and not can_pin(device):
         raise InputError(
-            f"{function}: {device.name} has no pinned memory to copy from; expected CUDA. Pass "
-            "memory='pageable'."
+            f"{function}: copies to {device.name} cannot use pinned memory; expected a CUDA, ROCm "
+            f"or XPU device. Pass memory={['pageable'] if function == 'sweep' else 'pageable'!r}."
         )
 
 

@@ -119,8 +119,8 @@ def overlap(
         return _modelled(size, count, named_link(link), compute_seconds)
     if compute_seconds is not None:
         raise InputError(
-            "overlap: compute_seconds was given without a link; expected it only for a modelled "
-            "one. Pass link='pcie4-x16' too."
+            "overlap: got compute_seconds without a link; expected it only with a modelled link. "
+            "Pass link='pcie4-x16' too."
         )
     where, lanes = _lanes("overlap", size, count, work, device)
     with devices.guard(
@@ -292,8 +292,8 @@ def _doubts(o: Overlap, gains: Sequence[float], overlapped: bool) -> list[Note]:
     if possible > 0 and round(100 * (o.ideal_seconds - o.seconds) / possible) > 0:
         longer = "copy" if o.copy_seconds > o.compute_seconds else "compute"
         sentence = (
-            f"In chunks it took {format_seconds(o.seconds)}, less than the {longer} alone with "
-            f"{format_seconds(o.ideal_seconds)}: a run was disturbed, or chunks were still in a "
+            f"The run in chunks took {format_seconds(o.seconds)}, less than the {longer} alone "
+            f"({format_seconds(o.ideal_seconds)}): a run was disturbed, or chunks were still in a "
             "cache when they were computed. Measure again."
         )
         notes.append(Note("implausible", sentence))
@@ -306,8 +306,8 @@ def _doubts(o: Overlap, gains: Sequence[float], overlapped: bool) -> list[Note]:
             for gain in (inner[0], inner[-1])
         )
         sentence = (
-            f"In chunks it took from {most} to {least} than one after the other, depending on the "
-            "run: no single gain describes that. Close other programs, and measure again."
+            f"A run in chunks took from {most} to {least} than copy and compute one after the "
+            "other: no single gain describes that. Close other programs, and measure again."
         )
         notes.append(Note("unstable", sentence))
     return notes

@@ -100,7 +100,7 @@ class AlphaBeta(Result):
             f.bandwidth_bytes_per_second,
             f.bandwidth_interval_bytes_per_second,
         ),
-        "half of it reached at": lambda f: format_bytes(f.half_bandwidth_bytes),
+        "size at half the bandwidth": lambda f: format_bytes(f.half_bandwidth_bytes),
         "knees": lambda f: ", ".join(map(format_bytes, f.knees_bytes)) or "none",
         "held-out error": lambda f: f"{f.held_out_error:.1%}",
         "scatter of the points": lambda f: f"{f.noise_ratio:.1%}",
@@ -239,15 +239,16 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
     is_positive = all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y))
     if x.ndim != 1 or x.shape != y.shape or not is_positive:
         raise InputError(
-            f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of "
-            f"the same length, of positive numbers below {_LARGEST:g}. Pass one time in seconds "
-            "for each size in bytes, and leave out points that have none."
+            f"fit: got sizes of shape {x.shape} and times of shape {y.shape}"
+            f"{'' if is_positive else ', with values out of range'}; expected two sequences of the "
+            f"same length, of positive numbers below {_LARGEST:g}. Pass one time in seconds for "
+            "each size in bytes, and leave out points that have none."
         )
     sizes = np.unique(x)
     if len(sizes) < MIN_SIZES:
         raise InputError(
-            f"fit: {len(sizes)} different sizes were given; expected at least {MIN_SIZES}. Sweep "
-            "over more sizes."
+            f"fit: got {plural(len(sizes), 'different size')}; expected at least {MIN_SIZES}. "
+            "Sweep over more sizes."
         )
     return sizes, np.array([float(np.median(y[x == size])) for size in sizes])
 
@@ -690,7 +691,7 @@ class Overlap(Result):
             ("in overlapping chunks", format_seconds(self.seconds)),
             ("ideal (the longer one alone)", format_seconds(self.ideal_seconds)),
             ("share of the ideal gain", self.ratio_text),
-            ("both running", format_seconds(self.together_seconds)),
+            ("copy and compute at the same time", format_seconds(self.together_seconds)),
             *note_rows(self.notes, 2),
         ]
         return (f"{format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}", ""), rows
