@@ -44,7 +44,8 @@ class SumRow(NamedTuple):
         The values' format, that of the partial sums, and one of ``ORDERS``.
     total : float
     relative_error : float
-        Error of the total, divided by the exact sum of the values before they were rounded.
+        Error of the total, divided by the exact sum of the values before they were rounded;
+        infinite if the exact sum is 0 and the total is not.
     """
 
     values: str
@@ -146,7 +147,8 @@ def sum_error(
         # float32 has no row with stochastic rounding, nor one with a wider accumulator
         for wide, order in ways[:2] if one.name == "float32" else ways:
             total = _total(held, wide, order, chance)
-            error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
+            of_zero = math.inf if total else 0.0  # the relative error if the exact sum is 0
+            error = abs(total - exact) / abs(exact) if exact else of_zero
             rows.append(SumRow(one.name, wide.name, order, total, error))
     return SumError(
         given.size,

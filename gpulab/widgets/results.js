@@ -83,7 +83,7 @@ function render({ model, el }) {
     const before = [...status.children].filter((line) => line !== fold);
     const evidence = shown().evidence.map((e, k) => evidenceLine(e, before[k]));
     const more = shown().more.map(note), [summary, list] = fold.firstChild.children;
-    setText(summary, `${more.length} more notes`);
+    setText(summary, `${more.length} more note${more.length === 1 ? "" : "s"}`);
     list.replaceChildren(...more);
     const lines = [...evidence, ...shown().notes.map(note), ...(more.length ? [fold] : [])];
     // A line that was there is left in place: taken out and put back, it would lose the focus.
