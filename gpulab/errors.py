@@ -246,8 +246,8 @@ class RankError(GpulabError, RuntimeError):
     waiting : tuple of int
         The ranks that waited in a collective meanwhile.
     collective : str or None
-        The collective that they waited in, such as "all_reduce of 4.0 kB in float32 among ranks 0,
-        1".
+        The collective that they waited in, such as "all_reduce of 4.00 KiB in float32 among ranks
+        0, 1".
     """
 
     def __init__(

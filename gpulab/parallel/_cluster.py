@@ -601,7 +601,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
 
 
 def _standing(sight: Sight, together: Sequence[Sight] = ()) -> str:
-    """Return the collective that a rank stands in, in words, such as "all_reduce of 4.0 kB in
+    """Return the collective that a rank stands in, in words, such as "all_reduce of 4.00 KiB in
     float32 among ranks 0, 1 (its 3rd collective in the call)"; for several ranks "their 3rd".
     """
     call = sight.collective

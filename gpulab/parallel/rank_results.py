@@ -78,7 +78,7 @@ class CollectiveCall(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The call in words, for messages: "all_reduce of 4.0 kB in float32 among ranks 0, 1"."""
+        """The call in words, for messages: "all_reduce of 4.00 KiB in float32 among ranks 0, 1"."""
         size = (
             f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
         )

@@ -321,7 +321,7 @@ class Gain(NamedTuple):
     Attributes
     ----------
     ratio : float
-        Of samples per second: the median of the ratios of turns.
+        Of samples per second, measured in turns.
     interval : (float, float) or None
         A 95 % interval of it, paired turn by turn; None where none can be given.
     """

@@ -39,17 +39,6 @@ from gpulab.widgets._instrument import (
     rounded,
 )
 
-# The largest block of memory that the C library keeps for reuse; a larger array gets new pages each
-# time (glibc: mallopt(3)).
-_FRESH_BYTES = 2**25
-# Since this time a measurement with copies puts every result into the same memory.
-_REUSED_SINCE = "2026-11-27T12"
-_FRESH = (
-    "Recordings made before 27 November 2026 put each result into new memory of the host. Where a "
-    "result is larger than about 32 MiB, most of their time with both copies is the system handing "
-    "out the pages of this memory, not the link."
-)
-
 
 class MachineCard(Instrument):
     """Show processors, memories, accelerators, libraries, and problems with their remedies.
@@ -234,14 +223,8 @@ class CompareTimings(Instrument):
         others, missing = _recorded_rows(*same) if values["recorded"] else ([], "")
         rows = [*(c.rows if c else ()), *others]
         times = [row.measurement for row in rows]
-        fresh = any(
-            m.with_transfer_seconds
-            and (m.nbytes or 0) > _FRESH_BYTES
-            and (m.evidence.date or "") < _REUSED_SINCE
-            for m in (row.measurement for row in others)
-        )
         verdict = _verdict(c) if c else "Press Run to measure on this machine."
-        message = " ".join(filter(None, (verdict, missing, _FRESH if fresh else "")))
+        message = " ".join(filter(None, (verdict, missing)))
         if not rows:
             return Drawing(message=message)
         figure = figures.comparison(c, recorded=others) if c else figures.comparison(_only(rows))
