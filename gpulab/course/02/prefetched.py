@@ -450,6 +450,8 @@ def _judge(there: Any, original: Any, k: int, originals: Any) -> None:
     if not isinstance(there, _kinds()[1]):
         raise Refused(f"Batch {k} is still in main memory. Send it with .to(device, non_blocking=True).")
     plain = there.as_subclass(torch.Tensor)
+    if plain.dtype != original.dtype:
+        raise Refused(f"Batch {k} went in as {original.dtype} and came out as {plain.dtype}. Yield each batch unchanged.")
     if plain.shape != original.shape or not torch.equal(plain, original):
         same = [i for i, one in enumerate(originals) if one.shape == plain.shape and torch.equal(plain, one)]
         found = f"holds batch {same[0]}" if same else "holds other numbers"
@@ -679,6 +681,14 @@ def prefetched(batches, device):
         torch.cuda.current_stream().wait_stream(copies)
         ready.record_stream(torch.cuda.current_stream())
         yield ready
+
+# %% wrong: came out as torch.float16
+import torch
+
+
+def prefetched(batches, device):
+    for batch in batches:
+        yield batch.to(device, torch.float16, non_blocking=True)
 
 # %% wrong: still in main memory
 def prefetched(batches, device):
