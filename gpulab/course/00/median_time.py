@@ -46,9 +46,12 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_seconds
 
-# Seconds of work of the calls after the first; the sequence repeats. Most calls take 1 ms, one is shorter, one is disturbed. Any seven
-# calls in a row have the median 1 ms, the minimum 0.5 ms, and a mean far above both.
-_WORK = (1e-3, 1e-3, 0.5e-3, 1e-3, 80e-3, 1e-3, 1e-3)
+# Seconds of work of the calls after the first; the sequence repeats. Any eleven calls in a row, or 33, have the median 1 ms, which is not
+# the time of the first, the middle or the last of them, nor the next shorter time. The two disturbed calls lift the mean far above it. The
+# time above the median is 1 ms too, so that counting the first call is left to calls=1, whose message names it.
+_MEDIAN = 1e-3
+_WORK = (0.7e-3, 0.9e-3, 80e-3, _MEDIAN, 0.8e-3, 1.4e-3, 80e-3, 1.2e-3, 0.5e-3, _MEDIAN, 0.85e-3)
+_START = 100.0  # the clock's first reading
 _FIRST = 3.0  # seconds of the first call; not 2.0, whose mean with a call of 1 ms is 1 s and would look like 1 ms in the wrong unit
 _LAUNCH = 5e-6  # seconds until a call returns, while its work is still in the queue
 _NEAR = 0.02  # relative tolerance, because launches, waits and readings of the clock take a little time too
@@ -62,7 +65,7 @@ class _Device:
 
     def __init__(self, work: tuple[float, ...], returns_late: bool = False) -> None:
         self.work, self.returns_late = work, returns_late
-        self.now, self.free, self.calls, self.waits, self.readings = 100.0, 100.0, 0, 0, 0
+        self.now, self.free, self.calls, self.waits, self.readings = _START, _START, 0, 0, 0
 
     def call(self) -> None:
         self.now += _LAUNCH
@@ -84,8 +87,8 @@ class _Device:
 
 def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
-    for calls, late in ((11, False), (1, False), (25, False), (11, True)):
-        device = _Device(_WORK if calls > 1 else _WORK[:1], late)  # a single counted call always takes 1 ms
+    for calls, late in ((11, False), (1, False), (33, False), (11, True)):
+        device = _Device(_WORK if calls > 1 else (_MEDIAN,), late)  # a single counted call always takes 1 ms
         case = f"With calls={calls}" + (" and a device whose calls return when their work is done" if late else "")
         result = ask(case, device.call, device.wait, calls, device.clock)
         _judge(checking.number(result, "a time in seconds"), calls, device, case)
@@ -102,21 +105,22 @@ def _judge(seconds: float, calls: int, device: _Device, case: str) -> None:
         raise Refused(f"{said}: your function never calls wait(), so it measures how long a call takes to return.")
     if device.calls < calls + 1:
         raise Refused(f"{case} your function makes {device.calls} calls; expected {calls + 1}: one that is not counted, and {calls} that are.")
-    median = sorted(_WORK)[len(_WORK) // 2]
-    if abs(seconds / median - 1) <= _NEAR:
+    if abs(seconds / _MEDIAN - 1) <= _NEAR:
         if device.waits < calls:
             raise Refused(f"{case} your function waits {device.waits} times. Wait after every call, before you read the clock.")
         return
     for factor, unit in ((1e3, "milliseconds"), (1e6, "microseconds")):
-        if abs(seconds / median / factor - 1) <= _NEAR:
+        if abs(seconds / _MEDIAN / factor - 1) <= _NEAR:
             raise Refused(f"{case} you return {seconds:.4g}: that is right in {unit}. Return seconds.")
     if seconds <= 0:
         raise Refused(
             f"{said}, and no call is that short. Subtract the reading before the call from the reading after the wait, and do not round."
         )
-    if seconds < 0.1 * median and device.returns_late:
+    if seconds >= _START:
+        raise Refused(f"{said}: that is a reading of the clock. The time of a call is the difference of two readings.")
+    if seconds < 0.1 * _MEDIAN and (device.returns_late or seconds < _LAUNCH):
         raise Refused(f"{said}: your clock starts after the call, so the time of the call is missing. Read the clock before call().")
-    if seconds < 0.1 * median:
+    if seconds < 0.1 * _MEDIAN:
         raise Refused(f"{said}, which is how long a call takes to return. Wait after each call, and read the clock after the wait.")
     if calls == 1 and seconds >= 0.4 * _FIRST:
         raise Refused(
@@ -131,12 +135,12 @@ def _judge(seconds: float, calls: int, device: _Device, case: str) -> None:
     for extreme, word in ((min(_WORK), "shortest"), (max(_WORK), "longest")):
         if abs(seconds / extreme - 1) <= _NEAR:
             raise Refused(f"{said}: that is the {word} call. The median is the middle one.")
-    if seconds > 5 * median:
+    if seconds > 5 * _MEDIAN:
         raise Refused(
-            f"{said}; the median is {format_seconds(median)}. Most calls take 1 ms and a few take 80 ms. A mean or a sum counts these few, a "
+            f"{said}; the median is {format_seconds(_MEDIAN)}. Most calls take about 1 ms and a few take 80 ms. A mean or a sum counts these few, a "
             "median does not."
         )
-    raise Refused(f"{said}; the median of the device's calls is {format_seconds(median)}.")
+    raise Refused(f"{said}; the median is {format_seconds(_MEDIAN)}. It is the time in the middle once the times are sorted.")
 
 # %% wrong: never calls wait
 import statistics
@@ -256,6 +260,36 @@ def median_time(call, wait, calls=11, clock=time.perf_counter):
         wait()
         best = min(best, clock() - start)
     return best
+
+# %% wrong: once the times are sorted
+import time
+
+
+def median_time(call, wait, calls=11, clock=time.perf_counter):
+    call()
+    wait()
+    times = []
+    for _ in range(calls):
+        start = clock()
+        call()
+        wait()
+        times.append(clock() - start)
+    return times[calls // 2]
+
+# %% wrong: the difference of two readings
+import statistics
+import time
+
+
+def median_time(call, wait, calls=11, clock=time.perf_counter):
+    call()
+    wait()
+    times = []
+    for _ in range(calls):
+        call()
+        wait()
+        times.append(clock())
+    return statistics.median(times)
 
 # %% wrong: right in milliseconds
 import statistics

@@ -46,9 +46,12 @@ def check(answer: Any) -> str:
         raise Refused(
             "Physics cannot be checked, because the work of one call is unknown. Pass nbytes= (bytes read and written) or flops=."
         )
+    busy = ""
+    if any(note.code == "contended" for note in m.notes):
+        busy = " Other programs disturbed this measurement, and perhaps that of the memory. Is your count right? Measure again when they are done."
     for note in m.notes:
         if note.code == "implausible":
-            raise Refused(f"The physics check refuses it: {note.sentence} Measure a function whose work is done when it returns.")
+            raise Refused(f"The physics check refuses it: {note.sentence} Measure a function whose work is done when it returns.{busy}")
     if max(rates) < _LEAST_RATE:
         raise Refused(
             f"{_rate_text(m)} is far too little: either the count of bytes or FLOPs is too small, or the function waits. "

@@ -50,11 +50,11 @@ def _made(median: float, low: float, high: float) -> Measurement:
     return Measurement("example", "cpu", samples, median, (low, high), median, median, None, 1, None, None, (), evidence, where)
 
 
-# (slow, fast) as (median, low, high) in milliseconds: clearly faster, no difference, really slower, one of them noisy.
+# (slow, fast) as (median, low, high) in milliseconds: clearly faster, really slower, no difference, one of them noisy.
 _PAIRS = (
     ((10.0, 9.5, 10.6), (2.0, 1.95, 2.06)),
-    ((5.0, 4.9, 5.1), (5.02, 4.9, 5.12)),
     ((3.0, 2.95, 3.06), (4.0, 3.9, 4.1)),
+    ((5.0, 4.9, 5.1), (5.02, 4.9, 5.12)),
     ((8.0, 7.96, 8.04), (1.0, 0.94, 1.05)),
 )
 
@@ -84,7 +84,7 @@ def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, flo
     if abs(ratio / (s / f) - 1) > 1e-6:
         if format_ratio(ratio) == format_ratio(s / f):  # the answer was rounded, and three digits would show no difference
             raise Refused(f"For {times} you return {ratio:.8g}; the ratio of the medians is {s / f:.8g}. Do not round it.")
-        raise Refused(f"{case}; the ratio of the medians is {format_ratio(s / f)}. Use median_seconds of both.")
+        raise Refused(f"{case}; the ratio of the medians is {format_ratio(s / f)}. Use median_seconds of both, and return this ratio first.")
     said = f"{case} [{low:.3f}, {high:.3f}]"
     if low > high:
         raise Refused(f"{said}: low is above high.")
@@ -97,6 +97,8 @@ def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, flo
             f"{said}: low divided by low and high divided by high make the interval too narrow. "
             "The lowest speed-up is the low end of slow divided by the high end of fast."
         )
+    if not low <= ratio <= high:
+        raise Refused(f"{said}: the ratio is not between low and high. Divide the ends as you divide the medians, slow by fast.")
     least, most = s_low / f_high, s_high / f_low
     if low < least * (1 - _SECOND_ORDER) or high > most * (1 + _SECOND_ORDER):
         raise Refused(f"{said}: that is wider than both intervals allow, [{least:.3f}, {most:.3f}].")
@@ -131,6 +133,11 @@ def speedup(slow, fast):
 def speedup(slow, fast):
     r = slow.median_seconds / fast.median_seconds
     return r, 0.999 * r, 1.001 * r
+
+# %% wrong: the ratio is not between
+def speedup(slow, fast):
+    (slow_low, slow_high), (fast_low, fast_high) = slow.interval_seconds, fast.interval_seconds
+    return slow.median_seconds / fast.median_seconds, fast_low / slow_high, fast_high / slow_low
 
 # %% wrong: low is above high
 def speedup(slow, fast):

@@ -43,16 +43,22 @@ def check(answer: Any) -> str:
     if b and b < 1024:
         raise Refused(f"{b} bytes of shared memory: did you write KiB? The check expects bytes.")
 
+    if b % 1024:
+        raise Refused(f"{b:,} bytes are not a whole number of KiB. A KiB has 1,024 bytes.")
+
     def ratio(registers: int, shared: int) -> float:
         return models.occupancy(_THREADS, registers, shared, _SM).ratio
 
     if ratio(r, 0) < _WANTED:
         raise Refused(
-            f"With {r} registers the occupancy is {ratio(r, 0):.0%}, even without shared memory. A warp gets registers in steps of 256, "
-            "which is eight for each thread."
+            f"With {r} registers the occupancy is {ratio(r, 0):.0%}, even without shared memory. The blocks on an SM share its 65,536 "
+            "registers. A warp gets them in steps of 256, which is eight for each thread."
         )
     if ratio(r, b) < _WANTED:
-        raise Refused(f"With {format_bytes(b)} the occupancy is {ratio(r, b):.0%}. From 8.0 on, the driver takes 1 KiB more for each block.")
+        raise Refused(
+            f"With {format_bytes(b)} the occupancy is {ratio(r, b):.0%}. The blocks on an SM share its 228 KiB, and from 8.0 on the driver takes "
+            "1 KiB more for each block."
+        )
     if ratio(r + 1, b) >= _WANTED:
         raise Refused(
             f"{plural(r, 'register')} {'keeps' if r == 1 else 'keep'} {_WANTED:.0%}, but so do {r + 1}. Use as many as possible."
@@ -72,6 +78,9 @@ fitted = (32, 37 * 1024)
 
 # %% wrong: but so do 17.0 KiB
 fitted = (40, 16 * 1024)
+
+# %% wrong: A KiB has 1,024 bytes
+fitted = (40, 37_000)
 
 # %% wrong: did you write KiB
 fitted = (40, 37)

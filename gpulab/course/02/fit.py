@@ -48,7 +48,7 @@ _UNSEEN = (1_500, 24_000, 700_000, 96 * 2**20, 700 * 2**20)
 _OFF = 0.10
 _SMALL_BYTES = 1_000_000
 _MOST_SLOPE = 1e-8  # seconds a byte: the links have at most 2e-10, and no latency is as short
-_MOST_LATENCY, _LEAST_BANDWIDTH = 0.1, 1e6  # the links have at most 30 us and at least 6e9 bytes a second
+_MOST_LATENCY, _LEAST_BANDWIDTH = 0.1, 1e8  # the links have at most 30 us and at least 6e9 bytes a second
 _TWO_NUMBERS = "two numbers: latency in seconds, bytes a second"
 
 
@@ -73,15 +73,18 @@ def check(answer: Any) -> str:
 
 
 def _judge_numbers(a: float, b: float, truth: str) -> None:
-    if 0 < a < _MOST_SLOPE < abs(b) < 1:  # abs, because a fit without weights may give a negative latency
+    if 0 < a < _MOST_SLOPE < abs(b) < _LEAST_BANDWIDTH:  # abs, because a fit without weights may give a negative latency
+        second = "the latency" if abs(b) < 1 else "1 / latency"
         raise Refused(
-            f"{truth} you returned {a:.3g} and {b:.3g}: that is the slope, then the latency, as np.polyfit gives them. "
+            f"{truth} you returned {a:.3g} and {b:.3g}: that is the slope, then {second}. np.polyfit gives the slope first. "
             "Return the latency, then 1 / slope."
         )
     if a > 1e6:
         raise Refused(f"{truth} you returned {a:.3g} and {b:.3g}: the two are in the wrong order. Latency first, then bytes a second.")
-    if a > _MOST_LATENCY:
-        raise Refused(f"{truth} your latency is {a:.3g} s. No link starts as slowly as that: return seconds, not microseconds.")
+    if abs(a) > _MOST_LATENCY:
+        raise Refused(
+            f"{truth} your latency is {a:.3g} s. No link has such a latency: fit the times over the sizes, and return seconds, not microseconds."
+        )
     if 1 <= b < _LEAST_BANDWIDTH:
         raise Refused(f"{truth} your bandwidth is {b:.3g} bytes a second. Return it in bytes a second, not in GB/s, and fit the times as they are.")
     if 0 < b < 1:
@@ -135,6 +138,24 @@ def fit(nbytes, seconds):
     """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
     slope, latency = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
     return slope, latency
+
+# %% wrong: the slope, then 1 / latency
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    latency, slope = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return latency, 1 / slope
+
+# %% wrong: fit the times over the sizes
+import numpy as np
+
+
+def fit(nbytes, seconds):
+    """Return (latency in seconds, bandwidth in bytes a second) of a line through the points."""
+    bandwidth, latency = np.polyfit(seconds, nbytes, 1, w=1 / nbytes)
+    return latency, bandwidth
 
 # %% wrong: the bandwidth is 1 / slope
 import numpy as np

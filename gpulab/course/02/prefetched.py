@@ -66,6 +66,8 @@ _MOST_ON_DEVICE = 4
 # Calls that need nothing that is stored in a tensor's memory, such as its shape.
 _ASKED = {"size", "dim", "numel", "nelement", "element_size", "stride", "is_contiguous", "data_ptr", "__len__", "type", "get_device"}
 _END = object()
+# What PyTorch says where a name of torch.cuda that was imported alone, or one without a stand-in, meets no GPU.
+_NO_CUDA = ("dummy base class", "requires CUDA support", "not compiled with CUDA", "no NVIDIA driver")
 
 
 class Block:
@@ -343,10 +345,15 @@ def _in_place_of_cuda(gpu: Gpu) -> Iterator[None]:
         gpu.current = stream
 
     stream, event = _stream(gpu), _event(gpu)
+
+    def within(chosen: Any) -> Any:
+        return contextlib.nullcontext() if chosen is None else chosen
+
     names = {
         "Stream": stream,
         "Event": event,
-        "stream": lambda chosen: contextlib.nullcontext() if chosen is None else chosen,
+        "stream": within,
+        "StreamContext": within,
         "current_stream": lambda device=None: gpu.current,
         "default_stream": lambda device=None: gpu.default,
         "set_stream": choose,
@@ -443,6 +450,8 @@ def _judge(there: Any, original: Any, k: int, originals: Any) -> None:
     if not isinstance(there, _kinds()[1]):
         raise Refused(f"Batch {k} is still in main memory. Send it with .to(device, non_blocking=True).")
     plain = there.as_subclass(torch.Tensor)
+    if plain.dtype != original.dtype:
+        raise Refused(f"Batch {k} went in as {original.dtype} and came out as {plain.dtype}. Yield each batch unchanged.")
     if plain.shape != original.shape or not torch.equal(plain, original):
         same = [i for i, one in enumerate(originals) if one.shape == plain.shape and torch.equal(plain, one)]
         found = f"holds batch {same[0]}" if same else "holds other numbers"
@@ -474,8 +483,11 @@ def check(answer: Any) -> str:
         if list(_empty(answer)):
             raise Refused("From an empty list something came out. Without batches nothing is yielded.")
     except Refused as refusal:
-        if "dummy base class" in str(refusal):
-            raise Refused(f"{refusal} Write torch.cuda.Stream() and the like in full: the check stands in for torch.cuda.") from refusal
+        if any(words in str(refusal) for words in _NO_CUDA):
+            raise Refused(
+                f"{refusal} The check stands in for Stream, Event, stream, current_stream and synchronize of torch.cuda. Write these in full, "
+                "such as torch.cuda.Stream()."
+            ) from refusal
         raise
     share = min((_SERIAL - gpu.now) / (_SERIAL - _IDEAL) for gpu in (free, read))
     if share < _ENOUGH:
@@ -669,6 +681,14 @@ def prefetched(batches, device):
         torch.cuda.current_stream().wait_stream(copies)
         ready.record_stream(torch.cuda.current_stream())
         yield ready
+
+# %% wrong: came out as torch.float16
+import torch
+
+
+def prefetched(batches, device):
+    for batch in batches:
+        yield batch.to(device, torch.float16, non_blocking=True)
 
 # %% wrong: still in main memory
 def prefetched(batches, device):
