@@ -163,11 +163,11 @@ def totals(simulations: Sequence[Simulation], name: str) -> int:
     return int(sum(getattr(s.totals, name) for s in simulations))
 
 
-def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return random whole numbers as float32: their sums are exact, so results can be compared for
-    equality.
+def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return random multiples of 0.5 as float32: their sums and products are exact, so results can
+    be compared for equality, and a tile of whole numbers would lose the fractions.
     """
-    return rng.integers(-9, 10, shape).astype(np.float32)
+    return rng.integers(-9, 10, shape).astype(np.float32) / 2
 
 
 def held(like: np.ndarray) -> np.ndarray:

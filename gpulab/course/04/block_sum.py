@@ -46,7 +46,7 @@ def block_sum(x, sums):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, run_trials, totals, whole
+from gpulab.lessons.kernel_checks import Trial, halves, run_trials, totals
 
 
 _SUM = '''\
@@ -70,7 +70,7 @@ def _sum_text(before: str = "", inside: str = "", steps: str = _STEPS) -> str:
 def _sum_trials() -> list[Trial]:
     trials = []
     for seed, blocks in enumerate((1, 5)):
-        x = whole(np.random.default_rng(seed), 256 * blocks)
+        x = halves(np.random.default_rng(seed), 256 * blocks)
         trials.append(
             Trial(
                 blocks,

@@ -46,7 +46,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import Trial, held, run_trials, whole
+from gpulab.lessons.kernel_checks import Trial, halves, held, run_trials
 from gpulab.lessons.content import Refused
 
 
@@ -74,7 +74,7 @@ _MOST_LOADS = 1.6
 def _blur_trials() -> list[Trial]:
     trials = []
     for seed, (rows, columns) in enumerate(_BLUR_SHAPES):
-        a = whole(np.random.default_rng(seed), rows, columns)
+        a = halves(np.random.default_rng(seed), rows, columns)
         wide = np.pad(a, 1)
         sums = a + wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
         grid = (-(-columns // 16), -(-rows // 16))

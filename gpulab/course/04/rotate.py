@@ -44,7 +44,7 @@ def rotate(x, out):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, held, returns, run_trials, totals, whole
+from gpulab.lessons.kernel_checks import Trial, halves, held, returns, run_trials, totals
 
 
 # If a kernel has no block-wide barrier and no race is found, no warp reads from shared memory what another warp wrote.
@@ -69,7 +69,7 @@ _ROTATE_STUB = (
 def _rotate_trials() -> list[Trial]:
     trials = []
     for seed, n in enumerate((128, 100, 65, 30)):
-        x = whole(np.random.default_rng(seed), n)
+        x = halves(np.random.default_rng(seed), n)
         turned = np.concatenate([np.roll(x[k : k + 64], -1) for k in range(0, n, 64)])
         trials.append(Trial(-(-n // 64), 64, (x, held(x)), {1: turned}, f"for {n} elements"))
     return trials
