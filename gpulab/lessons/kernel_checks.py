@@ -98,6 +98,10 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
             f"It takes {plural(len(source.text.parameters), 'argument')}; it is launched with "
             f"{len(names)}: {', '.join(names)}."
         )
+    for node in ast.walk(source.text.tree):
+        words = ast.unparse(node) if isinstance(node, ast.Expr) else ""
+        if words in ("cuda.syncthreads", "cuda.syncwarp"):
+            raise Refused(f"`{words}` is not called, so it does nothing: write {words}().")
     return [_run(answer, trial, names) for trial in trials()]
 
 
