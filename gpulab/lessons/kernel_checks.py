@@ -98,6 +98,9 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
             f"It takes {plural(len(source.text.parameters), 'argument')}; it is launched with "
             f"{len(names)}: {', '.join(names)}."
         )
+    alone = [ast.unparse(n) for n in ast.walk(source.text.tree) if isinstance(n, ast.Expr)]
+    for words in {"cuda.syncthreads", "cuda.syncwarp"}.intersection(alone):
+        raise Refused(f"`{words}` is not called, so it does nothing: write {words}().")
     return [_run(answer, trial, names) for trial in trials()]
 
 
@@ -110,11 +113,6 @@ def _body(tree: ast.FunctionDef) -> list[str]:
     ]
 
 
-def returns(answer: Any) -> bool:
-    """Return whether a kernel has a ``return``, with which a thread may end before the others."""
-    return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).text.tree))
-
-
 def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
     given = {k: each.copy() for k, each in enumerate(trial.arguments) if k not in trial.expected}
     try:
@@ -125,10 +123,9 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
         raise Refused(_sentence(found.findings, trial))
     for number, before in given.items():
         if not np.array_equal(trial.arguments[number], before):
-            results = " and ".join(names[k] for k in trial.expected)
             raise Refused(
                 f"Your kernel changes {names[number]}, which other code may still need; only "
-                f"{results} may change."
+                f"{' and '.join(names[k] for k in trial.expected)} may change."
             )
     for number, expected in trial.expected.items():
         _compare(trial, np.asarray(trial.arguments[number]), expected)
@@ -137,10 +134,9 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
 
 def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
     first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
-    is_variable = first.kind == "uninitialised" and not first.index
     said = (
         "It reads a variable that has no value in some threads."
-        if is_variable
+        if first.kind == "uninitialised" and not first.index
         else _WORDS[first.kind]
     )
     return f"{said} {trial.words[0].upper()}{trial.words[1:]}: {first}"
@@ -163,11 +159,11 @@ def totals(simulations: Sequence[Simulation], name: str) -> int:
     return int(sum(getattr(s.totals, name) for s in simulations))
 
 
-def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return random whole numbers as float32: their sums are exact, so results can be compared for
-    equality.
+def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return random multiples of 0.5 as float32: their sums and products are exact, so results can
+    be compared for equality, and a tile of whole numbers would lose the fractions.
     """
-    return rng.integers(-9, 10, shape).astype(np.float32)
+    return rng.integers(-9, 10, shape).astype(np.float32) / 2
 
 
 def held(like: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ def test_sums_by_hand(approved: Any) -> None:
     assert abs(np.mean(totals) - held) < 4 * np.std(totals) / math.sqrt(30)
     over = precision.sum_error([60000.0, 60000.0], ["float16"])
     lost = precision.sum_error([1.0, 2.0**-13, -1.0, -(2.0**-13)], ["float16"])
-    assert (lost.exact, row(lost, "float16").relative_error) == (0.0, 2.0**-13)
+    assert (lost.exact, row(lost, "float16").relative_error) == (0.0, math.inf)
     assert told(ones, over, lost) == approved
 
 

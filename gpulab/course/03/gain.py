@@ -31,8 +31,9 @@ from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
 from gpulab.units import format_ratio
 
-# (FLOP/s, bytes/s) of made-up processors, so that a right answer is right everywhere; the link in bytes/s.
-_CPU, _GPU, _LINK = (1e11, 2e10), (6e13, 4e12), 2.5e10
+# (FLOP/s, bytes/s) of made-up processors, so that a right answer is right everywhere; the link in bytes/s. It is slower than the CPU's
+# memory, so the sum that starts and ends in main memory has a speed-up below 1.
+_CPU, _GPU, _LINK = (1e11, 2e10), (6e13, 4e12), 1.6e10
 # (description, FLOPs, bytes, bytes that must be copied). Without copies: memory-bound on both processors, compute-bound on both, and
 # compute-bound on the CPU alone. With copies: the first two again, and last the sum whose result is not copied back.
 _WORK = (
@@ -78,6 +79,10 @@ def _why_gain(given: float, right: float, flops: float, nbytes: float, copied: f
         return "That is the ratio of the peaks. It is right only where the work is compute-bound on both processors."
     if math.isclose(given, _GPU[1] / _CPU[1], rel_tol=_SAME):
         return "That is the ratio of the bandwidths. It is right only where the work is memory-bound on both processors."
+    if math.isclose(given, _gain(flops, nbytes, nbytes), rel_tol=_SAME):
+        return "That copies all bytes of the work: only the `copied` bytes travel over the link."
+    if given == 1 and right < 1:
+        return "A speed-up can be below 1, where the GPU takes longer than the CPU. Return the ratio of the two times itself."
     if copied:
         return "Copies and work follow each other: add copied / link seconds to the GPU's time."
     return "On each processor the longer of flops / peak and nbytes / bandwidth counts. The two processors need not have the same limit."
@@ -102,10 +107,21 @@ def gain(flops, nbytes, copied, cpu, gpu, link):
 def gain(flops, nbytes, copied, cpu, gpu, link):
     return (flops / cpu[0] + nbytes / cpu[1]) / (flops / gpu[0] + nbytes / gpu[1] + copied / link)
 
-# %% wrong: whose result stays on the GPU your function returns 1.24. Copies and work follow each other
+# %% wrong: whose result stays on the GPU your function returns 0.797. That copies all bytes of the work
 def gain(flops, nbytes, copied, cpu, gpu, link):
     there = max(flops / gpu[0], nbytes / gpu[1]) + (nbytes / link if copied else 0)
     return max(flops / cpu[0], nbytes / cpu[1]) / there
+
+# %% wrong: that stay on the GPU your function returns 0.797. That copies all bytes of the work
+def gain(flops, nbytes, copied, cpu, gpu, link):
+    here = max(flops / cpu[0], nbytes / cpu[1])
+    return here / (max(flops / gpu[0], nbytes / gpu[1]) + nbytes / link)
+
+# %% wrong: can be below 1
+def gain(flops, nbytes, copied, cpu, gpu, link):
+    here = max(flops / cpu[0], nbytes / cpu[1])
+    there = max(flops / gpu[0], nbytes / gpu[1]) + copied / link
+    return max(1.0, here / there)
 
 # %% wrong: counts the copies twice
 def gain(flops, nbytes, copied, cpu, gpu, link):

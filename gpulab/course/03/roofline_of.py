@@ -68,12 +68,13 @@ def _cases() -> list[tuple[str, Any, tuple[Any, ...], float, float]]:
          4 * (256**2 + 2 * 4 * 256)),
         ("a product of two 96 x 96 matrices in bfloat16", torch.mm, (ones(96, 96, dtype=half), ones(96, 96, dtype=half)), 2 * 96**3,
          6 * 96**2),
-        ("a ReLU of 65,536 numbers", torch.relu, (ones(2**16),), 0, 8 * 2**16),
+        ("relu(x * 2 + 1) of 65,536 numbers, three operators", lambda x: torch.relu(x * 2 + 1), (ones(2**16),), 0, 8 * 2**16),
         ("a softmax of 64 rows of 128 numbers, with the dimension as a second argument", torch.softmax, (ones(64, 128), 1), 0,
          8 * 64 * 128),
         ("a 3 x 3 convolution of 16 channels", torch.conv2d, (ones(1, 16, 34, 34), ones(16, 16, 3, 3)), 2 * 9 * 16 * 16 * 32 * 32,
          4 * (16 * 34 * 34 + 9 * 256 + 16 * 32 * 32)),
-        ("a sort of 32,768 numbers, which returns values and int64 places", torch.sort, (ones(2**15),), 0, (4 + 4 + 8) * 2**15),
+        ("a sort of 32,768 numbers in bfloat16, which returns values and int64 places", torch.sort, (ones(2**15, dtype=half),), 0,
+         (2 + 2 + 8) * 2**15),
     ]  # fmt: skip
 
 
@@ -115,6 +116,8 @@ def _why(seconds: float, compute: float, memory: float, args: tuple[Any, ...]) -
         return "That counts the arguments only. The results are written to memory as well."
     if compute < memory and like(memory - read):
         return "That counts the results only. The arguments are read from memory as well."
+    if not compute and like(3 * memory):
+        return "That counts what lies between the operators as well. Only the arguments and what fn returns count."
     if like(2 * memory) or like(memory / 2) or like(memory / 4):
         return "The size of a number depends on its format: 4 bytes in float32, 2 in bfloat16, 8 in int64. tensor.nbytes knows it."
     if like(min(compute, memory)):
@@ -191,6 +194,28 @@ def roofline_of(fn, args, peak, bandwidth):
         result = fn(*args)
     compute = counter.get_total_flops() / peak
     memory = (sum(t.nbytes for t in args) + result.nbytes) / bandwidth
+    return max(compute, memory), "compute" if compute > memory else "memory"
+
+# %% wrong: what lies between the operators
+from gpulab import memory
+
+
+def roofline_of(fn, args, peak, bandwidth):
+    work = memory.traffic(fn, *args)
+    compute, moving = work.flops / peak, work.nbytes / bandwidth
+    return max(compute, moving), "compute" if compute > moving else "memory"
+
+# %% wrong: Are all tensors counted
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def roofline_of(fn, args, peak, bandwidth):
+    with FlopCounterMode(display=False) as counter:
+        result = fn(*args)
+    first = result[0] if isinstance(result, tuple) else result
+    compute = counter.get_total_flops() / peak
+    memory = sum(t.nbytes for t in (*args, first) if isinstance(t, torch.Tensor)) / bandwidth
     return max(compute, memory), "compute" if compute > memory else "memory"
 
 # %% wrong: two things

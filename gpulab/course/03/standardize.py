@@ -80,7 +80,10 @@ def check(answer: Any) -> str:
         return f"{moved}: {ratio:.0%} of the traffic and the same numbers."
     if any(each.name.partition(".")[2].partition(".")[0].endswith("_") for each in fast.operators) and ratio > 1 - 1e-9:
         raise Refused(f"{moved}. In-place operators save memory, not traffic: every operator still reads and writes the array.")
-    raise Refused(f"{moved}: {ratio:.0%} is left. Each operator on the array reads it and writes it. How few operators do you need?")
+    compiled = " What torch.compile fuses does not count: rewrite the formula itself." if hasattr(answer, "_torchdynamo_orig_callable") else ""
+    raise Refused(
+        f"{moved}: {ratio:.0%} is left.{compiled} Each operator on the array reads it and writes it. How few operators do you need?"
+    )
 
 # %% wrong: In-place operators save memory, not traffic
 def standardize(x, mean, scale, gain, shift):

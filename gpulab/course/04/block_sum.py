@@ -46,7 +46,7 @@ def block_sum(x, sums):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, run_trials, totals, whole
+from gpulab.lessons.kernel_checks import Trial, halves, run_trials, totals
 
 
 _SUM = '''\
@@ -70,7 +70,7 @@ def _sum_text(before: str = "", inside: str = "", steps: str = _STEPS) -> str:
 def _sum_trials() -> list[Trial]:
     trials = []
     for seed, blocks in enumerate((1, 5)):
-        x = whole(np.random.default_rng(seed), 256 * blocks)
+        x = halves(np.random.default_rng(seed), 256 * blocks)
         trials.append(
             Trial(
                 blocks,
@@ -155,5 +155,22 @@ def block_sum(x, sums):
         if t < step:
             tile[t] += tile[t + step]
         cuda.syncwarp()
+    if t == 0:
+        sums[cuda.blockIdx.x] = tile[0]
+
+# %% wrong: is not called, so it does nothing
+from gpulab.kernels import cuda, float32
+
+
+def block_sum(x, sums):
+    """sums[block] = the sum of 256 elements of x."""
+    tile = cuda.shared.array(256, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[cuda.grid(1)]
+    cuda.syncthreads
+    for step in (128, 64, 32, 16, 8, 4, 2, 1):
+        if t < step:
+            tile[t] += tile[t + step]
+        cuda.syncthreads
     if t == 0:
         sums[cuda.blockIdx.x] = tile[0]

@@ -46,7 +46,8 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import Trial, held, run_trials, whole
+from gpulab.kernels.simulation.source import read_source
+from gpulab.lessons.kernel_checks import Trial, halves, held, run_trials
 from gpulab.lessons.content import Refused
 
 
@@ -74,7 +75,7 @@ _MOST_LOADS = 1.6
 def _blur_trials() -> list[Trial]:
     trials = []
     for seed, (rows, columns) in enumerate(_BLUR_SHAPES):
-        a = whole(np.random.default_rng(seed), rows, columns)
+        a = halves(np.random.default_rng(seed), rows, columns)
         wide = np.pad(a, 1)
         sums = a + wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
         grid = (-(-columns // 16), -(-rows // 16))
@@ -86,6 +87,12 @@ def check(answer: Any) -> str:
     found = run_trials(answer, _BLUR + "    ...", _blur_trials)
     ratio = _loaded(found) / (4 * sum(rows * columns for rows, columns in _BLUR_SHAPES))
     if ratio > _MOST_LOADS:
+        again = _requested(found, "load", read_source(answer).text.parameters[1]) / _loaded(found)
+        if ratio * (1 - again) <= _MOST_LOADS:
+            raise Refused(
+                f"The results are right, but {again:.0%} of the loads from global memory are loads of out, to add to it. Add up in a "
+                "variable, and store it once, at the end."
+            )
         raise Refused(
             f"The results are right, but each element is loaded {ratio:.2f} times from global memory; at most {_MOST_LOADS} are allowed. "
             "Load the block's 16 x 16 elements and a border of one into shared memory first."
@@ -110,6 +117,26 @@ def blur(a, out):
         if x + 1 < a.shape[1]:
             total += a[y, x + 1]
         out[y, x] = total
+
+# %% wrong: are loads of out, to add to it
+from gpulab.kernels import cuda, float32
+
+
+def blur(a, out):
+    """out[y, x] = a[y, x] + its four neighbors, 0 beyond the edge; blocks of 16 x 16 threads."""
+    tile = cuda.shared.array((18, 18), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for k in range(tx + 16 * ty, 18 * 18, 256):  # 324 places, 256 threads
+        y = 16 * cuda.blockIdx.y + k // 18 - 1
+        x = 16 * cuda.blockIdx.x + k % 18 - 1
+        inside = y >= 0 and y < a.shape[0] and x >= 0 and x < a.shape[1]
+        tile[k // 18, k % 18] = a[y, x] if inside else float32(0)
+    cuda.syncthreads()
+    x, y = cuda.grid(2)
+    if y < out.shape[0] and x < out.shape[1]:
+        out[y, x] = tile[ty + 1, tx + 1]
+        out[y, x] += tile[ty, tx + 1] + tile[ty + 2, tx + 1]
+        out[y, x] += tile[ty + 1, tx] + tile[ty + 1, tx + 2]
 
 # %% wrong: There is a race
 from gpulab.kernels import cuda, float32

@@ -38,7 +38,7 @@ def center(a, mean, out):
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, held, run_trials, whole
+from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, halves, held, run_trials
 from gpulab.lessons.content import Refused
 
 
@@ -64,7 +64,7 @@ def _center_trials() -> list[Trial]:
     trials = []
     for seed, (rows, columns) in enumerate((*_CENTER_SHAPES, _UNEVEN_SHAPE)):
         rng = np.random.default_rng(seed)
-        a, mean = whole(rng, rows, columns), whole(rng, columns)
+        a, mean = halves(rng, rows, columns), halves(rng, columns)
         words = f"for {rows} x {columns} elements in blocks of 64 threads"
         trials.append(Trial(-(-rows // 64), 64, (a, mean, held(a)), {2: a - mean}, words))
     return trials

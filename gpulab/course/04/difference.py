@@ -36,7 +36,7 @@ def difference(x, out):
 # %% check
 from typing import Any
 import numpy as np
-from gpulab.lessons.kernel_checks import Trial, held, run_trials, whole
+from gpulab.lessons.kernel_checks import Trial, halves, held, run_trials
 
 
 _DIFFERENCE = '''\
@@ -50,7 +50,7 @@ _DIFFERENCE_STUB = _DIFFERENCE + "    if i < x.size:\n        out[i] = x[i + 1] 
 def _difference_trials() -> list[Trial]:
     trials = []
     for seed, n in enumerate((100, 256, 1000, 1)):
-        x = whole(np.random.default_rng(seed), n)
+        x = halves(np.random.default_rng(seed), n)
         trials.append(Trial(-(-n // 128), 128, (x, held(x)), {1: np.append(np.diff(x), 0)}, f"for {n:,} elements"))
     return trials
 

@@ -53,7 +53,7 @@ from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
 from gpulab.kernels.simulation.source import read_source
-from gpulab.lessons.kernel_checks import Trial, run_trials, whole
+from gpulab.lessons.kernel_checks import Trial, halves, run_trials
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 
@@ -89,7 +89,7 @@ def _matmul_trials() -> list[Trial]:
     trials = []
     for seed, n in enumerate(_MATMUL_SIZES):
         rng = np.random.default_rng(seed)
-        a, b = whole(rng, n, n), whole(rng, n, n)
+        a, b = halves(rng, n, n), halves(rng, n, n)
         blocks = -(-n // 16)
         trials.append(Trial((blocks, blocks), (16, 16), (a, b, np.zeros_like(a)), {2: a @ b}, f"for {n} x {n} matrices"))
     return trials

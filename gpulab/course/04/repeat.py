@@ -47,7 +47,7 @@ from gpulab.units import plural
 _CASES = ((5000, 40), (1000, 7), (1, 3), (300, 1), (257, 0))
 _MOST_THREADS = 1024  # of a block, on every GPU
 _MOST_COPIES = 2  # each way: one is enough, a second does no harm
-# The most threads for each element. One block of 1,024 threads is allowed on top; more threads show a mistake in the grid.
+# The most threads for each element. Two blocks of 1,024 threads are allowed on top; more threads show a mistake in the grid.
 _MOST_THREADS_EACH = 4
 
 
@@ -158,7 +158,7 @@ class Kernel:
         if old.dtype != new.dtype:
             raise Refused(
                 f"The kernel is given arrays of {old.dtype} and {new.dtype}; x is float32. cuda.device_array makes float64 unless it is "
-                "given a dtype; cuda.device_array_like(x) takes that of x."
+                "given a dtype, and so does np.zeros; cuda.device_array_like(x) takes that of x."
             )
         if old.shape != new.shape:
             raise Refused(f"The kernel is given arrays of {old.shape} and {new.shape}; both should have the shape of x.")
@@ -252,16 +252,16 @@ def check(answer: Any) -> str:
         if account.launches != steps:
             raise Refused(f"{where} the kernel is launched {plural(account.launches, 'time')}. One launch makes one step.")
         _compare(result, before, steps, account, where)
-    grid = judged.blocks[0] * judged.threads[0]
+        grid = account.blocks[0] * account.threads[0] if steps else 0
+        if grid > _MOST_THREADS_EACH * n + 2 * _MOST_THREADS:
+            raise Refused(
+                f"The results are right, but {grid:,} threads are launched for {plural(n, 'element')}. The grid counts blocks, not "
+                "threads: (x.size + 255) // 256 of them."
+            )
     if judged.threads[0] < 32:
         raise Refused(
             f"The results are right, but a block has {plural(judged.threads[0], 'thread')}, and a warp always has 32 lanes: most of them "
             "rest. Take a multiple of 32, such as 256. The number of blocks stands first: kernel[blocks, threads]."
-        )
-    if grid > _MOST_THREADS_EACH * _CASES[0][0] + _MOST_THREADS:
-        raise Refused(
-            f"The results are right, but {grid:,} threads are launched for {_CASES[0][0]:,} elements. The grid counts blocks, not "
-            "threads: (x.size + 255) // 256 of them."
         )
     lanes = "" if judged.threads[0] % 32 == 0 else " A multiple of 32 threads for each block would leave no lane of a warp idle."
     return (
@@ -381,5 +381,14 @@ def repeat(cuda, kernel, x, steps):
     here, there = cuda.to_device(x), cuda.device_array_like(x)
     for _ in range(steps):
         kernel[256, (x.size + 255) // 256](here, there)
+        here, there = there, here
+    return here.copy_to_host()
+
+# %% wrong: threads are launched for 1 element.
+def repeat(cuda, kernel, x, steps):
+    """Return a NumPy array: x after `steps` launches of kernel(old, new). x itself stays as it is."""
+    here, there = cuda.to_device(x), cuda.device_array_like(x)
+    for _ in range(steps):
+        kernel[20, 256](here, there)  # enough for 5,000 elements
         here, there = there, here
     return here.copy_to_host()

@@ -46,7 +46,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from gpulab.kernels import Simulation
-from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, held, run_trials, totals, whole
+from gpulab.lessons.kernel_checks import LEAST_LANES, Trial, halves, held, run_trials, totals
 from gpulab.lessons.content import Refused
 from gpulab.units import format_bytes
 
@@ -76,7 +76,7 @@ _MOST_SHARED = 200
 def _scan_trials() -> list[Trial]:
     trials = []
     for seed, n in enumerate(_SCAN_SIZES):
-        x = whole(np.random.default_rng(seed), n)
+        x = halves(np.random.default_rng(seed), n)
         sums = np.concatenate([np.cumsum(x[k : k + 128]) for k in range(0, n, 128)])
         trials.append(Trial(-(-n // 128), 128, (x, held(x)), {1: sums}, f"for {n} elements"))
     return trials
@@ -202,3 +202,23 @@ def scan(x, out):
         for k in range(i, min(i + 128, x.size)):
             total += x[k]
             out[k] = total
+
+# %% wrong: The result is wrong for 128 elements: 1
+from gpulab.kernels import cuda, float32, int32
+
+
+def scan(x, out):
+    """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
+    tile = cuda.shared.array(128, int32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i] if i < x.size else float32(0)
+    cuda.syncthreads()
+    step = 1
+    while step < 128:
+        before = tile[t - step] if t >= step else float32(0)
+        cuda.syncthreads()
+        tile[t] += before
+        cuda.syncthreads()
+        step *= 2
+    if i < x.size:
+        out[i] = tile[t]

@@ -118,8 +118,8 @@ def check(answer: Any) -> str:
         words = f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}."
         if _loaded(found) / 4 / loads >= LEAST_LANES and walks < _MANY_WALKS:
             raise Refused(
-                f"{words} Your warps share the row, but they walk over it {walks:.1f} times, since reading y again counts as a walk. Keep the "
-                "exponential in a variable until you have stored it and added it."
+                f"{words} Your warps share the row, but they walk over it {walks:.1f} times, since each reading of x or y counts. In a walk, read an "
+                "element once, into a variable, and keep the exponential in one until you have stored it and added it."
             )
         raise Refused(f"{words} Share the row among the block: thread t takes elements t, t + 128, t + 256, ...")
     right = "Right, also where exponentials would overflow; each row is loaded"
@@ -313,7 +313,7 @@ def softmax(x, y):
         for k in range(x.shape[1]):
             y[row, k] = math.exp(x[row, k] - largest) / total
 
-# %% wrong: reading y again counts as a walk
+# %% wrong: each reading of x or y counts
 import math
 
 from gpulab.kernels import cuda, float32
