@@ -360,8 +360,15 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
         result = gpulab.kernels.compile_cuda(cell, options.arch, others, names=options.name)
         if options.o is not None:
             shell.user_ns[options.o] = result
-    except (GpulabError, ValueError) as error:  # ValueError: shlex found a quote without an end
+    except GpulabError as error:
         print(error, file=sys.stderr)
+        return None
+    except ValueError:  # shlex found a quote without an end
+        print(
+            f"%%gpu_compile: the options {line!r} contain a quotation mark without a second one; "
+            "expected both. Add the missing one.",
+            file=sys.stderr,
+        )
         return None
     display(result)
     return None
