@@ -125,7 +125,7 @@ class _Machine:
 
 
 def check(answer: Any) -> str:
-    said = ""
+    said, slips = "", list[str]()
     for turns, least, most, late in _SERIES:
         machine = _Machine(turns, late)
         try:
@@ -140,7 +140,10 @@ def check(answer: Any) -> str:
         _right_speedup(said, machine, speedup)
         _paired(said, machine, speedup)
         _right_interval(said, speedup, low, high, least, most)
-        _right_ends(said, machine, low, high)
+        slip = _slip(said, machine, low, high)
+        slips += [slip] * bool(slip)
+    if len(slips) > 1:
+        raise Refused(slips[0])
     return (
         "Right on a machine that works after the call has returned, gets slower as it gets hot, and is disturbed in one call of ten. "
         "On a GPU, pass wait=torch.cuda.synchronize."
@@ -231,19 +234,23 @@ def _right_interval(said: str, speedup: float, low: float, high: float, least: f
         raise Refused(f"{words} It is too narrow: in another series of turns the median often lies outside. Leave out k ratios at each end, no more.")
 
 
-def _right_ends(said: str, machine: _Machine, low: float, high: float) -> None:
-    """Refuse ends that are ratios beside the right ones: of another k, or of ``ratios[-k]``. Another way to an interval has other ends."""
+def _slip(said: str, machine: _Machine, low: float, high: float) -> str:
+    """Return what to say of ends that are the ratios beside the right ones, as of another k or of ``ratios[-k]``; "" for other ends.
+
+    The ends of another right way, such as a bootstrap, are sometimes such ratios too, but hardly ever in two series.
+    """
     if machine.busy:  # the work of the untimed calls is part of the first turn, so the ratios are not those below
-        return
+        return ""
     before, after = ([each + _CALL + _WAIT for each in machine.seconds[name][-machine.turns :]] for name in ("before", "after"))
     ratios = sorted(b / a for b, a in zip(before, after, strict=True))
     k = int((machine.turns - 1.96 * math.sqrt(machine.turns)) / 2)
     for below, above in ((k, k - 1), (k - 1, k), (k - 1, k - 1), (k + 1, k + 1)):
         if math.isclose(low, ratios[below], rel_tol=1e-5) and math.isclose(high, ratios[-1 - above], rel_tol=1e-5):
-            raise Refused(
-                f"{said} you leave out {below} ratios at the lower end and {above} at the upper end; k = int(...) is {k}, at each end. "
+            return (
+                f"{said} your interval leaves out {below} ratios at the lower end and {above} at the upper end; k = int(...) is {k}, at each end. "
                 "The first and the last of the rest are ratios[k] and ratios[-1 - k]."
             )
+    return ""
 
 # %% wrong: Your clock stops when the call returns
 import math
