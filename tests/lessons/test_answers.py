@@ -189,8 +189,8 @@ CHANGED: dict[str, list[Any]] = {
     "09.5": [times(1 + 0.9 * SIXTH), times(1 + 1.05 * SIXTH), at(1, 100 / 49), at(1, 2.5), at(1,
     0.55), at(1, 7.0), at(1, None)],
     "09.9": [
-        times(1 + 0.9 * SIXTH), times(1 + 1.05 * SIXTH), at(0, 0.5), at(0, 1.0), at(0, 0.25), at(0,
-        8.0), at(0, 3.0), at(1, None),
+        times(1 + 0.9 * SIXTH), times(1 + 1.05 * SIXTH), at(0, 1 / 3), at(0, 1.0), at(0, 0.375),
+        at(0, 8.0), at(0, 2.0), at(0, 5.0), at(1, None),
     ],
     "10.2": [
         times(1.019), times(0.981), times(1.021), times(2.03), times(2.045), times(3.0),

@@ -75,8 +75,8 @@ def data(case: int, rank: int, sizes: Sequence[int]) -> list[Any]:
     return batches
 
 
-def watched() -> Any:
-    """Return a model in training mode whose outputs equal its inputs; it records how it is called."""
+def watched(training: bool) -> Any:
+    """Return a model, in training mode or not, whose outputs equal its inputs; it records how it is called."""
     import torch
 
     class Watched(torch.nn.Module):
@@ -90,7 +90,7 @@ def watched() -> Any:
             self.seen.append((self.training, out.requires_grad))
             return out
 
-    return Watched().train()
+    return Watched().train(training)
 
 
 def probe(function: Callable[..., Any], first: int, cases: Sequence[Sequence[Sequence[int]]]) -> list[dict[str, Any]]:
@@ -99,7 +99,8 @@ def probe(function: Callable[..., Any], first: int, cases: Sequence[Sequence[Seq
 
     rank, found = dist.get_rank(), []
     for number, sizes in enumerate(cases, first):
-        model = watched()
+        in_training = number < len(_ALIKE) + 1  # in the last case the model comes in evaluation mode
+        model = watched(in_training)
         right = [sum(int((x.argmax(1) == y).sum()) for x, y in data(number, r, each)) for r, each in enumerate(sizes)]
         with parallel.observe() as seen:
             result = function(model, data(number, rank, sizes[rank]))
@@ -111,7 +112,7 @@ def probe(function: Callable[..., Any], first: int, cases: Sequence[Sequence[Seq
             "rank": rank, "value": value, "kind": type(result).__name__, "calls": len(seen.calls),
             "sent": sum(call.payload_bytes for call in seen.calls), "right": right, "sizes": [sum(each) for each in sizes],
             "training": any(training for training, _ in model.seen), "graph": any(graph for _, graph in model.seen),
-            "used": len(model.seen), "left_training": model.training,
+            "used": len(model.seen), "mode": in_training, "left": model.training,
         })  # fmt: skip
         dist.barrier()
     return found
@@ -172,7 +173,7 @@ def _screen(answer: Any) -> None:
         inspect.signature(answer).bind(None, [])
     except (TypeError, ValueError) as error:
         raise Refused("Your function cannot be called as accuracy(model, batches); it takes these two.") from error
-    model = watched()
+    model = watched(True)
     try:
         checking.call(answer, model, data(0, 0, (8,)))
     except Refused as refusal:
@@ -203,8 +204,13 @@ def _judge(reports: Sequence[dict[str, Any]], where: str) -> None:
         raise Refused("The model is in training mode while you count: dropout would drop, and batch norm would use the batch. Call model.eval().")
     if any(each["graph"] for each in reports):
         raise Refused("Each forward pass keeps a graph for a backward pass that never comes. Put the loop under torch.no_grad().")
-    if any(each["used"] and not each["left_training"] for each in reports):
+    if any(each["used"] and each["mode"] and not each["left"] for each in reports):
         raise Refused("The model was in training mode before your function and is not after it: the next training step would go wrong.")
+    if any(each["used"] and each["left"] and not each["mode"] for each in reports):
+        raise Refused(
+            "The model was in evaluation mode before your function and is in training mode after it. Note model.training at the beginning, "
+            "and at the end go back to that mode."
+        )
     greedy = max(reports, key=lambda each: each["sent"])
     if greedy["sent"] > _MOST_BYTES:
         raise Refused(f"The share is right, but rank {greedy['rank']} exchanges {greedy['sent']:,} bytes. Two numbers are enough.")
@@ -358,4 +364,22 @@ def accuracy(model, batches):
             counts[1] += len(labels)
     model.train(was_training)
     dist.reduce(counts, 0)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: evaluation mode before
+import torch
+import torch.distributed as dist
+
+
+def accuracy(model, batches):
+    """Return the share of right answers over the batches of all ranks, on every rank."""
+    model.eval()
+    counts = torch.zeros(2, dtype=torch.float64)  # right answers, all answers
+    with torch.no_grad():
+        for inputs, labels in batches:
+            counts[0] += (model(inputs).argmax(1) == labels).sum()
+            counts[1] += len(labels)
+    model.train()
+    dist.all_reduce(counts)  # once, whatever the number of batches
     return (counts[0] / counts[1]).item()

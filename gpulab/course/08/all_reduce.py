@@ -90,6 +90,7 @@ def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int, str]]) -
             "kind": type(result).__name__, "shape": tuple(result.shape) if is_tensor else (),
             "equal": values is not None and torch.equal(values, expected.double()),
             "own": values is not None and torch.equal(values, mine.double()), "dtype": dtype,
+            "mean": values is not None and torch.allclose(n * values, expected.double()),
             "returned": str(result.dtype).removeprefix("torch.") if is_tensor else "",
         })  # fmt: skip
         # A function that calls collectives ends here, in the first case, in which all ranks take part. In a later case its collective
@@ -109,7 +110,8 @@ def check(answer: Any) -> str:
             ranks.recover()
             raise Refused(
                 "Your ranks wait for each other. `send` returns only when the other rank receives: if all send first, "
-                "none of them receives. Start the send with `isend`, receive, and then wait for the send."
+                "none of them receives. Start the send with `isend`, receive, and then wait for the send. If it does that already: does each rank "
+                "receive what is sent to it? The neighbors follow from `rank` and `n`, also on 3 and on 2 of the ranks."
             ) from error
         except RankDiedError as error:
             ranks.recover()
@@ -166,6 +168,8 @@ def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> 
             why = "With float64 they were right: do your buffers take the dtype of x, as those of torch.empty_like do?"
         elif all(each["own"] for each in reports):
             why = "Each rank returns its own x still."
+        elif all(each["mean"] for each in reports):
+            why = "That is the mean over the ranks. Return the sum."
         elif len(wrong) < n:
             why = "The sum has to reach every rank: after the sums are complete, each part goes around once more."
         else:
@@ -321,3 +325,22 @@ def all_reduce(x, rank, n):
         sending.wait()
         parts[k - 1] = parts[k - 1] + incoming if step < n - 1 else incoming
     return torch.cat(parts)
+
+
+# %% wrong: the mean over the ranks
+import torch
+import torch.distributed as dist
+
+
+def all_reduce(x, rank, n):
+    """Return the sum of x over all n ranks, on every rank, by send and receive alone."""
+    parts = [part.clone() for part in x.tensor_split(n)]
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(2 * (n - 1)):
+        k = (rank - step) % n  # the part to send; part k - 1 comes in
+        incoming = torch.empty_like(parts[k - 1])
+        sending = dist.isend(parts[k], right)
+        dist.recv(incoming, left)
+        sending.wait()
+        parts[k - 1] = parts[k - 1] + incoming if step < n - 1 else incoming
+    return torch.cat(parts) / n

@@ -94,10 +94,13 @@ def check(answer: Any) -> str:
         raise Refused(f'Your answer is {checking.describe(answer)}; the check expects {{"A": ..., "B": ..., "C": ...}}.')
     if any(checking.is_stub(each) for each in answer.values()):
         raise NotAttempted
+    chosen: dict[str, str] = {}
     for letter in CASES:
-        if not isinstance(answer[letter], str) or answer[letter] not in STRATEGIES:
-            raise Refused(f"For {letter} you gave {checking.describe(answer[letter])}; the check expects one of {', '.join(STRATEGIES)}.")
-    return " ".join(_judged(CASES[letter], answer[letter]) for letter in CASES)
+        name = answer[letter]
+        if not isinstance(name, str) or name.strip().lower() not in STRATEGIES:
+            raise Refused(f"For {letter} you gave {checking.describe(name)}; the check expects one of {', '.join(STRATEGIES)}.")
+        chosen[letter] = name.strip().lower()
+    return " ".join(_judged(CASES[letter], chosen[letter]) for letter in CASES)
 
 
 def _judged(case: Case, strategy: str) -> str:

@@ -89,7 +89,7 @@ def _near(said: float, other: float) -> bool:
 def _why_memory(said: float, parameters: int, activations: float, ranks: int, stage: int) -> str:
     right = rank_bytes(parameters, activations, ranks, stage)
     model = right - activations
-    if _near(said, right / _FLOAT):
+    if _near(said, right / _FLOAT) or _near(said, model / _FLOAT + activations):
         return "That is the count of numbers. A float32 takes 4 bytes."
     if _near(said, model):
         return "The activations are missing."
@@ -186,3 +186,12 @@ def rank_bytes(parameters, activations, ranks, stage):
 def rank_bytes(parameters, activations, ranks, stage):
     """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
     return 'less'
+
+
+# %% wrong: A float32 takes 4 bytes
+def rank_bytes(parameters, activations, ranks, stage):
+    """Return the bytes that each rank holds: float32, Adam, ZeRO stage 0 (none) to 3 (FSDP)."""
+    state = 2 * parameters / (ranks if stage >= 1 else 1)
+    gradients = parameters / (ranks if stage >= 2 else 1)
+    weights = parameters / (ranks if stage >= 3 else 1)
+    return weights + gradients + state + activations

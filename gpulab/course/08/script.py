@@ -133,8 +133,8 @@ def _judge(results: Sequence[Any]) -> None:
     wanted = reference()
     if not _near(lists[0][0], wanted[0]):
         raise Refused(
-            f"The first loss is {lists[0][0]:.4f}; the check expects {wanted[0]:.4f}. Do the parts of the processes make up the whole "
-            "batch, and do all begin with the weights of seed 0?"
+            f"The first loss is {lists[0][0]:.4f}; the check expects {wanted[0]:.4f}. Is the sum over the ranks divided by their "
+            "number, do the parts of the processes make up the whole batch, and do all begin with the weights of seed 0?"
         )
     first = next((step for step, (mine, one) in enumerate(zip(lists[0], wanted, strict=True)) if not _near(mine, one)), None)
     if first is not None:

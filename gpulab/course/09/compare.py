@@ -59,6 +59,7 @@ from gpulab.units import plural
 _SPEEDUP = 2.5  # of the machine's true times
 _CLOSE = 1.18  # the drift within a turn and the noise of 20 turns change a speed-up by less than this factor
 _SAME = 0.003  # relative: the calls of clock and wait add less than this to a time
+_CALL, _WAIT = 1e-5, 1e-6  # seconds of a call itself, and of a wait itself
 _NOISE = 0.15  # standard deviation of the logarithm of the ratio of two times
 # (turns, least, most, returns late): least and most bound high / low of a correct 95 % interval of the median under that noise.
 _SERIES = ((20, 1.05, 1.9, False), (100, 1.02, 1.17, False), (20, 1.05, 1.9, True))
@@ -78,6 +79,7 @@ class _Machine:
         self.calls: list[str] = []
         self.seconds: dict[str, list[float]] = {"before": [], "after": []}
         self.looks = self.waits = 0
+        self.busy = False  # whether the clock was read while work was pending
 
     def _work(self, name: str, seconds: float) -> None:
         done = self.calls.count(name)
@@ -88,7 +90,7 @@ class _Machine:
         elif name == "before" and done % 10 == 4:
             seconds *= 30
         self.seconds[name].append(seconds)
-        self.now += 1e-5  # the call itself
+        self.now += _CALL
         self.pending += seconds
         if self.returns_late:
             self._finish()
@@ -104,11 +106,12 @@ class _Machine:
 
     def wait(self) -> None:
         self.waits += 1
-        self.now += 1e-6  # the wait itself
+        self.now += _WAIT
         self._finish()
 
     def clock(self) -> float:
         self.looks += 1
+        self.busy = self.busy or self.pending > 0
         return self.now
 
     def in_a_row(self) -> int:
@@ -122,7 +125,7 @@ class _Machine:
 
 
 def check(answer: Any) -> str:
-    said = ""
+    said, slips = "", list[str]()
     for turns, least, most, late in _SERIES:
         machine = _Machine(turns, late)
         try:
@@ -137,6 +140,10 @@ def check(answer: Any) -> str:
         _right_speedup(said, machine, speedup)
         _paired(said, machine, speedup)
         _right_interval(said, speedup, low, high, least, most)
+        slip = _slip(said, machine, low, high)
+        slips += [slip] * bool(slip)
+    if len(slips) > 1:
+        raise Refused(slips[0])
     return (
         "Right on a machine that works after the call has returned, gets slower as it gets hot, and is disturbed in one call of ten. "
         "On a GPU, pass wait=torch.cuda.synchronize."
@@ -225,6 +232,25 @@ def _right_interval(said: str, speedup: float, low: float, high: float, least: f
         )
     if high / low < least:
         raise Refused(f"{words} It is too narrow: in another series of turns the median often lies outside. Leave out k ratios at each end, no more.")
+
+
+def _slip(said: str, machine: _Machine, low: float, high: float) -> str:
+    """Return what to say of ends that are the ratios beside the right ones, as of another k or of ``ratios[-k]``; "" for other ends.
+
+    The ends of another right way, such as a bootstrap, are sometimes such ratios too, but hardly ever in two series.
+    """
+    if machine.busy:  # the work of the untimed calls is part of the first turn, so the ratios are not those below
+        return ""
+    before, after = ([each + _CALL + _WAIT for each in machine.seconds[name][-machine.turns :]] for name in ("before", "after"))
+    ratios = sorted(b / a for b, a in zip(before, after, strict=True))
+    k = int((machine.turns - 1.96 * math.sqrt(machine.turns)) / 2)
+    for below, above in ((k, k - 1), (k - 1, k), (k - 1, k - 1), (k + 1, k + 1)):
+        if math.isclose(low, ratios[below], rel_tol=1e-5) and math.isclose(high, ratios[-1 - above], rel_tol=1e-5):
+            return (
+                f"{said} your interval leaves out {below} ratios at the lower end and {above} at the upper end; k = int(...) is {k}, at each end. "
+                "The first and the last of the rest are ratios[k] and ratios[-1 - k]."
+            )
+    return ""
 
 # %% wrong: Your clock stops when the call returns
 import math
@@ -459,3 +485,24 @@ def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None)
 
     before(), after()
     return statistics.median(seconds(before) / seconds(after) for _ in range(turns))
+
+
+# %% wrong: at the lower end
+import math
+import statistics
+import time
+
+
+def compare(before, after, turns=20, clock=time.perf_counter, wait=lambda: None):
+    """Return (speedup, low, high): the median of the turns' ratios, and its interval."""
+    def seconds(function):
+        wait()
+        start = clock()
+        function()
+        wait()
+        return clock() - start
+
+    before(), after()  # the first call compiles and allocates
+    ratios = sorted(seconds(before) / seconds(after) for _ in range(turns))
+    k = int((turns - 1.96 * math.sqrt(turns)) / 2)
+    return statistics.median(ratios), ratios[k], ratios[-k]

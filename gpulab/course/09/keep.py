@@ -41,7 +41,8 @@ LEAVES = {
 def check(answer: Any) -> str:
     if not isinstance(answer, (tuple, list, set, frozenset)):
         raise Refused(f"Your answer is {checking.describe(answer)}; the check expects the names of up to {_MOST_KEPT} techniques.")
-    names = list(answer)
+    spelled = {name.lower(): name for name in LEAVES}
+    names = [spelled.get(name.strip().lower(), name) if isinstance(name, str) else name for name in answer]
     if any(checking.is_stub(name) for name in names):
         raise NotAttempted
     for name in names:

@@ -56,8 +56,10 @@ def check(answer: Any) -> str:
     for parts, leaves, right in _STEPS:
         mine, theirs = dict(parts), copy.deepcopy(leaves)
         value = checking.number(ask(f"With {parts} and {leaves}", mine, theirs), "the speed-up")
-        if mine != parts or theirs != leaves:
+        if mine != parts:
             raise Refused("Your function changes the parts that it was given, so a second call starts from a faster step. Copy them first.")
+        if theirs != leaves:
+            raise Refused("Your function changes the list `leaves` that it was given, so a second call has other techniques. Only read it.")
         if math.isclose(value, right, rel_tol=1e-6):
             continue
         said = f"With {parts} and {leaves} you return {value:.4g}x; it is {right:.4g}x."
@@ -132,3 +134,13 @@ def together(parts, leaves):
     if len(leaves) == 1:
         ((part, ratio),) = leaves[0].items()
         return sum(parts.values()) / (sum(parts.values()) - parts[part] * (1 - ratio))
+
+
+# %% wrong: changes the list `leaves`
+def together(parts, leaves):
+    """Return the speed-up. parts: milliseconds by name; leaves: for each technique, the share that it leaves of some parts."""
+    rest = dict(parts)
+    while leaves:
+        for part, ratio in leaves.pop().items():
+            rest[part] *= ratio
+    return sum(parts.values()) / sum(rest.values())

@@ -68,7 +68,7 @@ def _cases() -> list[tuple[str, Any, Any, bool]]:
     sealed = plain + 3
     sealed.flags.writeable = False
     other = (plain + 4).astype(plain.dtype.newbyteorder("S"))
-    sealed_other = (plain + 5).astype(plain.dtype.newbyteorder("S"))
+    sealed_other = (doubles + 5).astype(doubles.dtype.newbyteorder("S"))
     sealed_other.flags.writeable = False
     numbers = torch.arange(5, dtype=torch.int32)
     return [
@@ -218,3 +218,19 @@ def as_tensor(x):
 
 # %% wrong: expects a function
 as_tensor = 3
+
+
+# %% wrong: Keep the dtype
+import numpy as np
+import torch
+
+
+def as_tensor(x):
+    """Return a CPU tensor over the memory of x, or a copy where x is read-only or has another byte order."""
+    if not isinstance(x, np.ndarray):
+        return torch.from_dlpack(x)
+    if not x.dtype.isnative:
+        x = x.astype(np.float32)
+    elif not x.flags.writeable:
+        x = x.copy()
+    return torch.from_numpy(x)

@@ -70,8 +70,8 @@ class PromisingFunction:
     ----------
     compile_seconds, dispatch_seconds, work_seconds, fetch_seconds : float
         In this order: extra time of the first call; time until a call returns; time of the work on the device; time of a copy to NumPy.
-    now : float
-        The current time in seconds, which ``clock`` returns.
+    started, now : float
+        The time in seconds at the beginning, and the current time, which ``clock`` returns.
     readings : int
         How often ``clock`` was called.
     fetched : bool
@@ -82,7 +82,7 @@ class PromisingFunction:
 
     def __init__(self) -> None:
         self.compile_seconds, self.dispatch_seconds, self.work_seconds, self.fetch_seconds = 1.5, 20e-6, 4e-3, 1e-3
-        self.now = 1000.0
+        self.started = self.now = 1000.0
         self.readings = 0
         self.fetched = False
         self.compiled_on_the_clock = False
@@ -148,6 +148,9 @@ def check(answer: Any) -> str:
     if abs(found / f.true_seconds - 1) <= _WITHIN:
         soon = format_seconds(f.dispatch_seconds)
         return f"{format_seconds(found)}: without the compilation, and until the work was done. The call itself returned after {soon}."
+    took = f.now - f.started
+    if found > took:
+        raise Refused(said + f"your whole function took {format_seconds(took)} on this clock. Return the difference of two readings, in seconds.")
     if f.compiled_on_the_clock and found > f.true_seconds and not f.between_readings(found):
         raise Refused(said + f"the first call is in it, which compiles for {format_seconds(f.compile_seconds)}. Call f once before the clock starts.")
     if found < f.true_seconds / 2:
@@ -263,3 +266,12 @@ def seconds(f, x, clock):
 
 # %% wrong: expects a function
 seconds = 0.004
+
+
+# %% wrong: the difference of two readings
+def seconds(f, x, clock):
+    """Return the seconds from one call f(x) until its result is there, without the compilation."""
+    f(x).block_until_ready()  # compiles, and has finished
+    start = clock()
+    f(x).block_until_ready()
+    return clock()

@@ -221,7 +221,8 @@ def _frugal_bill(ask: Callable[..., Any], steps: int) -> str:
     if after.runs == 0:
         raise Refused("Your function never called session.run: nothing was trained.")
     if after.steps != steps or abs(found - expected) > 1e-5 * abs(expected):
-        raise Refused(f"You made {after.steps} of {steps} steps, and your loss is {found:.6g}; the loop ends with {expected:.6g}.")
+        when = " Is it the loss after the last step?" if after.steps == steps else ""
+        raise Refused(f"You made {after.steps} of {steps} steps, and your loss is {found:.6g}; the loop ends with {expected:.6g}.{when}")
     if after.fed_bytes > x.nbytes:
         raise Refused(
             f"{bill}: the data ({format_bytes(x.nbytes)}) is still sent {after.fed_bytes / x.nbytes:.0f} times. Store it once with model.load, "

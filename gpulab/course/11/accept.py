@@ -39,6 +39,7 @@ _CASES = (
     ([], [6]),
     ([2, 2, 2], [2, 2, 2, 2]),
     ([0, 0], [0, 1, 0]),
+    ([4, 2, 7], [4, 4, 7, 1]),  # the large model's token is there twice: its place is not wanted.index(token)
 )
 
 
@@ -107,3 +108,12 @@ def accept(draft, wanted):
 def accept(draft, wanted):
     kept = [a for a, b in zip(draft, wanted, strict=False) if a == b]
     return [*kept, wanted[len(kept)]]
+
+
+# %% wrong: keep it
+def accept(draft, wanted):
+    """Return the tokens that may be kept after one pass of the large model over the draft."""
+    for drafted, token in zip(draft, wanted, strict=False):
+        if drafted != token:
+            return wanted[: wanted.index(token) + 1]
+    return wanted

@@ -118,7 +118,7 @@ _NAMED = {
     "mean": "This is the mean of a softmax for each block. A block with small scores must count less: divide once, by the sum over all blocks.",
     "sum": "This is the sum of a softmax for each block, so the weights add up to the number of blocks. Divide once, by the sum over all blocks.",
     "undivided": "The weights do not add up to 1: divide by the sum of the exponentials after the last block.",
-    "last": "Only the last block counts. Add to the sums of the blocks before.",
+    "last": "Only the last block counts. Add to the sums of the blocks before, and keep the new maximum: while the old one stays -inf, their factor is 0.",
     "first": "Only the first block counts. Does the return stand inside the loop?",
 }
 
@@ -171,7 +171,13 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
     def same(other: Any) -> bool:
         return torch.allclose(mine, other, rtol=1e-3, atol=1e-3)
 
-    if not bool(torch.isfinite(mine).all()):
+    finite = bool(torch.isfinite(mine).all())
+    if not finite and float((q @ torch.cat([k for k, _ in pairs]).T).abs().max()) < 80 * _SIZE**0.5:  # exp of these scores is finite
+        raise Refused(
+            f"{said} the result is not finite, and the scores are small. Do you divide by a sum that is 0? And the factor of the earlier sums is "
+            "exp(old maximum - new maximum), 0 for the maximum -inf at the start. The other way round it is infinite."
+        )
+    if not finite:
         raise Refused(
             f"{said} the result is not finite. Subtract the row's running maximum from every score before exp, each row its own, and start that "
             "maximum at -inf: at 0, all exponentials of scores near -400 vanish."
@@ -185,7 +191,10 @@ def _judge(ask: Callable[..., Any], said: str, q: Any, pairs: list[tuple[Any, An
             if same(_mistake(q, pairs, kind)):
                 raise Refused(f"{said} the result differs from the full softmax. {text}")
         off = float((mine - right).abs().max())
-        raise Refused(f"{said} the result differs from the full softmax by up to {off:.2g}. Which of the three running values is wrong after the second block?")
+        question = "Which of the three running values is wrong after the second block?"
+        if len(pairs) == 1:  # nothing is rescaled yet
+            question = "With a single block it is the plain formula: scores q @ k.T / sqrt(d) with d = q.shape[1], no mask, a softmax for each query."
+        raise Refused(f"{said} the result differs from the full softmax by up to {off:.2g}. {question}")
     if most[0] > 2 or together:  # two are allowed: the loop's variables still hold one block while the next one is made
         count = "several" if together else most[0]
         raise Refused(f"{said} {count} blocks are in memory at the same time. Use each block when it comes, and keep only the three running values, no scores.")
@@ -316,3 +325,23 @@ def attend(q, blocks):
         new = torch.maximum(top, scores.amax(1, keepdim=True))
         mixed, top = mixed * torch.exp(top - new) + torch.exp(scores - new) @ v, new
     return mixed
+
+
+# %% wrong: The other way round
+import math
+
+import torch
+
+
+def attend(q, blocks):
+    """Return softmax(q @ k.T / sqrt(d)) @ v, where `blocks` gives k and v in parts: pairs (k, v)."""
+    top = torch.full((len(q), 1), -math.inf)
+    total, mixed = 0.0, 0.0
+    for k, v in blocks:
+        scores = q @ k.T / math.sqrt(q.shape[1])
+        new = torch.maximum(top, scores.amax(1, keepdim=True))
+        old, p = torch.exp(new - top), torch.exp(scores - new)
+        total = total * old + p.sum(1, keepdim=True)
+        mixed = mixed * old + p @ v
+        top = new
+    return mixed / total

@@ -36,6 +36,7 @@ import types
 from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import NotAttempted, Refused
+from gpulab.units import plural
 
 _BATCH, _HEADS, _ROOM, _SIZE = 2, 3, 12, 4
 # New positions of each call: a prompt, single ones, three at once (as in speculative decoding), single ones until the room is full.
@@ -47,6 +48,7 @@ def check(answer: Any) -> str:
 
     cache = types.SimpleNamespace(length=0)
     cache.k, cache.v = (torch.zeros(_BATCH, _HEADS, _ROOM, _SIZE) for _ in range(2))
+    room = cache.k
     generator, before = torch.Generator().manual_seed(8), [torch.zeros(_BATCH, _HEADS, 0, _SIZE)] * 2
     held: list[Any] = []  # keys returned by the calls after the first; kept alive, so that their memory is not reused
     for number, new in enumerate(_NEW):
@@ -64,6 +66,11 @@ def check(answer: Any) -> str:
         for name, mine, want, fresh, old in zip(("keys", "values"), result, right, (k, v), before, strict=True):
             _judge(said, name, mine, want, fresh, old, swapped=right[name == "keys"])
         _judge_length(said, getattr(cache, "length", None), right[0].shape[2], new)
+        if getattr(cache.k, "_base", None) is room and cache.k.shape[2] < _ROOM:
+            raise Refused(
+                f"{said} cache.k has room for {cache.k.shape[2]} positions only: the part that you return has replaced the room. "
+                f"Leave cache.k and cache.v as they are, with all {_ROOM} places."
+            )
         held += [result[0]] * bool(number)
         if len({each.untyped_storage().data_ptr() for each in held}) > 1:
             raise Refused(
@@ -95,7 +102,7 @@ def _judge(said: str, name: str, mine: Any, want: Any, fresh: Any, old: Any, swa
         raise Refused(f"{said} the {name} are {'values' if name == 'keys' else 'keys'}. Are k and v exchanged?")
     if mine.shape[2] != total:
         hint = "Off by one: the last of them is not filled yet." if mine.shape[2] == total + 1 else "How many positions does this call bring: k.shape[2]?"
-        raise Refused(f"{said} append returns {mine.shape[2]} {name}; {total} positions are right. {hint}")
+        raise Refused(f"{said} append returns {name} of {plural(mine.shape[2], 'position')}; {total} {'is' if total == 1 else 'are'} right. {hint}")
     if past and not same(mine[:, :, past - 1], old[:, :, past - 1]) and same(mine[:, :, : past - 1], old[:, :, : past - 1]):
         raise Refused(f"{said} the new {name} overwrite position {past - 1}, or leave a place free behind it: off by one. The first free place is `length`.")
     wrong = next(i for i in range(total) if not same(mine[:, :, i], want[:, :, i]))
@@ -198,3 +205,14 @@ def append(cache, k, v):
     cache.k[:, :, cache.length : end], cache.v[:, :, cache.length : end] = k, v
     cache.length = end
     return cache.v[:, :, :end], cache.k[:, :, :end]
+
+
+# %% wrong: has replaced the room
+def append(cache, k, v):
+    """Store the keys and values of the new positions; return those of all positions so far."""
+    end = cache.length + k.shape[2]
+    cache.k[:, :, cache.length : end] = k
+    cache.v[:, :, cache.length : end] = v
+    cache.length = end
+    cache.k, cache.v = cache.k[:, :, :end], cache.v[:, :, :end]
+    return cache.k, cache.v

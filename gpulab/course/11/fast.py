@@ -60,11 +60,13 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
     from torch.nn.functional import scaled_dot_product_attention
 
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    allowed: list[bool] = []  # whether the flash kernel was, at each call
 
     class Spy(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is scaled_dot_product_attention:
                 calls.append((args, dict(kwargs or {})))
+                allowed.append(torch.backends.cuda.flash_sdp_enabled())  # also for CPUs
             return function(*args, **(kwargs or {}))
 
     with Spy():
@@ -76,6 +78,8 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
         raise Refused(f"{said} your function returned {shape}; the check expects a tensor of the shape of q, {tuple(q.shape)}.")
     for args, named in calls:
         _take_flash(said, args, named, q.dtype)
+    if not all(allowed):
+        raise Refused(f"{said} your sdpa_kernel does not allow the flash kernel. Name SDPBackend.FLASH_ATTENTION, or leave sdpa_kernel out.")
     n = q.shape[2]
     values = v.mT.double()
     scores = q.double() @ k.double().mT
@@ -192,3 +196,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 def fast(q, k, v):
     return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True, scale=1.0)
+
+
+# %% wrong: does not allow the flash kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def fast(q, k, v):
+    """Return the numbers of slow(q, k, v), by the flash kernel, on a CPU and on a CUDA GPU."""
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]):
+        return scaled_dot_product_attention(q, k, v.mT.contiguous(), is_causal=True, enable_gqa=True)

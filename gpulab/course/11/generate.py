@@ -103,7 +103,7 @@ def check(answer: Any) -> str:
         prompt = torch.randint(0, _TOKENS, shape, generator=torch.Generator().manual_seed(seed))
         said = f"With a prompt of the shape {shape} and count={count}"
         _judge(ask, said, seed, prompt, count, None)
-    for seed, shape in ((5, (1, 4)), (6, (3, 5))):
+    for seed, shape in ((5, (1, 4)), (6, (3, 5)), (230, (1, 4))):  # the last one stops at the token 0
         prompt = torch.randint(0, _TOKENS, shape, generator=torch.Generator().manual_seed(seed))
         text = _reference(seed, prompt, 12)[:, shape[1] :]
         stop = int(text[0, 3])
@@ -135,7 +135,8 @@ def _judge(ask: Any, said: str, seed: int, prompt: Any, count: int, stop: int | 
         raise Refused(f"{said} there is one token too many: {new.shape[1]} new ones; {wanted.shape[1]} are right.")
     free = _reference(seed, prompt, count)
     if stop is not None and torch.equal(result.long(), free):
-        raise Refused(f"{said} your function goes on after the token {stop}. End when every row has said it.")
+        zero = " 0 is a token like the others: write `if stop is not None`." if stop == 0 else ""
+        raise Refused(f"{said} your function goes on after the token {stop}. End when every row has said it.{zero}")
     if stop is not None and torch.equal(new.long(), wanted[:, :-1]):
         raise Refused(f"{said} the token {stop} itself is missing at the end. Append it, then end.")
     if stop is not None and new.shape[1] < wanted.shape[1]:
@@ -275,4 +276,23 @@ def generate(model, prompt, count, stop=None):
         chosen.append(tokens)
         if stop is not None and (tokens == stop).any():
             break
+    return torch.cat([prompt, *chosen], 1)
+
+
+# %% wrong: 0 is a token like the others
+import torch
+
+
+@torch.inference_mode()
+def generate(model, prompt, count, stop=None):
+    """Return prompt and up to `count` new tokens; a row that said `stop` goes on with `stop`."""
+    chosen, tokens, past = [], prompt, None
+    done = torch.zeros_like(prompt[:, :1], dtype=torch.bool)
+    while len(chosen) < count and not done.all():
+        logits, past = model(tokens, past)
+        tokens = logits[:, -1].argmax(-1, keepdim=True)
+        if stop:
+            tokens = torch.where(done, stop, tokens)
+            done |= tokens == stop
+        chosen.append(tokens)
     return torch.cat([prompt, *chosen], 1)

@@ -53,13 +53,16 @@ def _judge(said: str, result: Any, lengths: tuple[int, ...], slots: int) -> None
         steps = [[int(request) for request in step] for step in result]
     except Exception as error:
         raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of steps, each a list of request numbers.") from error
+    if isinstance(result, list) and len(steps) > 1 and len({id(step) for step in result}) == 1 and len(steps) * len(steps[0]) != sum(lengths):
+        raise Refused(f"{said} all entries are one and the same list, so each shows what came last. Append a copy: list(running).")
     left = Counter(dict(enumerate(lengths)))
+    for number, step in enumerate(steps):
+        unknown = [request for request in step if request not in left]
+        if unknown:
+            raise Refused(f"{said}, step {number} has the request {unknown[0]}; the numbers go from 0 to {len(lengths) - 1}.")
     started: set[int] = set()
     for number, step in enumerate(steps):
         where = f"{said}, step {number}"
-        unknown = [request for request in step if request not in left]
-        if unknown:
-            raise Refused(f"{where} has the request {unknown[0]}; the numbers go from 0 to {len(lengths) - 1}.")
         if len(set(step)) < len(step):
             raise Refused(f"{where} has a request twice. A request gets one token in a step, because each token needs the one before it.")
         if len(step) > slots:
@@ -154,4 +157,19 @@ def continuous(lengths, slots):
             left[i] -= 1
             if not left[i]:
                 del left[i]
+    return steps
+
+
+# %% wrong: one and the same list
+def continuous(lengths, slots):
+    """Return the steps of a batch with `slots` places: for each step, the numbers of its requests."""
+    waiting, running, left, steps = list(range(len(lengths))), [], list(lengths), []
+    while waiting or running:
+        while waiting and len(running) < slots:
+            running.append(waiting.pop(0))
+        steps.append(running)
+        for request in list(running):
+            left[request] -= 1
+            if not left[request]:
+                running.remove(request)
     return steps
