@@ -6,7 +6,7 @@ slower, never faster. The usual time of a call is measured by ``gpulab.timing``,
 intervals. Ceilings are measured once for the life of the process, in under a second on two cores.
 
 Copy, read and triad go through memory on all cores at once, or on an accelerator. On a CPU the
-streams run in NumPy, one thread per core. Each thread has its own arrays, repeated as rows with
+streams run in NumPy, one thread per core, but no more than ``torch.set_num_threads`` allows. Each thread has its own arrays, repeated as rows with
 stride 0, so that a single call passes a small working set many times and the cost of the call is
 negligible. NumPy releases the interpreter's lock during the call.
 """
@@ -73,7 +73,7 @@ _ADVICE = (
 
 
 class MemoryCeiling(NamedTuple):
-    """The best rates of one level of memory, of all cores together, in bytes per second.
+    """The best rates of one level of memory, of all threads together, in bytes per second.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ class Ceilings(Result):
         return ("best of a few runs", "copy (or product)", "read", "triad"), rows
 
 
-_measured: dict[Device, Ceilings] = {}
+_measured: dict[tuple[Device, float], Ceilings] = {}  # by device and PyTorch's threads
 _one_at_a_time = threading.Lock()
 
 
@@ -188,8 +188,8 @@ def ceilings(
     device : Device or str, optional
         None takes the best one available.
     refresh : bool
-        Measure again instead of returning what this process measured before (another process may
-        have been running then).
+        Measure again instead of returning what this process measured before with the same number
+        of threads (another process may have been running then).
     stop : callable, optional
         Called before and after each run; once it returns True the measurement ends, and no result
         is kept.
@@ -220,24 +220,23 @@ def ceilings(
             )
         return time.perf_counter()
 
+    # no more threads than PyTorch is set to: the streams and the products then use the same cores
+    torch = sys.modules.get("torch") if where.is_cpu else None
+    limit = math.inf if torch is None else torch.get_num_threads()
     with _one_at_a_time, guard(f"ceilings: measuring {where}"):
-        if refresh or where not in _measured:
-            found = _measure(where, clock)
+        if refresh or (where, limit) not in _measured:
+            found = _measure(where, limit, clock)
             if any(note.code == "contended" for note in found.notes):
                 # others may have disturbed both: keep the one with the higher rate of main memory
-                found = max(found, _measure(where, clock), key=Ceilings.bandwidth)
-            _measured[where] = found
-        return _measured[where]
+                found = max(found, _measure(where, limit, clock), key=Ceilings.bandwidth)
+            _measured[where, limit] = found
+        return _measured[where, limit]
 
 
-def _measure(device: Device, clock: Clock) -> Ceilings:
-    notes: list[Note] = []
-    # One thread per core, but no more than PyTorch is set to: the streams and the products then use
-    # the same cores.
-    torch, processor = sys.modules.get("torch"), host_facts.probe()
-    limit = math.inf if torch is None else torch.get_num_threads()
+def _measure(device: Device, limit: float, clock: Clock) -> Ceilings:
+    notes, processor = list[Note](), host_facts.probe()
     cores = min(processor.usable_cores, processor.quota_cores or math.inf, limit, _MOST_THREADS)
-    threads = max(1, math.floor(cores))
+    threads = max(1, math.floor(cores))  # one for each core, within the limit
     # the threads live until the counters are read, which include their waits
     with ThreadPoolExecutor(threads, "gpulab-stream") as pool:
         before = conditions.read(device)

@@ -438,8 +438,8 @@ def side_by_side() -> Listing:
         "1 or 2",
         f"{format_bytes(held)} of vector registers" if held else "not reported",
         ", ".join(map(str, processor.caches)) or "not reported",
-        f"{format_bytes_per_second(ceilings.bandwidth())} (all cores)",
-        f"{format_flops_per_second(ceilings.flops_per_second['float32'])} (all cores, matrix "
+        f"{format_bytes_per_second(ceilings.bandwidth())} (all threads)",
+        f"{format_flops_per_second(ceilings.flops_per_second['float32'])} (all threads, matrix "
         "product)",
     )
     names = (
