@@ -11,7 +11,7 @@ def accept(draft, wanted):
     ...  # wanted[i]: its choice after draft[:i]; so it has one more than draft
 
 # %% hint
-# wanted[0] is what the large model itself would have said instead of draft[0]. As long as the two
+# wanted[0] is the large model's own choice in place of draft[0]. As long as the two
 # agree, the draft is right. What is known at the first place where they differ?
 
 # %% hint

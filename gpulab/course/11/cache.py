@@ -13,8 +13,8 @@ def append(cache, k, v):
     ...  # cache.k, cache.v: (batch, heads, room, size), of which cache.length positions are filled
 
 # %% hint
-# The new positions are as many as k.shape[2]: the whole prompt in the first call, one later. They go
-# into the places cache.length to cache.length + new.
+# k.shape[2] is the number of new positions: the whole prompt in the first call, one or a few later.
+# The first of them goes into the place cache.length, the others into the places after it.
 
 # %% hint
 # end = cache.length + k.shape[2]; cache.k[:, :, cache.length:end] = k, the same for v. Then set the

@@ -12,7 +12,7 @@ import torch
 
 
 def generate(model, prompt, count, stop=None):
-    """Return prompt and up to `count` new tokens; a row that said `stop` goes on with `stop`."""
+    """Return prompt and up to `count` new tokens; a row that has ended goes on with `stop`."""
     ...  # logits, past = model(tokens, past): only NEW tokens go in; past is None at first
 
 # %% hint
@@ -33,7 +33,7 @@ import torch
 
 @torch.inference_mode()
 def generate(model, prompt, count, stop=None):
-    """Return prompt and up to `count` new tokens; a row that said `stop` goes on with `stop`."""
+    """Return prompt and up to `count` new tokens; a row that has ended goes on with `stop`."""
     chosen, tokens, past = [], prompt, None
     done = torch.zeros_like(prompt[:, :1], dtype=torch.bool)
     while len(chosen) < count and not done.all():
