@@ -14,7 +14,7 @@ impossible = ...  # "A", "B", "C" or "D"
 
 # %% hint
 # Bytes divided by seconds is a rate. Compare each rate with what your main memory delivers; the
-# table of the claims states it.
+# last line under the table of the claims states it.
 
 # %% hint
 # An addition of two arrays into a third moves three arrays.

@@ -89,7 +89,7 @@ def check(answer: Any) -> str:
     ask = checking.in_turn(answer)
     for calls, late in ((11, False), (1, False), (33, False), (11, True)):
         device = _Device(_WORK if calls > 1 else (_MEDIAN,), late)  # a single counted call always takes 1 ms
-        case = f"With calls={calls}" + (" and a device whose calls return when their work is done" if late else "")
+        case = f"With calls={calls}" + (" and a device whose calls return when their work is done," if late else "")
         result = ask(case, device.call, device.wait, calls, device.clock)
         _judge(checking.number(result, "a time in seconds"), calls, device, case)
     return "It waits before it starts and before it stops, leaves the first call out, and one slow call does not move it. Use it at home."

@@ -17,7 +17,7 @@ mine = ...  # gl.measure(your function, its arguments, nbytes=...)
 # tensor. Pass the sum as nbytes=.
 
 # %% hint
-# torch.exp reads x and writes a result of the same size:
+# With x = torch.rand(10_000_000), torch.exp reads x and writes a result of the same size:
 # mine = gl.measure(torch.exp, x, nbytes=2 * x.nbytes, device="cpu")
 
 # %% solution
