@@ -19,7 +19,7 @@ _CUPY: tuple[dict[str, Any], ...] = (
         "waits": "until the copy has been read from a",
         "where": "on the GPU",
         "leaves_out": 'gl.to_device(a, library="cupy") gives CuPy\'s array; with only a CPU it is an '
-        "error, for CuPy has none there.",
+        "error, because CuPy has none there.",
         "expected": lambda names: names["a"],
         "exact": True,
     },

@@ -63,7 +63,7 @@ result = len(traces)""",
         "here": COUNTED_PROGRAMS,
         "waits": "while it is traced and compiled: once for each new shape and dtype",
         "where": "where the arguments are",
-        "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; "
+        "leaves_out": "Inside, if x > 0 is an error in JAX, because there are no values yet; "
         "torch.compile splits the function there instead.",
         "expected": lambda names: np.asarray(2),
         "exact": True,

@@ -109,7 +109,7 @@ result = P @ Q  # pages along the first dimension""",
         "waits": "until it is known whether S is singular",
         "where": _STAYS,
         "leaves_out": "A singular S is a warning in MATLAB and an error here; solve_ex does not "
-        "wait and does not report it. For a tall matrix MATLAB gives least squares: "
+        "wait and returns a code in place of the error. For a tall matrix MATLAB gives least squares: "
         "torch.linalg.lstsq(S, c).solution.",
         "expected": lambda names: np.linalg.inv(float64_of(names, "s")) @ float64_of(names)[:5],
     },

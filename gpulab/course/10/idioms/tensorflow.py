@@ -44,8 +44,7 @@ except gl.errors.DeviceError:
         "waits": _NO,
         "where": "TensorFlow: wherever there is a kernel, without a message; here: an error",
         "leaves_out": "An operation for a GPU that is not there runs on the CPU in TensorFlow. "
-        "tf.config.set_soft_device_placement(False) turns it into an error for operations that "
-        "have no kernel there.",
+        "tf.config.set_soft_device_placement(False) turns this into an error.",
         "expected": lambda names: False,
     },
     {
@@ -118,7 +117,7 @@ for rows in (2, 2, 3):
     f(tf.ones((rows, 4)))
 result = len(traces)""",
         "here": COUNTED_PROGRAMS,
-        "waits": "while it is traced: once for each new shape",
+        "waits": "while it is traced: once for each new shape and dtype",
         "where": "where the arguments are",
         "leaves_out": "Prints and appends run only while tracing. A Python number as argument is "
         "traced anew for each value in TensorFlow.",
@@ -167,7 +166,7 @@ rows = DataLoader(torch.from_numpy(a), batch_size=2)  # num_workers=2, prefetch_
 result = np.concatenate([batch.numpy() for batch in rows])""",
         "waits": "for a batch that is not there yet",
         "where": "main memory; tf.data can prefetch to a GPU as well",
-        "leaves_out": "tf.data loads ahead in threads of its own graph, DataLoader in processes, "
+        "leaves_out": "tf.data loads ahead in threads of TensorFlow, DataLoader in processes, "
         "and only with num_workers above 0 (notebook 06).",
         "expected": lambda names: names["a"],
         "exact": True,
