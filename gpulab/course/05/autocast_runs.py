@@ -1,4 +1,4 @@
-"""05.11: what did autocast leave in float32?."""
+"""05.11: what did autocast leave in float32?"""
 
 # %% exercise
 id = "05.11"

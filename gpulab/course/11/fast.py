@@ -96,7 +96,7 @@ def _judge(ask: Any, said: str, q: Any, k: Any, v: Any) -> None:
         raise Refused(f"{said} each query sees the keys of later positions too: the mask is gone. is_causal=True hides them without a mask in memory.")
     if same(1.0, ~future) or same(q.shape[-1], ~future):
         raise Refused(f"{said} the scores have the wrong scale. Leave `scale` out: the default is 1 / sqrt(size), as in slow.")
-    if same(root, future.mT | (~future).mT) or same(root, ~future.mT):
+    if same(root, ~future.mT):
         raise Refused(f"{said} the mask is upside down: query i sees the keys from i on. It must see those up to i.")
     raise Refused(f"{said} the numbers differ from those of slow. Is v turned from (size, n) to (n, size) by .mT, and not by view or reshape?")
 
