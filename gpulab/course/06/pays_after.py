@@ -1,4 +1,4 @@
-"""06.9: after how many calls?."""
+"""06.9: after how many calls?"""
 
 # %% exercise
 id = "06.9"

@@ -1,4 +1,4 @@
-"""09.3: which verdict is justified?."""
+"""09.3: which verdict is justified?"""
 
 # %% exercise
 id = "09.3"
