@@ -97,7 +97,7 @@ def check(answer: Any) -> str:
             f"The results are right, but each element is loaded {ratio:.2f} times from global memory; at most {_MOST_LOADS} are allowed. "
             "Load the block's 16 x 16 elements and a border of one into shared memory first."
         )
-    return f"Each element is loaded {ratio:.2f} times on average instead of five: only the border is loaded by two blocks."
+    return f"Each element is loaded {ratio:.2f} times on average instead of five: only elements near the edge of a block are loaded by more than one block."
 
 # %% wrong: times from global memory
 from gpulab.kernels import cuda, float32

@@ -13,7 +13,7 @@ def difference(x, out):
         out[i] = x[i + 1] - x[i]
 
 # %% hint
-# The guard lets the last thread through. Which element of x does it read?
+# The guard lets the thread of the last element through. Which element of x does it read?
 
 # %% hint
 # The last element of out has to be set as well, by a thread that reads nothing beyond x.
