@@ -12,7 +12,7 @@ bottlenecks = (..., ..., ...)  # for A, B and C: "data", "copy" or "compute"
 # Start at the compute lane. If it is full, nothing else matters.
 
 # %% hint
-# If it is not full, look at what ends just before a step begins: the loading of a batch, or its copy.
+# If it is not full, look at what fills its gaps: the loading of the next batch, or its copy.
 
 # %% solution
 bottlenecks = ("data", "copy", "compute")
@@ -26,7 +26,7 @@ _WORDS = ("data", "copy", "compute")
 _LOOK = {
     "A": "Look at A's compute lane: it has long gaps. Then look at its six workers: they share two cores, so each of them is slow.",
     "B": "The batches of B are there in time. Look at what happens between the end of one step and the start of the next.",
-    "C": "Look at the gaps in C's compute lane: after the first step there are hardly any. Which lane is never idle?",
+    "C": "Look at the gaps in C's compute lane: after the first step there are hardly any. Which lane is busy nearly all of the time?",
 }
 
 
@@ -48,7 +48,7 @@ bottlenecks = ("compute", "copy", "compute")
 # %% wrong: batches of B are there in time
 bottlenecks = ("data", "data", "compute")
 
-# %% wrong: Which lane is never idle
+# %% wrong: Which lane is busy nearly all of the time
 bottlenecks = ("data", "copy", "data")
 
 # %% wrong: expects one of

@@ -64,7 +64,7 @@ def _training() -> tuple[Any, Any, Any]:
 
 
 def wasteful_epoch(model: Any, optimizer: Any, batches: Any) -> tuple[float, int]:
-    """Train for an epoch as the notebook first writes it; return the sum of the losses and the count of right answers."""
+    """Train for an epoch as the notebook first does, without its check for nan; return the sum of the losses and the count of right answers."""
     import torch
 
     total, right = 0.0, 0
@@ -120,7 +120,7 @@ def _frugal(answer: Any) -> str:
             f"{longer.count} times, most often at `{longer.sites[0][0].partition(': ')[2]}`. A value that is read "
             "every n steps makes a longer epoch wait more often."
         )
-    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator always has work in its queue."
+    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES} ({3 * _BATCHES} with the check for nan), with the same numbers: the accelerator always has work in its queue."
 
 # %% wrong: would wait 16 times
 import torch
