@@ -872,6 +872,9 @@ def cook(
 ) -> Any:
     """Train a task's network and apply the recipe.
 
+    After each training the running averages of batch norms are computed anew from the training data
+    (``torch.optim.swa_utils.update_bn``).
+
     Parameters
     ----------
     recipe : Recipe
@@ -987,6 +990,16 @@ def _train(
             f"diet: training {job.name} ended early ({result.ended}), so there is nothing to "
             f"weigh. {'Pass another seed' if result.ended == 'diverged' else 'Run it again'}."
         )
+    # The running averages of batch norms still contain outputs of earlier weights. With 3 bits this
+    # halves the accuracy (digits-hard-cnn: 41 % instead of 90 %).
+    torch.optim.swa_utils.update_bn(
+        (
+            job.train[slice(start, start + job.batch_size)][0]
+            for start in range(0, len(job.train), job.batch_size)
+        ),
+        model,
+        device=str(device),
+    )
 
 
 @dataclass(frozen=True)
