@@ -54,7 +54,8 @@ def check(answer: Any) -> str:
         raise Refused(f"{size:g} threads reach {o.ratio:.0%}: {o.explanation} With another block size, an SM holds more warps.")
     if word not in o.limiters:
         raise Refused(
-            f"No block size holds more warps, but {answer[1][:40]!r} is not its limiter. Which row of the table allows the fewest blocks?"
+            f"No block size holds more warps, but {answer[1][:40]!r} is not its limiter. Which row of the table that gl.models.occupancy "
+            "shows allows the fewest blocks?"
         )
     return f"{o.blocks_per_sm} blocks, {o.warps_per_sm} of {o.sm.warps} warps, limited by {' and '.join(o.limiters)}. No block size holds more."
 

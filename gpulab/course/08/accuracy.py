@@ -190,7 +190,7 @@ def _judge(reports: Sequence[dict[str, Any]], where: str) -> None:
     shares = [r / n for r, n in zip(first["right"], first["sizes"], strict=True) if n]
     for each in reports:
         if not math.isfinite(each["value"]):
-            got = "nothing" if each["kind"] == "NoneType" else f"a value of the type {each['kind']} that is no number"
+            got = "nothing" if each["kind"] == "NoneType" else f"a value of the type {each['kind']} that is not a number"
             raise Refused(f"When {where}, rank {each['rank']} returns {got}; the check expects the share, on every rank.")
     off = next((each for each in reports if abs(each["value"] - expected) > 1e-5), None)
     if off:

@@ -124,7 +124,7 @@ def check(answer: Any) -> str:
             raise Refused(f"Your function failed on the ranks: {error}") from error
     for case in _CASES:
         _judge(*case, [each for report in reports for each in report if (each["n"], each["size"], each["dtype"]) == case])
-    return f"The same sums as dist.all_reduce on 2, 3 and 4 ranks. With {RANKS} ranks each sends at most 1.5 times the data, as in a ring."
+    return f"The same sums as dist.all_reduce on 2, 3 and 4 ranks. No rank sends more than in a ring: with {RANKS} ranks about 1.5 times the data."
 
 
 def _screen(answer: Any) -> None:

@@ -109,7 +109,7 @@ def check(answer: Any) -> str:
         raise Refused("On 2 processes the losses are right, on 1 they are not: take the number of ranks from dist.get_world_size().") from error
     return (
         f"On 2 processes and on 1 the script gives the same {STEPS} losses as one process in the notebook. "
-        "It needs nothing of the notebook: it runs wherever torchrun does."
+        "It needs nothing of the notebook: it runs wherever torchrun and the libraries that it imports are installed."
     )
 
 
@@ -139,7 +139,7 @@ def _judge(results: Sequence[Any]) -> None:
     first = next((step for step, (mine, one) in enumerate(zip(lists[0], wanted, strict=True)) if not _near(mine, one)), None)
     if first is not None:
         raise Refused(
-            f"From step {first} on the loss differs: {lists[0][first]:.4f}; the check expects {wanted[first]:.4f}. Are the "
+            f"From step {first + 1} on the loss differs: {lists[0][first]:.4f}; the check expects {wanted[first]:.4f}. Are the "
             "gradients averaged over the ranks before each step of the optimizer?"
         )
 
