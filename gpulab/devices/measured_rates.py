@@ -6,9 +6,10 @@ slower, never faster. The usual time of a call is measured by ``gpulab.timing``,
 intervals. Ceilings are measured once for the life of the process, in under a second on two cores.
 
 Copy, read and triad go through memory on all cores at once, or on an accelerator. On a CPU the
-streams run in NumPy, one thread per core, but no more than ``torch.set_num_threads`` allows. Each thread has its own arrays, repeated as rows with
-stride 0, so that a single call passes a small working set many times and the cost of the call is
-negligible. NumPy releases the interpreter's lock during the call.
+streams run in NumPy, one thread per core, but no more than ``torch.set_num_threads`` allows. Each
+thread has its own arrays, repeated as rows with stride 0, so that a single call passes a small
+working set many times and the cost of the call is negligible. NumPy releases the interpreter's lock
+during the call.
 """
 
 from __future__ import annotations
