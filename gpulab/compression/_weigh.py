@@ -1056,7 +1056,8 @@ def support(device: Any = None) -> Support:
     )
     abilities = {
         "zeros in CSR": _tried(
-            "Multiplies only what is not zero; pays off when nearly all weights are zero.",
+            "Multiplies only what is not zero; pays off above a share of zeros that depends on the "
+            "device, so measure it.",
             place,
             lambda model: to_sparse(prune(model, 0.9)),
         ),

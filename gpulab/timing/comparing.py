@@ -624,7 +624,7 @@ def of_function(
     if not expected:
         sentence = (
             "the function returns neither an array nor a number, so agreement could not be "
-            "checked. Return the result from the function."
+            "checked. If it has a result, return it."
         )
         return None, tolerance, (Note("skipped", sentence),)
     return lambda result: relative_difference(flat(result), expected), tolerance, notes

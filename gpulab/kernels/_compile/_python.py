@@ -314,7 +314,9 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90") -> CompiledModu
         warnings=_cuda.warnings(log),
         compiler=compiler,
         evidence=_cuda.evidence_of(
-            chosen, compiler, "none in the registers of 44 kernels on an H200"
+            chosen,
+            compiler,
+            "none in the registers of 44 kernels on an H200, which gives a thread at least 16",
         ),
     )
 
