@@ -998,7 +998,7 @@ def _train(
             for start in range(0, len(job.train), job.batch_size)
         ),
         model,
-        device=str(device),
+        device=torch.device(str(device)),
     )
 
 
