@@ -885,8 +885,8 @@ def inference(
         Sequences that decode together.
     weights : str
         "float32", "bfloat16", "int8" or "int4" (groups of 32 with a scale of 16 bits). Only storage
-        is affected: arithmetic is in bfloat16, or in float32 for "float32" and where the device
-        states no rate for bfloat16.
+        is affected: arithmetic is in float32 for "float32", else in bfloat16, float16 or float32,
+        whichever is fastest on the device.
     cache : str
         "float32", "bfloat16" or "float8".
     memory_bytes : float, optional
@@ -926,9 +926,12 @@ def inference(
     )
     bits = WEIGHT_BITS[weights]
     roofs = device if isinstance(device, Roofline) else roofline(device)
-    formats = [roof.name for roof in roofs.arithmetic]
-    arithmetic = "float32" if weights == "float32" or "bfloat16" not in formats else "bfloat16"
-    peak = roofs.arithmetic_roof(arithmetic).flops_per_second
+    # A T4 or V100 computes bfloat16 at the rate of float32 and has Tensor Cores for float16: there
+    # a kernel that converts the weights is several times as fast.
+    formats = ("float32",) if weights == "float32" else ("bfloat16", "float16", "float32")
+    usable = [roof for roof in roofs.arithmetic if roof.name in formats]
+    top = max(usable or [roofs.arithmetic_roof()], key=lambda roof: roof.flops_per_second)
+    peak = top.flops_per_second
     memory = roofs.memory_roof()
     room = memory_bytes if memory_bytes is not None else memory.capacity_bytes
     if room == math.inf and roofs.device in gpus():
@@ -945,7 +948,6 @@ def inference(
     }
     computing = batch * of_token / peak
     spare = of_token / peak - own / memory.bytes_per_second
-    limit: Limit = "weights" if reading["weights"] >= reading["cache"] else "cache"
     return InferencePlan(
         model=shape,
         device=roofs.device,
@@ -962,12 +964,16 @@ def inference(
             reading["weights"],
             (context * (2 * shape.read_parameters - scores + attention / 2) + scores) / peak,
         ),
-        limit="arithmetic" if computing > sum(reading.values()) else limit,
+        limit="arithmetic"
+        if computing > sum(reading.values())
+        else "weights"
+        if reading["weights"] >= reading["cache"]
+        else "cache",
         knee=reading["weights"] / spare if spare > 0 else math.inf,
         evidence=Evidence.modelled(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
             "nothing waits between kernels",
-            f"{shape.name}: {shape.source}; {arithmetic}: {memory.source}",
+            f"{shape.name}: {shape.source}; {top.name}: {memory.source}",
             "Llama 3.2 1B with 2,048 positions, recorded: a step as a graph takes 2.1 times as "
             "long at batch 1 and 1.5 times at batch 64 on an H100 (2.7 times at batch 1 on an "
             "H200), the prefill 2.2 times (2.0 times)",

@@ -12,9 +12,14 @@ from gpulab.models import inference as plan
 # With the last norm (2) and the scores (2 x 3) a step reads 52; the embeddings are 6 more.
 TINY = LanguageModel("tiny", 1, 2, 1, 1, 2, 4, 3)
 BY_HAND = Evidence.modelled("by hand", "by hand")
+# As NVIDIA states for a T4 and a V100: Tensor Cores for float16, 8 times the rate of float32, and
+# none for bfloat16, which takes the time of float32.
 ROOFS = Roofline(
     device="paper",
-    arithmetic=(ArithmeticRoof("bfloat16", 1000.0, "", BY_HAND),),
+    arithmetic=tuple(
+        ArithmeticRoof(name, rate, "", BY_HAND)
+        for name, rate in {"float32": 125.0, "bfloat16": 125.0, "float16": 1000.0}.items()
+    ),
     memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "", BY_HAND),),
     points=(),
     notes=(),
@@ -48,10 +53,12 @@ def test_the_published_number_of_parameters(name, parameters):
         # 52 x 4.5 bits are 29.25 bytes; prefill: 20 x (92 + 4 x 20) FLOPs, and 12 for the scores.
         ({"context": 20, "weights": "int4"}, 1.8925, 3.452, "cache", 62, math.inf),
         ({"context": 20, "cache": "float8", "memory_bytes": 100}, 1.84, 3.452, "weights", 0, None),
+        # In float32: 208 bytes of 232, and 125 FLOPs a second; a prompt takes 5 x (92 + 20) + 12.
+        ({"context": 5, "weights": "float32"}, 2.48, 572 / 125, "weights", 244, 2.08 / 0.752),
     ],
 )
 def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
-    """A step takes the longer of reading and computing; batches fit beside 116 bytes of weights."""
+    """A step takes the longer of reading and computing; batches fit beside the weights."""
     found = plan(TINY, ROOFS, **options)
     assert (found.step_seconds, found.prefill_seconds) == pytest.approx((step, prefill))
     assert (found.limit, found.largest_batch) == (limit, fits)
