@@ -973,7 +973,13 @@ def inference(
         evidence=Evidence.modelled(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
             "nothing waits between kernels",
-            f"{shape.name}: {shape.source}; {top.name}: {memory.source}",
+            "; ".join(
+                [
+                    f"{shape.name}: {shape.source}",
+                    f"{top.name}: {top.source}",
+                    *([f"main memory: {memory.source}"] if memory.source != top.source else []),
+                ]
+            ),
             "Llama 3.2 1B with 2,048 positions, recorded: a step as a graph takes 2.1 times as "
             "long at batch 1 and 1.5 times at batch 64 on an H100 (2.7 times at batch 1 on an "
             "H200), the prefill 2.2 times (2.0 times)",

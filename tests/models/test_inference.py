@@ -17,10 +17,10 @@ BY_HAND = Evidence.modelled("by hand", "by hand")
 ROOFS = Roofline(
     device="paper",
     arithmetic=tuple(
-        ArithmeticRoof(name, rate, "", BY_HAND)
+        ArithmeticRoof(name, rate, f"a product in {name}", BY_HAND)
         for name, rate in {"float32": 125.0, "bfloat16": 125.0, "float16": 1000.0}.items()
     ),
-    memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "", BY_HAND),),
+    memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "a stream", BY_HAND),),
     points=(),
     notes=(),
     evidence=BY_HAND,
@@ -58,12 +58,16 @@ def test_the_published_number_of_parameters(name, parameters):
     ],
 )
 def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
-    """A step takes the longer of reading and computing; batches fit beside the weights."""
+    """A step takes the longer of reading and computing; batches fit beside the weights; the source
+    has those of both rates.
+    """
     found = plan(TINY, ROOFS, **options)
     assert (found.step_seconds, found.prefill_seconds) == pytest.approx((step, prefill))
     assert (found.limit, found.largest_batch) == (limit, fits)
     assert knee is None or found.knee == pytest.approx(knee)
     assert found.tokens_per_second == pytest.approx(found.batch / step)
+    product = f"a product in {'float32' if 'float32' in options.values() else 'float16'}"
+    assert product in found.evidence.source and "a stream" in found.evidence.source
     assert found.cost_per_million_tokens(36.0) == pytest.approx(1e4 * step / found.batch)
 
 
