@@ -818,8 +818,8 @@ class InferencePlan(Result):
     def explanation(self) -> str:
         """One or two sentences: what limits a step, and whether everything fits."""
         why = {
-            "weights": "reading the weights, which the whole batch shares: a larger batch is "
-            "nearly free",
+            "weights": "reading the weights, which the whole batch shares: a further sequence "
+            "adds only its own cache",
             "cache": "reading the caches, one for each sequence: a larger batch takes longer",
             "arithmetic": "arithmetic: a larger batch only takes longer",
         }[self.limit]
