@@ -890,7 +890,8 @@ def inference(
     cache : str
         "float32", "bfloat16" or "float8".
     memory_bytes : float, optional
-        Of the device; None takes the size of its main memory, where that is known.
+        Of the device; None takes the size of its main memory, where that is known: for a recording
+        or a product, the size of its boards.
 
     Returns
     -------
@@ -934,8 +935,9 @@ def inference(
     peak = top.flops_per_second
     memory = roofs.memory_roof()
     room = memory_bytes if memory_bytes is not None else memory.capacity_bytes
-    if room == math.inf and roofs.device in gpus():
-        room = product_memory_bytes(roofs.device)
+    # by any name of the product, such as the driver's in a recording
+    if room == math.inf and (part := datasheets.part(roofs.device)) and part.name in gpus():
+        room = product_memory_bytes(part.name)
     stored = shape.parameter_count * bits / 8
     read = shape.read_parameters * bits / 8
     own = shape.cache_bytes(context, CACHE_BITS[cache])
