@@ -730,7 +730,8 @@ LANGUAGE_MODELS = {
         ),
         LanguageModel(
             *("Mistral 7B", 32, 4096, 32, 8, 128, 14_336, 32_000),
-            source="config.json of mistralai/Mistral-7B-v0.1",
+            source="config.json of mistralai/Mistral-7B-v0.1, without its window of 4,096 "
+            "positions",
         ),
         LanguageModel(
             *("Qwen 2.5 7B", 28, 3584, 28, 4, 128, 18_944, 152_064),
