@@ -81,7 +81,7 @@ class MemoryCeiling(NamedTuple):
     name : str
         "L1d", "L2", "L3" or "DRAM".
     capacity_bytes : float
-        What the level holds.
+        What the level holds for these threads: of a core's own caches, one for each thread.
     working_set_bytes : int
         What was streamed.
     copy_bytes_per_second, read_bytes_per_second, triad_bytes_per_second : float
@@ -261,13 +261,14 @@ def _host_memory(
     sets = []  # each level's name and capacity, and what is streamed
     cached = reached = 0.0
     for cache in processor.caches:
-        # with fewer threads than cores (a container's limit), some instances are not used
+        # with fewer threads than cores (a container's limit), some instances are not used, and a
+        # working set as large as all of them does not fit into the others
         instances = cache.instances + sum(count for _, count in cache.others)
         reach = cache.total_bytes * min(1.0, threads / instances)
         # If half of a level fits into the caches below it (a small last-level cache), a stream of
         # that size stays in those caches and cannot measure the level.
         if int(_CACHE_FILL * reach) > reached:
-            sets.append((cache.level, float(cache.total_bytes), int(_CACHE_FILL * reach)))
+            sets.append((cache.level, reach, int(_CACHE_FILL * reach)))
         cached, reached = max(cached, float(cache.total_bytes)), max(reached, reach)
     host = Device("cpu")
     # Caches of unknown size (Windows reports none) may be larger than the smallest stream, whose

@@ -118,7 +118,7 @@ def roofline(
     """
     machines = [(one, _arithmetics(one, arithmetic)) for one in (r, *beside)]
     # the intensities at which each level of memory meets each roof that is drawn; a ridge is where
-    # main memory, the last level, meets the first roof
+    # main memory, whose rate no CPU's data sheet has, meets the first roof
     crossings = [
         one.ridge_flops_per_byte(top, level.name)
         for one, tops in machines
@@ -126,9 +126,9 @@ def roofline(
         for level in one.memory
     ]
     ridges = [
-        (one, one.ridge_flops_per_byte(tops[0], one.memory[-1].name), tops[0])
+        (one, one.ridge_flops_per_byte(tops[0]), tops[0])
         for one, tops in machines
-        if one.memory and tops
+        if tops and any(level.name == "DRAM" for level in one.memory)
     ]
     points = [p for one, _ in machines for p in one.points if p.flops and p.nbytes]
     xs = [*(p.intensity_flops_per_byte for p in points), *crossings] or [1.0]

@@ -730,7 +730,8 @@ LANGUAGE_MODELS = {
         ),
         LanguageModel(
             *("Mistral 7B", 32, 4096, 32, 8, 128, 14_336, 32_000),
-            source="config.json of mistralai/Mistral-7B-v0.1",
+            source="config.json of mistralai/Mistral-7B-v0.1, without its window of 4,096 "
+            "positions",
         ),
         LanguageModel(
             *("Qwen 2.5 7B", 28, 3584, 28, 4, 128, 18_944, 152_064),
@@ -818,8 +819,8 @@ class InferencePlan(Result):
     def explanation(self) -> str:
         """One or two sentences: what limits a step, and whether everything fits."""
         why = {
-            "weights": "reading the weights, which the whole batch shares: a larger batch is "
-            "nearly free",
+            "weights": "reading the weights, which the whole batch shares: a further sequence "
+            "adds only its own cache",
             "cache": "reading the caches, one for each sequence: a larger batch takes longer",
             "arithmetic": "arithmetic: a larger batch only takes longer",
         }[self.limit]
@@ -885,12 +886,13 @@ def inference(
         Sequences that decode together.
     weights : str
         "float32", "bfloat16", "int8" or "int4" (groups of 32 with a scale of 16 bits). Only storage
-        is affected: arithmetic is in bfloat16, or in float32 for "float32" and where the device
-        states no rate for bfloat16.
+        is affected: arithmetic is in float32 for "float32", else in bfloat16, float16 or float32,
+        whichever is fastest on the device.
     cache : str
         "float32", "bfloat16" or "float8".
     memory_bytes : float, optional
-        Of the device; None takes the size of its main memory, where that is known.
+        Of the device; None takes the size of its main memory, where that is known: for a recording
+        or a product, the size of its boards.
 
     Returns
     -------
@@ -926,13 +928,17 @@ def inference(
     )
     bits = WEIGHT_BITS[weights]
     roofs = device if isinstance(device, Roofline) else roofline(device)
-    formats = [roof.name for roof in roofs.arithmetic]
-    arithmetic = "float32" if weights == "float32" or "bfloat16" not in formats else "bfloat16"
-    peak = roofs.arithmetic_roof(arithmetic).flops_per_second
+    # A T4 or V100 computes bfloat16 at the rate of float32 and has Tensor Cores for float16: there
+    # a kernel that converts the weights is several times as fast.
+    formats = ("float32",) if weights == "float32" else ("bfloat16", "float16", "float32")
+    usable = [roof for roof in roofs.arithmetic if roof.name in formats]
+    top = max(usable or [roofs.arithmetic_roof()], key=lambda roof: roof.flops_per_second)
+    peak = top.flops_per_second
     memory = roofs.memory_roof()
     room = memory_bytes if memory_bytes is not None else memory.capacity_bytes
-    if room == math.inf and roofs.device in gpus():
-        room = product_memory_bytes(roofs.device)
+    # by any name of the product, such as the driver's in a recording
+    if room == math.inf and (part := datasheets.part(roofs.device)) and part.name in gpus():
+        room = product_memory_bytes(part.name)
     stored = shape.parameter_count * bits / 8
     read = shape.read_parameters * bits / 8
     own = shape.cache_bytes(context, CACHE_BITS[cache])
@@ -945,7 +951,6 @@ def inference(
     }
     computing = batch * of_token / peak
     spare = of_token / peak - own / memory.bytes_per_second
-    limit: Limit = "weights" if reading["weights"] >= reading["cache"] else "cache"
     return InferencePlan(
         model=shape,
         device=roofs.device,
@@ -962,12 +967,22 @@ def inference(
             reading["weights"],
             (context * (2 * shape.read_parameters - scores + attention / 2) + scores) / peak,
         ),
-        limit="arithmetic" if computing > sum(reading.values()) else limit,
+        limit="arithmetic"
+        if computing > sum(reading.values())
+        else "weights"
+        if reading["weights"] >= reading["cache"]
+        else "cache",
         knee=reading["weights"] / spare if spare > 0 else math.inf,
         evidence=Evidence.modelled(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
             "nothing waits between kernels",
-            f"{shape.name}: {shape.source}; {arithmetic}: {memory.source}",
+            "; ".join(
+                [
+                    f"{shape.name}: {shape.source}",
+                    f"{top.name}: {top.source}",
+                    *([f"main memory: {memory.source}"] if memory.source != top.source else []),
+                ]
+            ),
             "Llama 3.2 1B with 2,048 positions, recorded: a step as a graph takes 2.1 times as "
             "long at batch 1 and 1.5 times at batch 64 on an H100 (2.7 times at batch 1 on an "
             "H200), the prefill 2.2 times (2.0 times)",

@@ -325,18 +325,30 @@ def test_ceilings_as_they_are_shown(approved: Any) -> None:
 
 
 @pytest.mark.slow
-def test_this_machine_is_measured_once() -> None:
-    """Rates of each level and dtype are kept for the process, even if a new run is stopped."""
+def test_this_machine_is_measured_once(request: Any) -> None:
+    """Rates of each level and dtype are kept for the process, even if a new run is stopped; one
+    thread reaches the caches of one core.
+    """
     before = torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()
+    request.addfinalizer(lambda: torch.set_num_threads(before[1]))
+    torch.set_num_threads(1)
     found = devices.ceilings("cpu")
     with pytest.raises(StoppedError):
         devices.ceilings("cpu", refresh=True, stop=lambda: True)
     assert devices.ceilings("cpu") is found
-    assert (torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()) == before
-    assert all(level.bytes_per_second > 0 for level in found.memory)
+    assert (torch.backends.mkldnn.matmul.fp32_precision, torch.get_num_threads()) == (before[0], 1)
+    sizes = {
+        cache.level: max([cache.size_bytes, *(size for size, _ in cache.others)])
+        for cache in devices.machine().processor.caches
+    }
+    assert all(
+        level.bytes_per_second > 0 < level.capacity_bytes <= sizes.get(level.name, math.inf)
+        for level in found.memory
+    )
     assert {"float64", "float32", "bfloat16", "float16"} <= set(found.flops_per_second)
-    names = [level.name for level in found.memory]
-    assert (names[-1], {*names} <= {level.name for level in devices.spec("cpu").levels}) == (
-        "DRAM",
-        True,
+    assert (
+        {found.memory[-1].name}
+        == {"DRAM"}
+        <= {level.name for level in found.memory}
+        <= {level.name for level in devices.spec("cpu").levels}
     )

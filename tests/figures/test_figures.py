@@ -115,6 +115,9 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "rank_timeline, two steps": lambda: figures.rank_timeline(made.rank_timeline()),
     "rank_timeline, one step": lambda: figures.rank_timeline(made.rank_timeline(), steps=1),
     "roofline": lambda: figures.roofline(made.roofline()),
+    "roofline, caches alone": lambda: figures.roofline(
+        replace(made.roofline(), memory=made.roofline().memory[:1], points=())
+    ),
     "roofline, with others beside": lambda: figures.roofline(
         made.roofline(), [made.roofline("recorded", "cuda"), models.roofline("H200 SXM")], "float16"
     ),

@@ -12,10 +12,15 @@ from gpulab.models import inference as plan
 # With the last norm (2) and the scores (2 x 3) a step reads 52; the embeddings are 6 more.
 TINY = LanguageModel("tiny", 1, 2, 1, 1, 2, 4, 3)
 BY_HAND = Evidence.modelled("by hand", "by hand")
+# As NVIDIA states for a T4 and a V100: Tensor Cores for float16, 8 times the rate of float32, and
+# none for bfloat16, which takes the time of float32.
 ROOFS = Roofline(
     device="paper",
-    arithmetic=(ArithmeticRoof("bfloat16", 1000.0, "", BY_HAND),),
-    memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "", BY_HAND),),
+    arithmetic=tuple(
+        ArithmeticRoof(name, rate, f"a product in {name}", BY_HAND)
+        for name, rate in {"float32": 125.0, "bfloat16": 125.0, "float16": 1000.0}.items()
+    ),
+    memory=(MemoryRoof("DRAM", 100.0, 10_000.0, "a stream", BY_HAND),),
     points=(),
     notes=(),
     evidence=BY_HAND,
@@ -47,17 +52,38 @@ def test_the_published_number_of_parameters(name, parameters):
         ({"context": 1, "batch": 40}, 4.48, 1.04, "arithmetic", 1235, 1.04 / 0.032),
         # 52 x 4.5 bits are 29.25 bytes; prefill: 20 x (92 + 4 x 20) FLOPs, and 12 for the scores.
         ({"context": 20, "weights": "int4"}, 1.8925, 3.452, "cache", 62, math.inf),
-        ({"context": 20, "cache": "float8", "memory_bytes": 100}, 1.84, 3.452, "weights", 0, None),
+        (
+            {"context": 20, "cache": "float8", "memory_bytes": 100},
+            1.84,
+            3.452,
+            "weights",
+            0,
+            math.inf,
+        ),
+        # In float32: 208 bytes of 232, and 125 FLOPs a second; a prompt takes 5 x (92 + 20) + 12.
+        ({"context": 5, "weights": "float32"}, 2.48, 572 / 125, "weights", 244, 2.08 / 0.752),
     ],
 )
 def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
-    """A step takes the longer of reading and computing; batches fit beside 116 bytes of weights."""
+    """A step takes the longer of reading and computing; batches fit beside the weights; the source
+    has those of both rates.
+    """
     found = plan(TINY, ROOFS, **options)
-    assert (found.step_seconds, found.prefill_seconds) == pytest.approx((step, prefill))
+    assert (
+        *(found.step_seconds, found.prefill_seconds, found.knee, found.tokens_per_second),
+        found.cost_per_million_tokens(36.0),
+    ) == pytest.approx((step, prefill, knee, found.batch / step, 1e4 * step / found.batch))
     assert (found.limit, found.largest_batch) == (limit, fits)
-    assert knee is None or found.knee == pytest.approx(knee)
-    assert found.tokens_per_second == pytest.approx(found.batch / step)
-    assert found.cost_per_million_tokens(36.0) == pytest.approx(1e4 * step / found.batch)
+    product = f"a product in {'float32' if 'float32' in options.values() else 'float16'}"
+    assert f"{product}; main memory: a stream" in found.evidence.source
+
+
+@pytest.mark.parametrize(
+    ("device", "fits"), [("H100 SXM", 65), ("nvidia-h100", 65), ("RTX 4090", 9)]
+)
+def test_the_memory_of_a_product_by_any_name(device, fits):
+    """Boards of 80 and 24 GiB have 69.8 and 9.7 GB beside 16.1 GB of weights; a cache is 2^30."""
+    assert plan("Llama 3 8B", device, context=8192).largest_batch == fits
 
 
 @pytest.mark.parametrize(
