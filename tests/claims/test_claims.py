@@ -146,6 +146,9 @@ def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
             pytest.approx(ratio), interval and pytest.approx(interval)
         )  # fmt: skip
     assert judge("larger-products", recording).verdict is MISSING  # FLOPs are unknown
+    steps = [entry("pipeline", (1.0, 1.0), part="step", workers=n) for n in (0, 4)]
+    assert judge("four-workers", machine("cuda", *steps)).verdict is MISSING  # none is no rival
+    assert not judge("workers-help", machine("cpu", *steps)).recording  # batches without steps
     assert 200 in [round(one.ratio) for one in judge("first-call", recording).comparisons]
 
 
