@@ -133,12 +133,18 @@ def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
         Entry("catalogue", {**MATMUL, "n": 4096}, a_timing(launch_seconds=2.5e-4, **wide)),
         Entry("catalogue", {**MATMUL, "n": 64}, a_timing(flops=None)),
         Entry("catalogue", {**MATMUL, "n": 128}, a_timing()),
+        *(
+            Entry("ladders", {"rung": f"transpose-{rung}"}, a_timing(launch_seconds=s, **wide))
+            for rung, s in (("naive", 4e-4), ("tiled", 5e-4), ("padded", 6e-4))
+        ),
     )
     expected = {
         "larger-batches": (2.0, (2.0, 2.0)),  # (1 / 4) / (32 / 256)
         "depthwise-time": ((2e-3 / 1e6) / (8e-3 / 64e6), None),
         "copies-outweigh-adding": (9, (9 / 1.1, 9 / 0.9)),
         "launch-returns-early": (4, (3.6, 4.4)),
+        "transpose-tiled": (1, (9 / 11, 11 / 9)),
+        "transpose-padded": (1, None),  # of the second time, 60 % is the launch
     }
     for key, (ratio, interval) in expected.items():
         (only,) = judge(key, recording).comparisons
