@@ -409,9 +409,14 @@ def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
             works = [_work(one, rule.get("per")) for one in (entry, other)]
             if all(works):  # an entry whose work was not recorded is not compared
                 one = _over(_label(entry.params, second), entry, other, works[1] / works[0])
-                launching = rule.get("on_device") and any(
-                    timing.launch_seconds > MOST_LAUNCHING * timing.median_seconds
-                    for timing in map(_timing, (entry, other))
+                # a CPU's call returns when the work is done
+                launching = (
+                    rule.get("on_device")
+                    and recording.environment.device_kind != "cpu"
+                    and any(
+                        timing.launch_seconds > MOST_LAUNCHING * timing.median_seconds
+                        for timing in map(_timing, (entry, other))
+                    )
                 )
                 yield (
                     one._replace(case=f"{one.case}, mostly launching", interval=None)

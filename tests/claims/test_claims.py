@@ -112,8 +112,7 @@ def test_ratio_and_interval_by_hand() -> None:
     assert only.interval == pytest.approx((2.7 / 2.2, 3.3 / 1.8))
     assert finding.evidence.badge == "RECORDED"
     assert finding.table() == (("no-grad: more than 1x", "ratio"), [("", "1.50x [1.23x, 1.83x]")])
-    none = judge("no-grad", of_tip(None, (1.0, 1.0)))
-    assert "no interval" in none.summary
+    assert "no interval" in judge("no-grad", of_tip(None, (1.0, 1.0))).summary
 
 
 def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
