@@ -33,6 +33,8 @@ Rule = Mapping[str, Any]
 _BYTES = ("nbytes", "parameter_bytes")
 # For a claim that says only "faster": a ratio whose whole interval is below this is not a gain.
 NO_GAIN = 1.02
+# A time is mostly the host's if more than this share of it passes until the call has returned.
+MOST_LAUNCHING = 0.5
 
 
 class Verdict(enum.StrEnum):
@@ -121,7 +123,8 @@ class Comparison(NamedTuple):
         The first median divided by the second.
     interval : (float, float) or None
         The interval of the ratio. Each end comes from the least favorable ends of both 95 %
-        intervals, so it is wider than a 95 % interval. None if one of them is missing.
+        intervals, so it is wider than a 95 % interval. None if one of them is missing, or if the
+        claim is about the device alone and one of the times is mostly that of launching.
     first, second : str
         The keys of the entries.
     """
@@ -405,7 +408,21 @@ def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
                 continue
             works = [_work(one, rule.get("per")) for one in (entry, other)]
             if all(works):  # an entry whose work was not recorded is not compared
-                yield _over(_label(entry.params, second), entry, other, works[1] / works[0])
+                one = _over(_label(entry.params, second), entry, other, works[1] / works[0])
+                # a CPU's call returns when the work is done
+                launching = (
+                    rule.get("on_device")
+                    and recording.environment.device_kind != "cpu"
+                    and any(
+                        timing.launch_seconds > MOST_LAUNCHING * timing.median_seconds
+                        for timing in map(_timing, (entry, other))
+                    )
+                )
+                yield (
+                    one._replace(case=f"{one.case}, mostly launching", interval=None)
+                    if launching
+                    else one
+                )
 
 
 def _beside_cpu(rule: Rule, recording: Recording, cpu: Recording | None) -> Iterator[Comparison]:
@@ -513,8 +530,10 @@ agree, **fails** where none agrees and at least half contradict, and **holds par
 agree and some contradict. A promise of an average is treated as one case, the geometric mean of
 all. A promise of the best case ("up to") holds where one case reaches it, holds partly where at
 least one case gains, and fails where every case contradicts. Where the intervals do not decide,
-the verdict is **not decided**. Claims are about the hardware of their time: one that fails here
-may be true on the hardware for which it was made.
+the verdict is **not decided**. A case marked "mostly launching" decides nothing: the claim is about
+the device alone, and the host needs more than half of one of the two times to start the work.
+Claims are about the hardware of their time: one that fails here may be true on the hardware for
+which it was made.
 """
 
 
@@ -562,13 +581,16 @@ def _page(judged: Ledger) -> str:
     """Return the ledger as a page of Markdown."""
     claims = {finding.claim.key: finding.claim for finding in judged.findings}
     counts = ", ".join(f"{count} {verdict}" for verdict, count in judged.counts().items() if count)
-    verdicts = f"{len(judged.findings)} verdicts (one for each machine that a claim applies to)"
     machines = dict.fromkeys(
         f"- `{one.recording}`: {one.evidence.sentence}"
         for one in judged.findings
         if one.evidence is not None
     )
-    parts = [_HEAD, f"{len(claims)} claims, {verdicts}: {counts}.\n"]
+    parts = [
+        _HEAD,
+        f"{len(claims)} claims, {len(judged.findings)} verdicts (one for each machine that a claim "
+        f"applies to): {counts}.\n",
+    ]
     parts.append("\n".join(machines or ["No machine is recorded yet."]) + "\n")
     for theme in dict.fromkeys(claim.theme for claim in claims.values()):
         parts.append(f"## {theme}\n")
@@ -581,12 +603,13 @@ def _page(judged: Ledger) -> str:
             )
             + "\n"
         )
-    parts.append("## Sources\n")
-    sources = {claim.source.key: claim.source for claim in claims.values()}
     parts += [
-        f"- {source.authors}: [{source.title}]({source.url})"
-        f"{'' if source.year is None else f', {source.year}'}"
-        for source in sources.values()
+        "## Sources\n",
+        *dict.fromkeys(
+            f"- {source.authors}: [{source.title}]({source.url})"
+            f"{'' if source.year is None else f', {source.year}'}"
+            for source in (claim.source for claim in claims.values())
+        ),
     ]
     return "\n".join(parts) + "\n"
 

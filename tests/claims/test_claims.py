@@ -112,8 +112,7 @@ def test_ratio_and_interval_by_hand() -> None:
     assert only.interval == pytest.approx((2.7 / 2.2, 3.3 / 1.8))
     assert finding.evidence.badge == "RECORDED"
     assert finding.table() == (("no-grad: more than 1x", "ratio"), [("", "1.50x [1.23x, 1.83x]")])
-    none = judge("no-grad", of_tip(None, (1.0, 1.0)))
-    assert "no interval" in none.summary
+    assert "no interval" in judge("no-grad", of_tip(None, (1.0, 1.0))).summary
 
 
 def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
@@ -133,12 +132,18 @@ def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
         Entry("catalogue", {**MATMUL, "n": 4096}, a_timing(launch_seconds=2.5e-4, **wide)),
         Entry("catalogue", {**MATMUL, "n": 64}, a_timing(flops=None)),
         Entry("catalogue", {**MATMUL, "n": 128}, a_timing()),
+        *(
+            Entry("ladders", {"rung": f"transpose-{rung}"}, a_timing(launch_seconds=s, **wide))
+            for rung, s in (("naive", 4e-4), ("tiled", 5e-4), ("padded", 6e-4))
+        ),
     )
     expected = {
         "larger-batches": (2.0, (2.0, 2.0)),  # (1 / 4) / (32 / 256)
         "depthwise-time": ((2e-3 / 1e6) / (8e-3 / 64e6), None),
         "copies-outweigh-adding": (9, (9 / 1.1, 9 / 0.9)),
         "launch-returns-early": (4, (3.6, 4.4)),
+        "transpose-tiled": (1, (9 / 11, 11 / 9)),
+        "transpose-padded": (1, None),  # of the second time, 60 % is the launch
     }
     for key, (ratio, interval) in expected.items():
         (only,) = judge(key, recording).comparisons
@@ -146,6 +151,9 @@ def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
             pytest.approx(ratio), interval and pytest.approx(interval)
         )  # fmt: skip
     assert judge("larger-products", recording).verdict is MISSING  # FLOPs are unknown
+    steps = [entry("pipeline", (1.0, 1.0), part="step", workers=n) for n in (0, 4)]
+    assert judge("four-workers", machine("cuda", *steps)).verdict is MISSING  # none is no rival
+    assert not judge("workers-help", machine("cpu", *steps)).recording  # batches without steps
     assert 200 in [round(one.ratio) for one in judge("first-call", recording).comparisons]
 
 

@@ -167,10 +167,16 @@ def _count_sectors(
     requests, counts.
     """
     sectors = sectors_per_request(addresses, active, element_bytes)
-    each = WARP if active is None else np.count_nonzero(active, axis=1)
     found["sectors"] += _total(sectors, times)
-    ideal = np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES))
-    found["ideal_sectors"] += _total(ideal, times)
+    steps = np.diff(addresses, axis=1)
+    each = (  # different addresses; unless they ascend, counted as sectors of their own
+        1 + np.count_nonzero(steps, axis=1)
+        if active is None and steps.min() >= 0
+        else sectors_per_request(addresses * np.int64(SECTOR_BYTES), active, 1)
+    )
+    found["ideal_sectors"] += _total(
+        np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)), times
+    )
 
 
 def _total(counts: np.ndarray, times: np.ndarray) -> int:

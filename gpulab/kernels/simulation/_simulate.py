@@ -435,7 +435,8 @@ def simulate(
     blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names must all
     reach that call together, except those that have returned, as the CUDA Programming Guide
     states. Two calls in two branches do not count as one call. Here, this also holds for a single
-    call in a function that both branches call.
+    call in a function that both branches call. Sectors are counted as if each array began at one,
+    as a new allocation does; a slice of an array on a GPU may begin elsewhere.
 
     Where assignments of several types meet, a variable has one type, the one that numba-cuda gives
     it. The type of an assignment that no thread executes is known only if the assigned expression
