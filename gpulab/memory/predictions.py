@@ -192,7 +192,7 @@ def predict(
         optimizer_seen(tracker),
         tracker,
     ):
-        step.prepare(tracker, factory, training_step.FakeScaler(kind))
+        step.prepare(tracker, factory, training_step.UncheckedScaler(kind))
         for number in (1, 2):
             progress(number / 3, f"following step {number}")
             step.run(tracker)
@@ -343,7 +343,8 @@ def trace(
         As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
     steps : int
         Training steps of a model, 1000 at most. The second shows the optimizer's state from its
-        start.
+        start. With loss scaling (precision "float16") the optimizer takes every step, even where a
+        gradient overflowed.
     device : optional
         The device whose memory to follow; None takes the device of the model's parameters or of the
         first tensor among the inputs, else the best one available.
@@ -400,7 +401,7 @@ def trace(
             optimizer_seen(tracker),
             tracker,
         ):
-            step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
+            step.prepare(tracker, factory, training_step.UncheckedScaler(where.torch_type))
             for number in range(steps):
                 progress(number / steps, f"step {number + 1} of {steps}")
                 step.run(tracker)
