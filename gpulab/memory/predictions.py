@@ -204,11 +204,11 @@ def predict(
     progress(1.0, "done")
     _, second = tracker.steps
     facts = tracker.at_peak(second)
-    inside = max(0, tracker.with_scratch - facts["peak_bytes"])
     return Prediction(
         label=type(step.model).__name__,
         first_step_peak_bytes=tracker.peak(0, second)[1],
-        scratch_bytes=inside + len(calls) // 2 * _GENERATOR_BYTES,
+        scratch_bytes=max(0, tracker.with_scratch - facts["peak_bytes"])
+        + len(calls) // 2 * _GENERATOR_BYTES,
         kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
         parameter_count=sum(p.numel() for p in step.model.parameters()),
         optimizer=name,
@@ -281,8 +281,7 @@ def largest_batch(
         checkpoint=checkpoint,
         device=device,
     )
-    kind = _device_type(model, device)
-    return largest_that_fits(make_batch, predicted, memory, kind, most)
+    return largest_that_fits(make_batch, predicted, memory, _device_type(model, device), most)
 
 
 def _device_type(model: Any, device: Any) -> str:

@@ -197,14 +197,13 @@ def _float(
         "overflow": "infinity",
         "storage_bits": bits,
     }
-    bias = 2 ** (exponent_bits - 1) - 1
     return Format(
         name=name,
         kind="float",
         bits=bits,
         exponent_bits=exponent_bits,
         mantissa_bits=mantissa_bits,
-        bias=bias,
+        bias=2 ** (exponent_bits - 1) - 1,
         use=use,
         source=source,
         **{**usual, **special},

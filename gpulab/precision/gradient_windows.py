@@ -351,8 +351,11 @@ class GradientWindow(Result):
             "no scale can fix."
         )
         if self.zeros + self.not_finite == self.count:
-            zeros = "Every gradient is exactly zero, so there is nothing to scale."
-            return broken if self.not_finite else zeros
+            return (
+                broken
+                if self.not_finite
+                else "Every gradient is exactly zero, so there is nothing to scale."
+            )
         parts = [broken] if self.not_finite else []
         parts.append(f"At scale {plain(self.scale)} in {name}:")
         lost = [
