@@ -714,7 +714,7 @@ class Number(Result):
 
 
 def _or_none(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.10g}"
+    return "none" if math.isnan(value) else f"{value:.17g}"
 
 
 @_validate.arguments(steps=partial(_validate.whole, low=-MOST_STEPS, high=MOST_STEPS))
