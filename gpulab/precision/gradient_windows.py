@@ -242,18 +242,25 @@ def gradients(
 
 def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
     found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
+    hooks: dict[Any, Any] = {}
 
     def keep(gradient: Any) -> None:
         found["activations"].append(_in_numpy(gradient))
 
+    # A layer that returns its input (dropout at a rate of 0) or a view of it (flattening) makes no
+    # gradients of its own. One that changes its input in place makes some, with another grad_fn.
     def watch(module: Any, args: Any, output: Any) -> None:
+        given = {
+            id(base) for x in args for base in (x, getattr(x, "_base", None)) if base is not None
+        }
         for each in output if isinstance(output, (tuple, list)) else (output,):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
-                tensor: Any = each
-                tensor.register_hook(keep)
+            tensor: Any = each
+            is_tensor = isinstance(tensor, torch.Tensor) and tensor.requires_grad
+            if is_tensor and (id(tensor) in given or id(tensor._base) not in given):
+                source = tensor.grad_fn, tensor.output_nr
+                hooks[source] = hooks.get(source) or tensor.register_hook(keep)
 
-    leaves = [module for module in model.modules() if not list(module.children())]
-    for module in leaves:
+    for module in [each for each in model.modules() if not list(each.children())]:
         module.register_forward_hook(watch)  # on the copy, which is used only here
     with torch.enable_grad():
         value = step._guard("forward", step._forward)
@@ -270,8 +277,7 @@ def _in_numpy(gradient: Any) -> np.ndarray:
     have no float64; that of an embedding may be sparse.
     """
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-    found: np.ndarray = dense.cpu().double().numpy()
-    return found
+    return np.asarray(dense.cpu().double().numpy())
 
 
 # the powers of two that float32 holds as normal numbers
