@@ -379,9 +379,11 @@ class GradientWindow(Result):
         if self.not_finite:
             return " ".join(parts)
         parts.append(
-            f"No scale is safe: the gradients spread over more powers of two than {name} has."
-            if self._scales is None
-            else f"Safe scales are the powers of two from {' to '.join(map(plain, self._scales))}."
+            f"Safe scales are the powers of two from {' to '.join(map(plain, self._scales))}."
+            if self._scales is not None
+            else "No scale that float32 holds is safe: the gradients are too small or too large."
+            if None in (self.lowest_scale, self.highest_scale)
+            else f"No scale is safe: the gradients spread over more powers of two than {name} has."
         )
         return " ".join(parts)
 
@@ -407,7 +409,7 @@ class GradientWindow(Result):
             (
                 f"beyond the largest ({beyond})",
                 share(self.overflowing_share),
-                f"over {self.format.largest / self.scale:.2g}",
+                f"over {self.format.overflow_threshold / self.scale:.2g}",
             ),
             (
                 "safe scales",
