@@ -156,7 +156,7 @@ class Gradients(Result):
             (
                 k.kind,
                 f"{k.count:,}",
-                f"{k.zeros / max(k.count, 1):.1%}",
+                share(k.zeros / max(k.count, 1)),
                 _number(k.smallest),
                 _number(k.median),
                 _number(k.largest),
