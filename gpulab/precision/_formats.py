@@ -175,7 +175,7 @@ class Format(Result):
         )
         rows = [
             ("bits", f"{self.bits}: {fields}"),
-            ("largest", f"{self.largest:.6g}; beyond it a number {self.overflow_words}"),
+            ("largest", f"{self.largest:.6g}; what rounds beyond it {self.overflow_words}"),
             ("smallest normal", f"{self.smallest_normal:.6g}"),
             ("smallest subnormal", f"{self.smallest_subnormal:.6g}"),
             ("epsilon", f"{self.epsilon:.6g}"),
