@@ -278,10 +278,10 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     left, right = _ends(window, shift, tiny, top)
     every = next(step for step in (4, 8, 32, 256) if right - left <= 12 * step or step == 256)
     marks = range(math.ceil(left / every) * every, math.floor(right) + 1, every)
-    # the largest number may lie well below the end of its bar: 448, and not 512, in float8_e4m3fn
     edges = [
-        *((tiny - 1, "zero below"), (normal, "full precision above")),
-        (math.log2(one.largest), "overflow above"),
+        (tiny - 1, "zero below"),
+        (normal, "full precision above"),
+        (math.log2(one.overflow_threshold), "overflow above"),
     ]
     inside = [(x, text, 1 - 0.075 * k) for k, (x, text) in enumerate(edges) if left < x < right]
     beside = (("left", 4), ("right", -4))

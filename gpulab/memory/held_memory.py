@@ -168,7 +168,8 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     Returns
     -------
     Snapshot
-        Storages that several arrays share count once. Arrays that only C++ code holds are not
+        Memory that several arrays share counts once, also that of a NumPy array and of the tensors
+        that ``torch.from_numpy`` made of it. Arrays that only C++ code holds are not
         listed, unless they belong to the graph of a named array; on an accelerator their bytes
         still count as "tensors", on a CPU as "this process".
 
@@ -228,13 +229,15 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
         here = min(max(mine, tensors + cached), used)
         parts |= {"this process": here - tensors - cached, "other processes": used - here}
         return parts | {"free": total - used}, ()
-    why = (
-        "The driver does not report how much memory each process holds (in a container, on a MIG "
-        "slice, without NVML, or on a GPU that is not NVIDIA's), so the rest of the used memory is "
-        "shown as one part."
-    )
     parts |= {"context and other processes": used - tensors - cached, "free": total - used}
-    return parts, (Note("skipped", why),)
+    return parts, (
+        Note(
+            "skipped",
+            "The driver does not report how much memory each process holds (in a container, on a "
+            "MIG slice, without NVML, or on a GPU that is not NVIDIA's), so the rest of the used "
+            "memory is shown as one part.",
+        ),
+    )
 
 
 def _pool_bytes(where: devices.Device) -> tuple[int, int]:
@@ -310,6 +313,22 @@ def _storages(
         kinds += type.__subclasses__(kind)
     for item in living(kinds):
         take("", item)
+    # a tensor from ``torch.from_numpy`` has a storage of its own, in the memory of the array
+    spans = [
+        (key, array.ctypes.data, entries[0][2])
+        for key, entries in found.items()
+        if key[0] == "numpy" and (array := entries[0][3]()) is not None
+    ]
+    inside = {
+        key: owner
+        for key, entries in found.items()
+        if spans and key[0] == "torch"
+        for address in [entries[0][1].untyped_storage().data_ptr()]
+        for owner, start, nbytes in spans
+        if start <= address < start + nbytes
+    }
+    for key, owner in inside.items():
+        found[owner] += found.pop(key)
     rows = {}
     for key, entries in found.items():
         name, array, nbytes, life = entries[0]
@@ -505,9 +524,8 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
     if where.torch_type not in ("cuda", "xpu"):
         return 0
     where.synchronize()
-    allocator = getattr(torch, where.torch_type)
-    ask = allocator.reset_peak_memory_stats if reset else allocator.max_memory_allocated
-    return int(ask(where.index) or 0)
+    ask = "reset_peak_memory_stats" if reset else "max_memory_allocated"
+    return int(getattr(getattr(torch, where.torch_type), ask)(where.index) or 0)
 
 
 @dataclass(frozen=True)

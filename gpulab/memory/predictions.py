@@ -192,7 +192,7 @@ def predict(
         optimizer_seen(tracker),
         tracker,
     ):
-        step.prepare(tracker, factory, training_step.FakeScaler(kind))
+        step.prepare(tracker, factory, training_step.UncheckedScaler(kind))
         for number in (1, 2):
             progress(number / 3, f"following step {number}")
             step.run(tracker)
@@ -204,11 +204,11 @@ def predict(
     progress(1.0, "done")
     _, second = tracker.steps
     facts = tracker.at_peak(second)
-    inside = max(0, tracker.with_scratch - facts["peak_bytes"])
     return Prediction(
         label=type(step.model).__name__,
         first_step_peak_bytes=tracker.peak(0, second)[1],
-        scratch_bytes=inside + len(calls) // 2 * _GENERATOR_BYTES,
+        scratch_bytes=max(0, tracker.with_scratch - facts["peak_bytes"])
+        + len(calls) // 2 * _GENERATOR_BYTES,
         kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
         parameter_count=sum(p.numel() for p in step.model.parameters()),
         optimizer=name,
@@ -281,8 +281,7 @@ def largest_batch(
         checkpoint=checkpoint,
         device=device,
     )
-    kind = _device_type(model, device)
-    return largest_that_fits(make_batch, predicted, memory, kind, most)
+    return largest_that_fits(make_batch, predicted, memory, _device_type(model, device), most)
 
 
 def _device_type(model: Any, device: Any) -> str:
@@ -343,7 +342,8 @@ def trace(
         As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
     steps : int
         Training steps of a model, 1000 at most. The second shows the optimizer's state from its
-        start.
+        start. With loss scaling (precision "float16") the optimizer takes every step, even where a
+        gradient overflowed.
     device : optional
         The device whose memory to follow; None takes the device of the model's parameters or of the
         first tensor among the inputs, else the best one available.
@@ -400,7 +400,7 @@ def trace(
             optimizer_seen(tracker),
             tracker,
         ):
-            step.prepare(tracker, factory, torch.amp.GradScaler(where.torch_type))
+            step.prepare(tracker, factory, training_step.UncheckedScaler(where.torch_type))
             for number in range(steps):
                 progress(number / steps, f"step {number + 1} of {steps}")
                 step.run(tracker)

@@ -274,9 +274,10 @@ def loss_of(function: str, value: Any) -> Any:
     return value
 
 
-class FakeScaler(torch.amp.GradScaler):
-    """PyTorch's loss scaling, without the check whether a gradient overflowed: a fake tensor has no
-    values to check.
+class UncheckedScaler(torch.amp.GradScaler):
+    """PyTorch's loss scaling, without the check whether a gradient overflowed. A fake tensor has no
+    values to check; and PyTorch's scale starts so high (65,536) that the first real steps may be
+    skipped, and would not show the memory of the optimizer.
     """
 
     def _maybe_opt_step(

@@ -175,7 +175,7 @@ class Format(Result):
         )
         rows = [
             ("bits", f"{self.bits}: {fields}"),
-            ("largest", f"{self.largest:.6g}; beyond it a number {self.overflow_words}"),
+            ("largest", f"{self.largest:.6g}; what rounds beyond it {self.overflow_words}"),
             ("smallest normal", f"{self.smallest_normal:.6g}"),
             ("smallest subnormal", f"{self.smallest_subnormal:.6g}"),
             ("epsilon", f"{self.epsilon:.6g}"),
@@ -197,14 +197,13 @@ def _float(
         "overflow": "infinity",
         "storage_bits": bits,
     }
-    bias = 2 ** (exponent_bits - 1) - 1
     return Format(
         name=name,
         kind="float",
         bits=bits,
         exponent_bits=exponent_bits,
         mantissa_bits=mantissa_bits,
-        bias=bias,
+        bias=2 ** (exponent_bits - 1) - 1,
         use=use,
         source=source,
         **{**usual, **special},
@@ -715,7 +714,7 @@ class Number(Result):
 
 
 def _or_none(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.10g}"
+    return "none" if math.isnan(value) else f"{value:.17g}"
 
 
 @_validate.arguments(steps=partial(_validate.whole, low=-MOST_STEPS, high=MOST_STEPS))

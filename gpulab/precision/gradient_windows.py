@@ -156,7 +156,7 @@ class Gradients(Result):
             (
                 k.kind,
                 f"{k.count:,}",
-                f"{k.zeros / max(k.count, 1):.1%}",
+                share(k.zeros / max(k.count, 1)),
                 _number(k.smallest),
                 _number(k.median),
                 _number(k.largest),
@@ -242,18 +242,25 @@ def gradients(
 
 def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
     found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
+    hooks: dict[Any, Any] = {}
 
     def keep(gradient: Any) -> None:
         found["activations"].append(_in_numpy(gradient))
 
+    # A layer that returns its input (dropout at a rate of 0) or a view of it (flattening) makes no
+    # gradients of its own. One that changes its input in place makes some, with another grad_fn.
     def watch(module: Any, args: Any, output: Any) -> None:
+        given = {
+            id(base) for x in args for base in (x, getattr(x, "_base", None)) if base is not None
+        }
         for each in output if isinstance(output, (tuple, list)) else (output,):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
-                tensor: Any = each
-                tensor.register_hook(keep)
+            tensor: Any = each
+            is_tensor = isinstance(tensor, torch.Tensor) and tensor.requires_grad
+            if is_tensor and (id(tensor) in given or id(tensor._base) not in given):
+                source = tensor.grad_fn, tensor.output_nr
+                hooks[source] = hooks.get(source) or tensor.register_hook(keep)
 
-    leaves = [module for module in model.modules() if not list(module.children())]
-    for module in leaves:
+    for module in [each for each in model.modules() if not list(each.children())]:
         module.register_forward_hook(watch)  # on the copy, which is used only here
     with torch.enable_grad():
         value = step._guard("forward", step._forward)
@@ -270,8 +277,7 @@ def _in_numpy(gradient: Any) -> np.ndarray:
     have no float64; that of an embedding may be sparse.
     """
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-    found: np.ndarray = dense.cpu().double().numpy()
-    return found
+    return np.asarray(dense.cpu().double().numpy())
 
 
 # the powers of two that float32 holds as normal numbers
@@ -351,8 +357,11 @@ class GradientWindow(Result):
             "no scale can fix."
         )
         if self.zeros + self.not_finite == self.count:
-            zeros = "Every gradient is exactly zero, so there is nothing to scale."
-            return broken if self.not_finite else zeros
+            return (
+                broken
+                if self.not_finite
+                else "Every gradient is exactly zero, so there is nothing to scale."
+            )
         parts = [broken] if self.not_finite else []
         parts.append(f"At scale {plain(self.scale)} in {name}:")
         lost = [
@@ -370,9 +379,11 @@ class GradientWindow(Result):
         if self.not_finite:
             return " ".join(parts)
         parts.append(
-            f"No scale is safe: the gradients spread over more powers of two than {name} has."
-            if self._scales is None
-            else f"Safe scales are the powers of two from {' to '.join(map(plain, self._scales))}."
+            f"Safe scales are the powers of two from {' to '.join(map(plain, self._scales))}."
+            if self._scales is not None
+            else "No scale that float32 holds is safe: the gradients are too small or too large."
+            if None in (self.lowest_scale, self.highest_scale)
+            else f"No scale is safe: the gradients spread over more powers of two than {name} has."
         )
         return " ".join(parts)
 
@@ -398,7 +409,7 @@ class GradientWindow(Result):
             (
                 f"beyond the largest ({beyond})",
                 share(self.overflowing_share),
-                f"over {self.format.largest / self.scale:.2g}",
+                f"over {self.format.overflow_threshold / self.scale:.2g}",
             ),
             (
                 "safe scales",

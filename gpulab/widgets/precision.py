@@ -202,7 +202,7 @@ def _sentence(n: precision.Number) -> str:
         return f"{name}: zero; {smallest}, half of which rounds to zero."
     lost = n.relative_error
     error = "exactly" if lost == 0 else f"a relative error of {lost:.2g}"
-    return f"{name}: {n.held:.10g}, {error}."
+    return f"{name}: {n.held:.17g}, {error}."
 
 
 # Gradients.

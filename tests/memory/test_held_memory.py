@@ -70,13 +70,14 @@ def test_a_caught_error_keeps_the_memory_until_it_goes() -> None:
 
 def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
     """Tensors, arrays, parameters, gradients, optimizer state and items of containers are named."""
-    model, x, unnamed = nn.Linear(30, 40), torch.zeros(1234), torch.zeros(1001)
+    model, x, array, unnamed = nn.Linear(30, 40), torch.zeros(1234), np.zeros(77), torch.zeros(1001)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.zeros(1, 30)).sum().backward()
     optimizer.step()
     found = memory.snapshot("cpu", names={
         "_hidden": x, "x": x, "part": x[:5], "model": model, "optimizer": optimizer,
-        "a": np.zeros(77), "batch": {"k": [torch.zeros(55)]}, "meta": torch.zeros(9, device="meta"),
+        "a": array, "in a": torch.from_numpy(array[7:]), "batch": {"k": [torch.zeros(55)]},
+        "meta": torch.zeros(9, device="meta"),
         "losses": [nn.Linear(70, 80)(torch.zeros(1, 70)).expand(90, -1).exp().sum()],
     })  # fmt: skip
     assert (sum(found.parts.values()), min(found.parts.values()) >= 0) == (found.total_bytes, True)
@@ -85,7 +86,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
         "x": (4936, "torch"), "model.weight": (4800, "torch"), "model.weight.grad": (4800, "torch"),
         "a": (616, "numpy"), "batch['k'][0]": (220, "torch"),
         "optimizer.state[0].exp_avg": (4800, "torch"), "_hidden": None, "part": None, "meta": None,
-        "graph of losses[0]": (28_800, "torch"),
+        "in a": None, "graph of losses[0]": (28_800, "torch"),
     }  # fmt: skip
     assert {name: sizes.get(name) for name in wanted} == wanted
     assert unnamed.nbytes in {tensor.nbytes for tensor in found.tensors if not tensor.name}

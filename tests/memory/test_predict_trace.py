@@ -43,7 +43,7 @@ def real_peaks(model: nn.Module, x: Any, optimizer: Any, precision: str) -> list
     if precision == "pure-bfloat16":
         model, x = model.bfloat16(), x.bfloat16()
     cast = precision in ("bfloat16", "float16")
-    scaler = torch.amp.GradScaler("cpu", enabled=precision == "float16")
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, enabled=precision == "float16")
     optimizer, mode, peaks = optimizer(model.parameters()), LiveStorages(), []
     for tensor in (*model.parameters(), *model.buffers(), x):
         mode.see(tensor)
@@ -95,7 +95,8 @@ CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
     "depthwise": (lambda: networks.mobilenet(width=8), IMAGES, MOMENTUM, "bfloat16"),
     "text": (lambda: networks.transformer(50, 32, 2, 2, context=8), TOKENS, MOMENTUM, "float32"),
     "layers": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.RMSprop, "pure-bfloat16"),
-    "scaled": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.Adam, "float16"),
+    # gradients so large that they overflow at the scale with which PyTorch begins, but not unscaled
+    "scaled": (lambda: nn.Sequential(*stack()), 12_000 * ROWS, torch.optim.Adam, "float16"),
     "recomputed": (lambda: Recomputed(*stack()), ROWS, torch.optim.Adam, "float32"),
     "encoder": (
         lambda: nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True),

@@ -90,7 +90,9 @@ def test_a_product_against_fractions() -> None:
 def test_gradients_by_hand(approved: Any) -> None:
     """Y = 5 relu(3 x) at 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; also x < 0 and nan."""
     first, second, other = (nn.Linear(*n, bias=False) for n in ((1, 1), (1, 1), (3, 2)))
-    model, state = nn.Sequential(first, nn.ReLU(inplace=True), second), torch.get_rng_state()
+    # only the first of these layers makes gradients of its own
+    between = nn.ReLU(inplace=True), nn.Identity(), nn.Flatten(), nn.Dropout(0.0)
+    model, state = nn.Sequential(first, *between, second), torch.get_rng_state()
     nn.init.constant_(first.weight, 3.0)
     nn.init.constant_(second.weight, 5.0)
     found = precision.gradients(model, torch.tensor([[2.0]]), loss=torch.sum)

@@ -175,6 +175,8 @@ def test_formats_and_numbers_in_tables(approved: Any) -> None:
     numbers = [precision.number(*case) for case in cases]
     back = [precision.number_from_bits(one.bits, one.format).code for one in numbers]
     assert back == [one.code for one in numbers]
+    rows = precision.number(1.0, "float64").table()[1]  # beside 1 - 2**-53 and 1 + 2**-52
+    assert ("next below, next above", "0.99999999999999989, 1.0000000000000002") in rows
     text += "".join(f"{one.reading}\n{told(one)}" for one in numbers)
     assert text == approved
 
