@@ -76,25 +76,3 @@ def test_one_signal_stops_a_busy_server(tmp_path: Path) -> None:
         finally:
             stopped.set()
             server.remove()
-
-
-@pytest.mark.slow
-def test_the_tests_own_eyes_see_faults(tab: Tab) -> None:
-    """Pale text, a nameless button, an exception and a broken script are each reported."""
-    html = "from IPython.display import HTML, Javascript\nHTML(%r)"
-    cells = [
-        html % "<p style='color:#bbb;background:#fff'>pale words</p>",
-        "import ipywidgets; ipywidgets.Button()",
-        "Javascript(\"console.error('mine')\")",
-        "1 / 0",
-    ]
-    tab.open("faults.ipynb", cells)
-    tab.run_all()
-    tab.page.wait_for_function(
-        "() => document.querySelectorAll('.jp-OutputArea-output').length > 3"
-    )
-    assert any("console: mine" in error for error in tab.complaints())
-    assert any("ZeroDivisionError" in error for error in tab.complaints())
-    found = "\n".join(tab.unreadable())
-    assert "color-contrast: <p" in found
-    assert "button-name: <button" in found
