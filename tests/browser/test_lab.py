@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lab_driver import Lab, Tab
+from lab_driver import Lab
 
 pytestmark = pytest.mark.browser
 
