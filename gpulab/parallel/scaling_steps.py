@@ -543,9 +543,8 @@ def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
     ]
     if ranks < 2 or len(entries) < _FEWEST_SIZES:
         return None
-    sizes = [float(entry.params["nbytes"]) for entry in entries]
     return fit(
-        sizes,
+        [float(entry.params["nbytes"]) for entry in entries],
         [entry.timing.median_seconds for entry in entries if entry.timing is not None],
         recording.evidence(entries[0]),
     )
