@@ -305,7 +305,10 @@ def facts() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "clock": machine(),
-        "cores": len(host_facts.usable_core_numbers()),
+        # a container may grant the time of fewer cores than the ranks may run on
+        "cores": int(
+            min(len(host_facts.usable_core_numbers()), host_facts.cpu_quota_cores() or np.inf)
+        ),
         "threads": torch.get_num_threads(),
         "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
         "backend": str(dist.get_backend()),
