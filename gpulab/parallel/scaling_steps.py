@@ -210,6 +210,7 @@ def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], N
             time.sleep(seconds)
             if count > 1:
                 dist.all_reduce(gradients, group=group)
+                _waiter(device)()  # on a GPU the sum would go on during the next wait
 
         return wait
     with torch.random.fork_rng(devices=[]):
@@ -222,8 +223,7 @@ def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], N
 
     def step() -> None:
         optimizer.zero_grad()
-        scores = model(x)
-        torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
