@@ -182,7 +182,9 @@ def rank_states(
     model : str or GptShape
         One of ``gpt_shapes()`` by name, or a shape of your own.
     strategy : str
-        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
+        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b". With
+        "zero2", as FSDP2 has it, parameters are sharded between steps too (ZeRO's own stage 2 keeps
+        them whole), so its states equal those of "zero3"; during a step it holds all parameters.
     ranks : int
         1 to 1,024.
     rank : int

@@ -338,7 +338,8 @@ class StrategyResult(Result):
         same computation.
     step_seconds : ndarray, shape (steps,)
         The duration of each step, on the slowest rank. The first step includes one-time work, and
-        the first two are slower because their memory was followed.
+        the first two are slower because their memory was followed. The last ones, those of the
+        timeline, are slower because their collectives were observed.
     reports : tuple of RankReport
         One per rank, in rank order.
     timeline : RankTimeline
