@@ -301,7 +301,9 @@ def collective_cost(
     algorithm : str, optional
         "ring" or "tree" for an all-reduce or a reduce; "ring" or "ring all-reduce" (gloo's) for a
         reduce-scatter. The other operations have one algorithm each. None takes the ring where
-        there is one, as in NCCL.
+        there is one. (A reduce's ring is gloo's: a reduce-scatter, then a message to the root from
+        each rank. NCCL passes a reduce and a broadcast along a ring piece by piece, in about one
+        payload's time for long messages, which is not modelled here.)
     latency_seconds, bandwidth_bytes_per_second : float
         Of one message between two ranks (alpha and 1 / beta); by default only bytes and steps are
         counted.

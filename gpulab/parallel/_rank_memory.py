@@ -222,7 +222,10 @@ def predict_ranks(
     )
 
 
-@_validate.arguments(make_batch=_validate.callback)
+@_validate.arguments(
+    make_batch=_validate.callback,
+    ranks=partial(_validate.whole, low=1, high=MOST_RANKS, advice="Pass ranks=8."),
+)
 def largest_batch(
     model: Any,
     make_batch: Callable[[int], Any],
@@ -239,7 +242,8 @@ def largest_batch(
     Parameters
     ----------
     model, strategy, ranks, **options
-        As for ``predict_ranks``.
+        As for ``predict_ranks``. Without ``rank``, the batch must fit on the first and on the last
+        stage of a model that is cut into stages, and on rank 0 otherwise.
     make_batch : callable
         Called with a number of samples; returns the inputs, or a tuple of inputs and targets, of
         one rank's step. For a pipeline, the number is that of each microbatch.
@@ -271,8 +275,21 @@ def largest_batch(
     ... )
     64
     """
-    predicted = partial(predict_ranks, model, strategy=strategy, ranks=ranks, **options)
-    return largest_that_fits(make_batch, predicted, memory, "cuda", most)
+    stages = strategy in ("split", *_PIPELINES) and "rank" not in options
+    predictions = [
+        partial(predict_ranks, model, strategy=strategy, ranks=ranks, **{"rank": rank, **options})
+        for rank in ({0, ranks - 1} if stages else {0})
+    ]
+    return largest_that_fits(
+        make_batch,
+        lambda *batch, **targets: max(
+            (predicted(*batch, **targets) for predicted in predictions),
+            key=RankMemory.needed_bytes,
+        ),
+        memory,
+        "cuda",
+        most,
+    )
 
 
 @contextlib.contextmanager

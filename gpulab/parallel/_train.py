@@ -4,8 +4,9 @@ any machine.
 
 ``train`` plans, and compares the results. ``train_on_rank`` runs inside each rank: it takes the
 same batches as one process, and records each step. The steps fall into three parts. The first two
-are followed storage by storage, which slows them. In the last ones, collectives and the activities
-of the rank's thread are observed. The steps in between only train.
+are followed storage by storage, which slows them. Of the last ones, the collectives and the
+activities of the rank's thread are returned. The steps in between only train. ``Ranks.run``
+observes the collectives of all of them.
 
 In a schedule each rank is a stage. A pass does real arithmetic on a small network and then waits
 until its set time is over. Without this wait, four stages on two cores would take turns on the
@@ -35,7 +36,7 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import StorageTracker
 from gpulab.models import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, pipeline_schedule
 from gpulab.parallel._cluster import Ranks, require_cluster
-from gpulab.parallel._rank import machine, observe
+from gpulab.parallel._rank import AGENT, machine
 from gpulab.parallel._rank_memory import RankTracker, follow_steps
 from gpulab.parallel._strategies import (
     STRATEGIES,
@@ -529,22 +530,31 @@ def train_on_rank(job: TrainingJob, model: Any) -> TrainingOutcome:
         ready = list(batches)
         del setting.phases[:], setting.ends_in_wait[:], begins[:]
         dist.barrier()  # so that the observed steps do not begin with a wait for slower ranks
-        with observe() as seen:
-            for batch in ready:
-                step(trainer, batch)
-            end = time.perf_counter()
+        # the observer of ``Ranks.run``; another one would slow each operator once more
+        seen, earlier = AGENT.call, AGENT.call.entered
+        for batch in ready:
+            step(trainer, batch)
+        end = time.perf_counter()
         # another thread reports completions, sometimes only after the step has gone on
         deadline = time.perf_counter() + 1.0
         while seen.in_flight and time.perf_counter() < deadline:
             time.sleep(0.001)
-        phases, ends_in_wait = tuple(setting.phases), tuple(setting.ends_in_wait)
+        calls, phases = seen.calls[earlier:], tuple(setting.phases)
         return TrainingOutcome(
             [float(share) for share in shares],
             _on_host(trainer.state()),
             devices.environment(str(device)),
             seconds,
-            _report(tracker, second, seen.calls, observed),
-            RankNotes(phases, seen.calls, seen.waits, ends_in_wait, tuple(begins), end, ahead),
+            _report(tracker, second, calls, observed),
+            RankNotes(
+                phases,
+                calls,
+                tuple(wait for wait in seen.waits if wait[0] >= earlier),
+                tuple(setting.ends_in_wait),
+                tuple(begins),
+                end,
+                ahead,
+            ),
         )
 
 

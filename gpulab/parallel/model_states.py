@@ -182,7 +182,9 @@ def rank_states(
     model : str or GptShape
         One of ``gpt_shapes()`` by name, or a shape of your own.
     strategy : str
-        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
+        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b". With
+        "zero2", as FSDP2 has it, parameters are sharded between steps too (ZeRO's own stage 2 keeps
+        them whole), so its states equal those of "zero3"; during a step it holds all parameters.
     ranks : int
         1 to 1,024.
     rank : int
@@ -208,8 +210,8 @@ def rank_states(
     refused = cannot_split(shape, strategy, ranks)
     if refused:
         raise InputError(f"rank_states: {refused}")
-    held = [rows * rest for rows, rest in _held(shape, strategy, ranks, rank)]
-    owned = _owned(held, ranks, rank) if strategy == "zero1" else held
+    held, updated = zip(*_held(shape, strategy, ranks, rank), strict=True)
+    owned = _owned(held, ranks, rank) if strategy == "zero1" else updated
     each, counted = OPTIMIZER_BYTES[optimizer]
     return RankStates(
         label=shape.name,
@@ -254,7 +256,7 @@ def _layer(w: int) -> list[tuple[int, int, bool]]:
 
 
 def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[int, int]]:
-    """Return (rows, row length) of each parameter that the rank holds."""
+    """Return for each parameter how many numbers the rank holds, and how many it updates."""
     w = shape.width
     first = [(shape.vocabulary, w, False), (shape.context, w, False)]
     last = [(w, 1, False), (w, 1, False), (shape.vocabulary, w, False)]
@@ -263,13 +265,16 @@ def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[i
         layers = shape.layers // ranks + (rank < shape.layers % ranks)
         first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
     tensors = [*first, *(_layer(w) * layers), *last]
-    if strategy == "tensor":
+    if strategy in _SHARDED:
+        # contiguous shares of equal length; the last ones are padded, and padding has no optimizer
+        # state
+        shares = [(-(-rows // ranks), rows, rest) for rows, rest, _ in tensors]
         return [
-            (rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors
+            (share * rest, min(max(rows - rank * share, 0), share) * rest)
+            for share, rows, rest in shares
         ]
-    if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
-        return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
-    return [(rows, rest) for rows, rest, _ in tensors]
+    parts = ranks if strategy == "tensor" else 1
+    return [(rows // (parts if split else 1) * rest,) * 2 for rows, rest, split in tensors]
 
 
 def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:

@@ -338,7 +338,9 @@ class StrategyResult(Result):
         same computation.
     step_seconds : ndarray, shape (steps,)
         The duration of each step, on the slowest rank. The first step includes one-time work, and
-        the first two are slower because their memory was followed.
+        the first two are slower because their memory was followed. In all steps, and so in the
+        timeline, each operator takes about 20 us longer than in a plain training, because
+        collectives are observed: small models take 1.3 to 1.5 times as long.
     reports : tuple of RankReport
         One per rank, in rank order.
     timeline : RankTimeline

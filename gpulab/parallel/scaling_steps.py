@@ -210,6 +210,7 @@ def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], N
             time.sleep(seconds)
             if count > 1:
                 dist.all_reduce(gradients, group=group)
+                _waiter(device)()  # on a GPU the sum would go on during the next wait
 
         return wait
     with torch.random.fork_rng(devices=[]):
@@ -222,8 +223,7 @@ def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], N
 
     def step() -> None:
         optimizer.zero_grad()
-        scores = model(x)
-        torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
@@ -305,7 +305,10 @@ def facts() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "clock": machine(),
-        "cores": len(host_facts.usable_core_numbers()),
+        # a container may grant the time of fewer cores than the ranks may run on
+        "cores": int(
+            min(len(host_facts.usable_core_numbers()), host_facts.cpu_quota_cores() or np.inf)
+        ),
         "threads": torch.get_num_threads(),
         "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
         "backend": str(dist.get_backend()),
@@ -543,9 +546,8 @@ def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
     ]
     if ranks < 2 or len(entries) < _FEWEST_SIZES:
         return None
-    sizes = [float(entry.params["nbytes"]) for entry in entries]
     return fit(
-        sizes,
+        [float(entry.params["nbytes"]) for entry in entries],
         [entry.timing.median_seconds for entry in entries if entry.timing is not None],
         recording.evidence(entries[0]),
     )
@@ -853,7 +855,9 @@ def sweep(
     Returns
     -------
     Sweep
-        MEASURED; as from ``gpulab.transfer.sweep``, with the operation as its direction.
+        MEASURED; as from ``gpulab.transfer.sweep``, with the operation as its direction. A point's
+        rate is the whole tensor over the time, the algbw of nccl-tests and not its busbw: a ring's
+        links carry 2 (n - 1) / n of that in an all-reduce of n ranks.
         ``models.collective_message`` derives the cost of one message between two ranks from its
         fit.
 

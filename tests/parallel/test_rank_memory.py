@@ -1,6 +1,7 @@
 """Memory of one rank of many: predicted by the strategies' own code, and by ZeRO's formulas."""
 
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ X = torch.zeros(4, 8, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("strategy", "size", "rank", "optimizer"),
     [("ddp", 4, 0, "sgd"), ("zero1", 4, 3, "adam"), ("zero2", 4, 0, "sgd-momentum"),
-     ("zero3", 1024, 0, "adam"), ("tensor", 4, 1, "adam"), ("pipeline-gpipe", 4, 0, "adam"),
+     ("zero3", 1024, 1023, "adam"), ("tensor", 4, 1, "adam"), ("pipeline-gpipe", 4, 0, "adam"),
      ("pipeline-1f1b", 4, 3, "adamw")],
 )  # fmt: skip
 def test_states_are_what_stays_between_steps(
@@ -40,11 +41,14 @@ def test_states_are_what_stays_between_steps(
     message = 4 * 4 * 8 * 24 * 2 if strategy.startswith("pipeline") else 0  # kept by stages
     assert 0 <= p.kept_bytes - X.nbytes - states.total_bytes <= message + 4 * size + 64
     assert states.parameters_bytes == p.peak_by_category["parameters"]
+    assert states.optimizer_bytes == p.peak_by_category["optimizer"]
     assert sum(p.peak_by_category.values()) == p.peak_bytes
     assert p.parameter_count == SHAPE.parameter_count
-    needed, held = p.needed_bytes(), p.peak_bytes + p.scratch_bytes
-    assert needed == int(held * 1.15) + 768 * 2**20  # the margins of memory.predict's page
-    assert p.needed_bytes("cpu") == int(held * 1.25) + 256 * 2**20
+    held = p.peak_bytes + p.scratch_bytes
+    assert [p.needed_bytes(kind) for kind in ("cuda", "cpu")] == [
+        int(held * 1.15) + 768 * 2**20,  # the margins of memory.predict's page
+        int(held * 1.25) + 256 * 2**20,
+    ]
 
 
 def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
@@ -63,11 +67,21 @@ def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
         ]
         assert needed[0] <= 900 * 2**20 < needed[1]
     assert found["zero3"] > found["ddp"] > 0
+    # the head of 20,000 words is on the last of two stages
+    cut = partial(
+        largest_batch, GptShape("of two layers", 2, 24, 4, 20_000, 8, "a test").model,
+        lambda n: batch(2 * n), strategy="pipeline-gpipe", ranks=2, memory=800 * 2**20, most=8,
+    )  # fmt: skip
+    assert 8 > cut() == cut(rank=1) > 0
     assert sys.excepthook is hook
 
 
 def test_shares_are_padded_and_stages_hold_their_layers() -> None:
-    """FSDP pads 1,001 rows on four ranks to 251 each; five layers on three stages are 2, 2, 1."""
+    """FSDP pads 1,001 rows on four ranks to 251 each; five layers on three stages are 2, 2, 1.
+
+    The last of four ranks has 23 of the 101 rows of the embedding and of the head, and momentum for
+    no more.
+    """
     x, states = torch.zeros(1, 10), []
     for rank in (0, 3):
         p = predict_ranks(
@@ -78,6 +92,9 @@ def test_shares_are_padded_and_stages_hold_their_layers() -> None:
         states.append(rank_states(SHAPE, strategy="pipeline-gpipe", ranks=3, rank=rank // 2))
     counts = [s.parameters_bytes // 4 for s in states]
     assert counts == [2 * LAYER + (101 + 8) * 24, 2 * LAYER]
+    assert rank_states(
+        SHAPE, strategy="zero3", ranks=4, rank=3, optimizer="sgd-momentum"
+    ).optimizer_bytes == 4 * ((5 * LAYER + (8 + 2) * 24) // 4 + 2 * 23 * 24)
     last = rank_states(SHAPE, strategy="pipeline-1f1b", ranks=3, rank=2).parameters_bytes // 4
     assert last == LAYER + (101 + 2) * 24
 
