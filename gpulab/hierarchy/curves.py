@@ -334,7 +334,7 @@ class Latency(Result):
             made.append(
                 Level(
                     name=cache.name if cache else last if rise is None else f"level {k + 1}",
-                    latency_seconds=float(sorted(flat)[len(flat) // 2]),
+                    latency_seconds=float(np.median(flat)),
                     bytes_per_second=None,
                     ends_bytes=rise.size if rise else None,
                     between_bytes=(float(sizes[rise.start]), float(sizes[rise.end]))
