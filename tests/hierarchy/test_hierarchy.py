@@ -166,6 +166,7 @@ def test_curves_as_they_are_shown(approved: Any) -> None:
         curve([staircase(n) for n in SIZES]).levels(),
         curve([staircase(n) for n in few], few, CACHES, 1.9e-9).levels(),
         curve([2 * 1.09 ** (k / 2) for k in range(len(SIZES))]).levels(),
+        curve([2, 2.1, 40, 60], [2**k for k in range(23, 27)]).levels(),  # not flat at the end
         dataclasses.replace(stream, points=points[:3]),
         both,
     ]
