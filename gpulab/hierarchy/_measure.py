@@ -370,8 +370,8 @@ def new_chain(method: str, device: Device, nbytes: int, seed: int = 0) -> Chain:
 
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
-    """Return a function with which the whole device reads a working set repeatedly, and the number
-    of bytes that one call reads.
+    """Return a function with which the whole device reads a working set repeatedly, each thread the
+    same part in every pass, and the number of bytes that one call reads.
     """
     cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
@@ -758,6 +758,12 @@ def bandwidth(
         If a requested size does not fit.
     MissingLibraryError
         If the device is a CUDA one and CuPy is not installed, or cannot compile there.
+
+    Notes
+    -----
+    On a GPU each multiprocessor reads the same part of the set in every pass. So a set that fits
+    into all first caches together (33 MiB on an H200) shows their rate, not that of the L2; and one
+    with less than 16 bytes for each thread (4 MiB there) keeps too few loads in flight.
 
     Examples
     --------
