@@ -29,7 +29,7 @@ _SLOWDOWNS = {
     0x80: "power brake",
 }
 # nvml.h, nvmlPerfPolicyType_t: each has a counter of nanoseconds.
-_POLICIES = (0, 1, 4)  # power, thermal, board limit
+_POLICIES = (0, 1, 3)  # power, thermal, board limit; 4 is low utilization, which is no slowdown
 # The counter of energy follows readings of power that GPUs renew every 20 to 100 ms (Yang, Adamek
 # and Armour, "Accurate and convenient energy measurements for GPUs", SC 2024): a reading is at
 # most this old.

@@ -370,8 +370,8 @@ def new_chain(method: str, device: Device, nbytes: int, seed: int = 0) -> Chain:
 
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
-    """Return a function with which the whole device reads a working set repeatedly, and the number
-    of bytes that one call reads.
+    """Return a function with which the whole device reads a working set repeatedly, each thread the
+    same part in every pass, and the number of bytes that one call reads.
     """
     cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
@@ -453,7 +453,8 @@ def _sizes(
     if sizes is None:
         times = _TIMES_THE_LAST["cpu" if device.is_cpu else "gpu"]
         last = max([_LEAST_LAST, *(times * cache.size_bytes for cache in _reported_caches(device))])
-        end = min(last, _LAST[method], room * _SHARE_OF_FREE / _OVERHEAD[method])
+        beyond = 1 << (int(last) - 1).bit_length()  # above 8 MiB the sets are powers of two
+        end = min(beyond, _LAST[method], room * _SHARE_OF_FREE / _OVERHEAD[method])
         doublings = range(_FIRST.bit_length() - 1, _LARGEST.bit_length())
         halves = (n for k in doublings for n in (2**k, 2**k + 2 ** (k - 1)) if n <= end)
         return tuple(n for n in halves if n <= _FINE_TO or n.bit_count() == 1) or (_FIRST,)
@@ -514,8 +515,8 @@ def latency(
     Parameters
     ----------
     sizes : iterable of int, optional
-        Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest
-        cache (four times on a GPU), at most 64 MiB with Python objects, 128 MiB with numba and 512
+        Working sets in bytes; by default two for each doubling from 4 KiB to at least twice the
+        largest cache (four times on a GPU), at most 64 MiB with Python objects, 128 MiB with numba and 512
         MiB on a GPU.
     device : Device or str
         The CPU, or a CUDA device (None takes the best one available).
@@ -654,8 +655,8 @@ def parallel(
     chains : iterable of int
         Powers of two from 1 to 32; 1 is always measured.
     nbytes : int, optional
-        The working set, shared by all chains; by default half of the largest that ``latency`` would
-        take: mostly main memory.
+        The working set, shared by all chains; by default the largest that ``latency`` would take,
+        which is mostly in main memory unless the last cache holds more than half of it.
     method : str, optional
         "numba" or "python"; by default the first that is installed.
     deadline : float
@@ -690,7 +691,6 @@ def parallel(
                 "for example chains=[1, 4, 16]."
             )
     size = _sizes("parallel", None if nbytes is None else [nbytes], where, how)[-1]
-    size = size // 2 if nbytes is None else size
     wanted = sorted({1, *counts})
     run = Series("parallel", len(wanted), deadline, None, None, clock)
     points = []
@@ -758,6 +758,12 @@ def bandwidth(
         If a requested size does not fit.
     MissingLibraryError
         If the device is a CUDA one and CuPy is not installed, or cannot compile there.
+
+    Notes
+    -----
+    On a GPU each multiprocessor reads the same part of the set in every pass. So a set that fits
+    into all first caches together (33 MiB on an H200) shows their rate, not that of the L2; and one
+    with less than 16 bytes for each thread (4 MiB there) keeps too few loads in flight.
 
     Examples
     --------

@@ -326,15 +326,14 @@ class Latency(Result):
         beyond = bool(reported) and sizes[-1] >= _BEYOND * max(c.size_bytes for c in reported)
         made, cannot_tell = [], []
         for k in range(len(found) + 1):
-            first = found[k - 1].end if k else 0
             rise = found[k] if k < len(found) else None
-            flat = level[first : (rise.start if rise else len(level) - 1) + 1]
+            flat = level[found[k - 1].end if k else 0 : rise.start + 1 if rise else len(level)]
             cache = reported[pairs[k]] if rise and pairs[k] is not None else None  # type: ignore[index]
-            last = "main memory" if found and beyond else f"level {k + 1}"
+            is_memory = found and beyond and rise is None
             made.append(
                 Level(
-                    name=cache.name if cache else last if rise is None else f"level {k + 1}",
-                    latency_seconds=float(sorted(flat)[len(flat) // 2]),
+                    name=cache.name if cache else "main memory" if is_memory else f"level {k + 1}",
+                    latency_seconds=float(np.median(flat)),
                     bytes_per_second=None,
                     ends_bytes=rise.size if rise else None,
                     between_bytes=(float(sizes[rise.start]), float(sizes[rise.end]))
@@ -351,16 +350,20 @@ class Latency(Result):
             )
         unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
         if unseen:
-            names = ", ".join(map(str, unseen))
             cannot_tell.append(
-                f"No step was found for {names}: a step may lie beyond the largest set or be too "
-                "small to show, or other processes share the cache, so that only a part of it is "
-                "available to this one."
+                f"No step was found for {', '.join(map(str, unseen))}: a step may lie beyond the "
+                "largest set or be too small to show, or other processes share the cache, so that "
+                "only a part of it is available to this one."
             )
         if reported and not beyond:
             cannot_tell.append(
                 f"The largest set, {format_bytes(sizes[-1])}, is smaller than twice the largest "
                 "cache; the last level may be that cache."
+            )
+        if found and found[-1].end == len(sizes) - 1:
+            cannot_tell.append(
+                f"The curve rises up to the largest set, {format_bytes(sizes[-1])}: a larger one "
+                "may be slower, so the time of the last level is a lower limit."
             )
         cannot_tell.append(
             "Two caches of nearly the same size show one step, and a cache that other programs "

@@ -160,8 +160,8 @@ def of_sampling(
         if width > limits.relative_width:
             yield Note(
                 "deadline",
-                f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % "
-                f"wide; {100 * limits.relative_width:.1f} % was requested. Pass a longer "
+                f"after {format_seconds(limits.deadline)} the interval is {100 * width:.3g} % "
+                f"wide; {100 * limits.relative_width:.3g} % was requested. Pass a longer "
                 "deadline, or a larger relative_width.",
             )
     if calls > 1:

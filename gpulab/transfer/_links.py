@@ -246,8 +246,9 @@ _H200 = ProcessorModel(
     bytes_per_second=3.77e12,
     launch_seconds=2.5e-6,
     evidence=Evidence.modelled(
-        "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 3.77 TB/s, after "
-        "a launch of 2.5 us",
+        "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 34 in float64, "
+        "both without tensor cores (PyTorch uses them in convolutions of float32, as TF32, and in "
+        "products of float64), and 3.77 TB/s, after a launch of 2.5 us",
         "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet "
         "(float64)",
         "on nvidia-h200 the recorded time is 4.1 times the model's in the median of 416 cases, 1.2 "

@@ -132,11 +132,10 @@ class AlphaBeta(Result):
             )
         design = _columns(x, self._curve.knee)
         expected = design @ self._curve.coefficients
-        spread = np.sqrt(
+        reach = t_quantile(self._curve.freedom) * np.sqrt(
             (self._curve.scale * expected) ** 2
             + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
-        reach = t_quantile(self._curve.freedom) * spread
         found = expected - reach, expected, expected + reach
         return found if np.ndim(nbytes) else tuple(float(each[0]) for each in found)
 
@@ -368,14 +367,24 @@ def _first_least(criteria: np.ndarray) -> np.ndarray:
 
 
 def _through_origin(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
-    """Return the line without a latency, for sizes so large that no latency can be seen."""
+    """Return the line without a latency, for sizes so large that no latency can be seen. Its errors
+    are those of a line with a latency, which need not be 0 because it was not seen.
+    """
     a, b = x * weight, y * weight
-    slope, freedom = float(a @ b / (a @ a)), max(len(x) - 1, 1)
-    scale = math.sqrt((float(np.sum((b - slope * a) ** 2)) + len(x) * _EXACT**2) / freedom)
-    covariance = np.diag([0.0, scale**2 / float(a @ a), 0.0, 0.0])
-    rest = (a @ b - a * b) / np.maximum(a @ a - a**2, 1e-30)
-    held_out = float(np.mean(np.abs(rest * x / y - 1)))
-    return _Curve(0.0, np.array([0.0, slope, 0.0, 0.0]), covariance, scale, freedom, held_out)
+    slope, freedom = float(a @ b / (a @ a)), max(len(x) - 2, 1)
+    square = (float(np.sum((b - slope * a) ** 2)) + len(x) * _EXACT**2) / freedom
+    size = np.linalg.norm([weight, a], axis=1, keepdims=True)
+    units = np.stack([weight, a]) / size
+    inverse = np.linalg.inv(units @ units.T + 1e-12 * np.eye(2)) / (size @ size.T)
+    without = (a @ b - a * b) / np.maximum(a @ a - a**2, 1e-30)  # the slope without each point
+    return _Curve(
+        knee=0.0,
+        coefficients=np.array([0.0, slope, 0.0, 0.0]),
+        covariance=np.pad(inverse * square, (0, 2)),
+        scale=math.sqrt(square),
+        freedom=freedom,
+        held_out_error=float(np.mean(np.abs(without * x / y - 1))),
+    )
 
 
 SERIES_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}

@@ -166,6 +166,7 @@ def test_curves_as_they_are_shown(approved: Any) -> None:
         curve([staircase(n) for n in SIZES]).levels(),
         curve([staircase(n) for n in few], few, CACHES, 1.9e-9).levels(),
         curve([2 * 1.09 ** (k / 2) for k in range(len(SIZES))]).levels(),
+        curve([2, 2.1, 40, 60], [2**k for k in range(23, 27)]).levels(),  # not flat at the end
         dataclasses.replace(stream, points=points[:3]),
         both,
     ]
@@ -306,14 +307,21 @@ def test_the_time_of_a_curve(gpu: PlayedCupy) -> None:
 
 
 @pytest.mark.slow
-def test_default_sizes_reach_four_times_the_gpus_l2(gpu: PlayedCupy) -> None:
-    """Two sizes per doubling from 4 KiB to 8 MiB, then one, up to an eighth of the free 1 GiB."""
+@pytest.mark.parametrize(("l2", "last"), [(60, 27), (12, 26)])
+def test_default_sizes_reach_four_times_the_gpus_l2(
+    l2: int, last: int, gpu: PlayedCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sizes per doubling from 4 KiB to 8 MiB, then one, up to an eighth of the free 1 GiB.
+
+    By hand: 64 MiB is the first of these sizes that is not below four times 12 MiB.
+    """
+    play_gpus(monkeypatch, 6, gpu.clock.finish, GIB, L2_cache_size=l2 * MIB)
     if (devices.find("cpu").free_bytes or 0) < 4 * GIB:  # the arrays are made on the host
         pytest.skip("other programs hold this machine's memory")
     found = hierarchy.bandwidth(None, "cuda:5", clock=gpu.clock, deadline=1e-9)
     assert [p.nbytes for p in found.points] == [
         *(n for k in range(12, 23) for n in (2**k, 3 * 2 ** (k - 1))),
-        *(2**k for k in range(23, 28)),
+        *(2**k for k in range(23, last + 1)),
     ]
     with pytest.raises(OutOfMemoryError):
         hierarchy.latency([2**30], "cuda:5")
@@ -332,6 +340,11 @@ def test_a_chase_of_this_machine(method: str) -> None:
     assert ([p.chains for p in both.points], both.nbytes) == ([1, 2, 4], 2**16)
     assert all(0 < p.least_seconds <= p.seconds_per_hop for p in both.points)
     assert both.loads_in_flight(both.points[0]) == 1.0
+    # at least twice the largest cache, as far as chains of 64 and 128 MiB reach
+    assert hierarchy.parallel([1], method=method, deadline=0.01).nbytes >= min(
+        2 * max((cache.size_bytes for cache in found.reported), default=0),
+        {"python": 64, "numba": 128}[method] * MIB,
+    )
 
 
 @pytest.mark.parametrize(

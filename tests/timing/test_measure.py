@@ -49,7 +49,7 @@ WORLDS: dict[str, tuple[Callable[[int], float], float, dict[str, Any]]] = {
     "more precision than the deadline allows": (
         lambda n: 1 + 0.2 * abs(DRAWN[n]),
         0,
-        {"deadline": 0.2, "relative_width": 0.001},
+        {"deadline": 0.2, "relative_width": 0.0004},
     ),
     "20 equal calls of 50 ms": (lambda n: 50, 0, {"deadline": 1.0}),
     "two calls of 2 s": (lambda n: 2000, 0, {}),

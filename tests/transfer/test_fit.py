@@ -107,10 +107,12 @@ def test_an_outlier_counts_less() -> None:
 
 
 def test_sizes_too_large_for_a_latency() -> None:
-    """A latency too small to show in the times is not negative; three sizes are enough."""
+    """A latency too small to show in the times is not negative, and its interval and that of a
+    small copy contain the truth, here 10 us; three sizes are enough.
+    """
     x = 2.0 ** np.arange(26, 31)
-    f = transfer.fit(x, 0.999 * x / 1e10 - 1e-5)
-    assert f.latency_seconds >= 0
+    f = transfer.fit(x, (1e-5 + x / 1e10) * np.array([0.97, 1, 1.03, 1, 1]))
+    assert f.latency_seconds == 0 < 1e-5 < min(f.latency_interval_seconds[1], f.predict(1)[2])
     assert f.bandwidth_bytes_per_second == pytest.approx(1e10, rel=0.01)
     merged = transfer.fit([4, 1, 2, 4, 4], [9.0, 1.0, 1.0, 2.0, 3.0])  # the median of equal sizes
     assert (merged.nbytes, merged.seconds) == ((1.0, 2.0, 4.0), (1.0, 1.0, 3.0))
