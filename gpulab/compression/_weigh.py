@@ -358,19 +358,17 @@ def weigh(
                 m.environment.device, len(m.samples_seconds), m.environment.date
             ),
         )
-        first = weighed[0] if weighed else unexplained
-        reasons = _reasons(_Beside(first, unexplained, len(batch), _zero_share(model), roof))
+        pair = (*weighed, unexplained)[0], unexplained
+        reasons = _reasons(_Beside(*pair, len(batch), _zero_share(model), roof))
         weighed.append(dataclasses.replace(unexplained, reasons=reasons))
-    measured = many.rows[0].measurement
-    notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(
         job.name if job is not None else "",
         where.name,
         len(batch),
         tuple(weighed),
-        notes,
+        (*_broken(accuracies), *_notes_of(many.rows)),
         many.evidence,
-        measured.environment,
+        many.rows[0].measurement.environment,
     )
 
 
@@ -998,7 +996,7 @@ def _train(
             for start in range(0, len(job.train), job.batch_size)
         ),
         model,
-        device=str(device),
+        device=torch.device(str(device)),
     )
 
 
