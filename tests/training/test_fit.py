@@ -164,11 +164,14 @@ def test_the_model_is_trained_in_place_and_keeps_its_modes() -> None:
     model = training.task("digits-cnn").make_model(0)
     watched = [model.features[0].weight.requires_grad_(False), model.head[2].weight]
     before, part = [weight.clone() for weight in watched], model.features[1].eval()
+    # filling new memory takes an operator for each tensor (PyTorch, torch.utils.deterministic)
+    switch, seen = torch.utils.deterministic, set[bool]()
+    model.register_forward_hook(lambda *_: seen.add(switch.fill_uninitialized_memory))
     with torch.no_grad():
         fitted("digits-cnn", model=model, steps=3)
-        assert not torch.is_grad_enabled()
+        assert (torch.is_grad_enabled(), switch.fill_uninitialized_memory) == (False, True)
     assert list(map(torch.equal, before, watched)) == [True, False]
-    assert (model.training, part.training) == (True, False)
+    assert (model.training, part.training, seen) == (True, False, {False})
 
 
 # -- what a machine lacks --------------------------------------------------------------------------
