@@ -612,7 +612,8 @@ def _of_work(pair: _Beside) -> Note:
 
 def _starting(pair: _Beside) -> str:
     """Return words for the case that a single item takes most of a batch's time, else "": then
-    starting the operators, which both must do, takes most of the time.
+    what both must do takes most of the time. For small layers that is starting the operators, for
+    large ones reading the weights.
     """
     whole, single, operators = (
         pair.one.median_seconds,
@@ -624,7 +625,7 @@ def _starting(pair: _Beside) -> str:
     return (
         f"{pair.batch} items take {format_seconds(whole)} and a single one takes "
         f"{format_seconds(single)}: most of that is the time of starting "
-        f"{plural(operators, 'operator') if operators else 'operators'}"
+        f"{plural(operators, 'operator') if operators else 'operators'} and of reading the weights"
     )
 
 
