@@ -358,19 +358,17 @@ def weigh(
                 m.environment.device, len(m.samples_seconds), m.environment.date
             ),
         )
-        first = weighed[0] if weighed else unexplained
-        reasons = _reasons(_Beside(first, unexplained, len(batch), _zero_share(model), roof))
+        pair = (*weighed, unexplained)[0], unexplained
+        reasons = _reasons(_Beside(*pair, len(batch), _zero_share(model), roof))
         weighed.append(dataclasses.replace(unexplained, reasons=reasons))
-    measured = many.rows[0].measurement
-    notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(
         job.name if job is not None else "",
         where.name,
         len(batch),
         tuple(weighed),
-        notes,
+        (*_broken(accuracies), *_notes_of(many.rows)),
         many.evidence,
-        measured.environment,
+        many.rows[0].measurement.environment,
     )
 
 
@@ -614,7 +612,8 @@ def _of_work(pair: _Beside) -> Note:
 
 def _starting(pair: _Beside) -> str:
     """Return words for the case that a single item takes most of a batch's time, else "": then
-    starting the operators, which both must do, takes most of the time.
+    what both must do takes most of the time. For small layers that is starting the operators, for
+    large ones reading the weights.
     """
     whole, single, operators = (
         pair.one.median_seconds,
@@ -626,7 +625,7 @@ def _starting(pair: _Beside) -> str:
     return (
         f"{pair.batch} items take {format_seconds(whole)} and a single one takes "
         f"{format_seconds(single)}: most of that is the time of starting "
-        f"{plural(operators, 'operator') if operators else 'operators'}"
+        f"{plural(operators, 'operator') if operators else 'operators'} and of reading the weights"
     )
 
 

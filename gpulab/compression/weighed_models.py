@@ -157,11 +157,11 @@ class WeighedModel(Result):
     def accuracy_interval(self) -> tuple[float, float] | None:
         """A 95 % interval over test items, and over seeds where there are several.
 
-        With one seed, it is the interval of that seed's test. With several, two half-widths are
-        combined as independent errors are, by the root of the sum of squares: the one over the
-        seeds (Student's t of their accuracies), and the one over the items (the mean of the seeds'
-        own, as if all seeds failed on the same items). The second is an upper bound, so the
-        interval is rather too wide than too narrow.
+        With one seed, it is the interval of that seed's test. With several, two distances are
+        combined on each side as independent errors are, by the root of the sum of squares: the one
+        over the seeds (Student's t of their accuracies), and the one over the items (the mean of
+        the seeds' own, as if all seeds failed on the same items). The second is an upper bound, so
+        the interval is rather too wide than too narrow.
         """
         if self.accuracy is None:
             return None
@@ -172,9 +172,12 @@ class WeighedModel(Result):
             sum((each.ratio - self.accuracy) ** 2 for each in self.accuracies) / (n - 1)
         )
         seeds = t_quantile(n - 1) * spread / math.sqrt(n)
-        items = sum(each.interval[1] - each.interval[0] for each in self.accuracies) / (2 * n)
-        half = math.hypot(seeds, items)
-        return max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
+        # Wilson's interval is not symmetric: near 100 % it reaches much further down than up
+        down, up = (
+            math.hypot(seeds, sum(each.interval[end] - each.ratio for each in self.accuracies) / n)
+            for end in (0, 1)
+        )
+        return max(0.0, self.accuracy - down), min(1.0, self.accuracy + up)
 
     @property
     def faster(self) -> str:

@@ -23,7 +23,15 @@ from gpulab.memory.step_memory import StorageTracker, tensors_in
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.timing.statistics import median_interval
 from gpulab.training import backend_switches
-from gpulab.training._step import MOST_STEPS, SCALED, GraphedStep, Step, explain, settle
+from gpulab.training._step import (
+    EAGER_STEPS,
+    MOST_STEPS,
+    SCALED,
+    GraphedStep,
+    Step,
+    explain,
+    settle,
+)
 from gpulab.training.data_tasks import Answers, Batch, Task, answers_of, feed, find_task, order
 from gpulab.training.run_results import PHASES, Accuracy, FitResult, Options
 
@@ -123,11 +131,13 @@ class Meter:
         if median <= 0:
             return None, None, "every step was also used for another measurement. Take more steps."
         interval, reason = median_interval(seconds)
-        span = None
-        if interval is not None and interval[0] > 0:
-            span = (samples_a_step / interval[1], samples_a_step / interval[0])
-        reason = reason and reason.replace("Allow a longer deadline", "Take more steps")
-        return samples_a_step / median, span, reason
+        return (
+            samples_a_step / median,
+            (samples_a_step / interval[1], samples_a_step / interval[0])
+            if interval is not None and interval[0] > 0
+            else None,
+            reason and reason.replace("Allow a longer deadline", "Take more steps"),
+        )
 
     @contextlib.contextmanager
     def following(self, model: Any, optimizer: Any, batch: Any) -> Iterator[None]:
@@ -233,8 +243,8 @@ class Run:
         """Take this many steps (fewer if the run ends before), wait for the device, and return
         their losses.
 
-        The steps are timed together, except the first of a run and the one whose memory is
-        followed.
+        The steps are timed together, except the first of a run, the one whose memory is followed,
+        and those that prepare a CUDA graph.
 
         Raises
         ------
@@ -250,11 +260,12 @@ class Run:
 
     def _stretch(self, steps: int) -> None:
         """Take up to ``steps`` steps between two waits for the device."""
-        reached = len(self.losses)
-        first, left = reached == 0, self.options.steps - reached
+        o, reached = self.options, len(self.losses)
+        first, left = reached == 0, o.steps - reached
         followed = reached == _FOLLOWED_STEP or (first and left == 1)
-        steps = 1 if first or followed else min(steps, left)
-        counts = not (first or followed)
+        # the steps before a CUDA graph, and its recording, show neither its speed nor its phases
+        counts = not (first or followed or (o.cuda_graph and reached <= EAGER_STEPS))
+        steps = min(steps, left) if counts else 1
         losses: list[Any] = []
         try:
             with (
@@ -375,17 +386,21 @@ class Run:
         if span is None and reason is not None:
             notes.append(Note("no-interval", reason))
         if self.meter.is_opaque:
-            sentence = (
-                "a compiled step has no operators to follow, so its peak is not known, and its "
-                "memory is not split into categories."
+            notes.append(
+                Note(
+                    "skipped",
+                    "a compiled step has no operators to follow, so its peak is not known, and its "
+                    "memory is not split into categories.",
+                )
             )
-            notes.append(Note("skipped", sentence))
         if cut is not None:
-            sentence = (
-                f"the run was {cut} after {len(self.losses)} of {o.steps} steps; the result covers "
-                "these steps. Run it again for all of them."
+            notes.append(
+                Note(
+                    cut,
+                    f"the run was {cut} after {len(self.losses)} of {o.steps} steps; the result "
+                    "covers these steps. Run it again for all of them.",
+                )
             )
-            notes.append(Note(cut, sentence))
         scaler, times = self._step.scaler, np.array(self.meter.step_seconds)
         fixed = o.loss_scale if isinstance(o.loss_scale, float) else None
         return FitResult(

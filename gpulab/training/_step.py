@@ -247,7 +247,7 @@ def _optimizer(
 
 # Steps before the recording: PyTorch's notes on CUDA graphs ask for a few on a side stream, so that
 # libraries and the optimizer have set up their state.
-_EAGER_STEPS = 3
+EAGER_STEPS = 3
 # Graphs whose recording was invalidated. They are kept, since PyTorch's allocator goes on asking
 # them whether they record.
 _invalid_graphs: list[Any] = []
@@ -525,7 +525,7 @@ class GraphedStep:
     def run(self, batch: Batch, mark: Callable[[str], None]) -> Any:
         """Take one step on a batch that is on the device; return its loss, a detached scalar."""
         self._taken += 1
-        if self._taken <= _EAGER_STEPS:
+        if self._taken <= EAGER_STEPS:
             self._side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._side):
                 loss = self._step.run(batch, mark)

@@ -128,6 +128,7 @@ def put_back() -> Iterator[None]:
     """
     found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in _FLOAT32]
     found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
+    found += [(torch.utils.deterministic, "fill_uninitialized_memory")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
@@ -156,6 +157,9 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     """Within the block products and convolutions of float32 are computed in float32, or in TF32 if
     ``precision`` is "tf32", and kernels give the same bits on every run.
 
+    PyTorch's deterministic mode also fills new memory with nan, which takes a kernel for each
+    tensor; that is left out, since it would be timed as part of the step.
+
     With ``autotune`` cuDNN times the deterministic algorithms and takes the fastest, so another run
     may take another one. Only one thread at a time is in such a block.
     """
@@ -164,6 +168,7 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         _matmul_precision("high" if wanted == "tf32" else "highest")
         for place, value in zip(_FLOAT32, (wanted, wanted, "ieee"), strict=True):
             place.fp32_precision = value
+        cast(Any, torch.utils.deterministic).fill_uninitialized_memory = False
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)

@@ -213,7 +213,7 @@ _SOURCE = (
 )
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
 KNOWN_ERROR = (
-    "2 % median, 6 % at most in throughput where loading times are known; loading varies with "
+    "1 % median, 13 % at most in throughput where loading times are known; loading varies with "
     "other programs (docs/measurements.md)"
 )
 

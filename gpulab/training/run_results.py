@@ -125,8 +125,8 @@ class FitResult(Result):
     step_seconds : ndarray, shape (n,)
         The samples of the speed, in the order taken: seconds per step of each group of steps that
         were timed together (on a CPU, of each step), until the device had finished. Without the
-        first step, the step whose memory was followed and, on an accelerator, steps that were timed
-        part by part.
+        first step, the step whose memory was followed, the steps up to the recording of a CUDA
+        graph and, on an accelerator, steps that were timed part by part.
     samples_per_second : float or None
         At the median of ``step_seconds``; None without any.
     samples_per_second_interval : (float, float) or None
@@ -637,7 +637,8 @@ class ScriptsResult(Result):
     timed_items : int
         The number of training items on which the scripts were timed in turns.
     seconds : (float, float)
-        The median seconds of a call on these items, until the device had finished.
+        The median seconds of a call on these items, with making its model, until the device had
+        finished.
     gain : Gain
         The first's seconds divided by the second's; paired if they took turns.
     samples : (int, int)

@@ -6,7 +6,8 @@ Each technique is a few options of ``training.fit``; nothing is implemented a se
 The ladder measures each technique alone, cumulatively (with all before it), and left out of all;
 and all techniques together. All forms take turns of a few steps, so that a disturbance affects all
 of them; a ratio is paired turn by turn and has an interval. Accuracy is measured separately: each
-rung is trained on the same number of samples under the same seeds, and tested.
+rung is trained on the same number of samples under the same seeds, and tested. Before the test the
+running averages of batch norms are computed anew, as ``compression.cook`` does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpulab import _validate, devices, networks
 from gpulab.errors import GpulabError, InputError, kind_of, shown
@@ -342,7 +344,8 @@ def ladder(
     -----
     A larger batch changes the optimization: with the same samples the parameters are updated less
     often. So each form is trained on the same number of samples, and the effect on the accuracy is
-    shown with the speed.
+    shown with the speed. Before each test the running averages of batch norms are computed anew
+    from the training data (``torch.optim.swa_utils.update_bn``).
 
     Examples
     --------
@@ -509,13 +512,10 @@ class _Climb:
         """Train a form on ``samples`` samples under each seed; return each model's answers on the
         test.
         """
-        found = []
+        found, steps = [], max(1, samples // self.runs[names].options.batch_size)
         is_script = not names and not any(map(callable, self.base.values()))
         for seed in range(seeds):
-            size = self.runs[names].options.batch_size
-            with contextlib.closing(
-                self._run(names, steps=max(1, samples // size), seed=seed)
-            ) as run:
+            with contextlib.closing(self._run(names, steps=steps, seed=seed)) as run:
                 key = (self.job, str(self.where), run.options)
                 if is_script and key in _scripts:
                     found.append(_scripts[key])
@@ -523,6 +523,7 @@ class _Climb:
                 while not run.is_over:
                     run.advance(50)
                 self._check_learning(names, run)
+                _renew_norms(run)
                 found.append(run.test())
                 if is_script:
                     _scripts[key] = found[-1]
@@ -666,6 +667,20 @@ class _Climb:
 def _skipped(run: Run) -> list[str]:
     """Return the sentences on requested options that a run does not follow on this device."""
     return [note.sentence for note in run.notes if note.code == "skipped"]
+
+
+def _renew_norms(run: Run) -> None:
+    """Compute the running averages of batch norms anew from the training data.
+
+    In training they follow the weights some ten steps behind. A form with a larger batch, and so
+    fewer steps, would lose accuracy by that alone (digits-cnn after 50 batches of 128: 94.5 %
+    instead of 98.8 %).
+    """
+    data, like = run.task.train.inputs, next(run.model.parameters())
+    data = data.to(like.device, like.dtype if data.is_floating_point() else data.dtype)
+    with backend_switches.switches(run.options.precision, run.device):
+        batches = data.tensor_split(max(1, len(data) // run.task.batch_size))
+        torch.optim.swa_utils.update_bn(batches, run.model)
 
 
 def _follows_any(run: Run, options: Mapping[str, Any]) -> bool:

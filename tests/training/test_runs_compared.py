@@ -204,17 +204,29 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
 
 @pytest.mark.slow
 def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() -> None:
-    """A learning rate near 0 loses accuracy, and not reading losses changes no bit; TF32,
-    autotuning and CUDA graphs are left out on a CPU.
+    """A learning rate near 0 loses accuracy, and averages of a batch norm that lag behind do not;
+    not reading losses changes no bit; TF32, autotuning and CUDA graphs are left out on a CPU.
     """
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
+    # the running averages stay at 0 and 1 in training
+    lags = Technique("lags", "lagging averages", model=lambda: torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.BatchNorm1d(64, momentum=1e-9), torch.nn.Linear(64, 10)
+    ))  # fmt: skip
     options = {"device": "cpu", "seeds": 2, "samples": 3200, "turns": 1, "clock": Clock()}
-    chosen = ("waits", crawl, "batch", "tf32", "autotune", "graph")
+    chosen = ("waits", lags, crawl, "batch", "tf32", "autotune", "graph")
     found = training.ladder("digits-mlp", chosen, **options)
-    learned = [(one.learned.steps, one.learned.same_losses) for one in found.rungs]
-    assert learned == [(200, True), (200, False), (50, False)]
+    learned = [
+        (one.steps, one.same_losses, one.accuracy.mean > 0.9)
+        for one in (rung.learned for rung in found.rungs)
+    ]
+    assert learned == [
+        (200, True, True),
+        (200, False, True),
+        (200, False, False),
+        (50, False, False),
+    ]
     assert [one.name for one in found.hurting] == ["crawl"]
-    assert [one.name for one in found.left_out] == list(chosen[3:])
+    assert [one.name for one in found.left_out] == list(chosen[4:])
 
 
 # -- two scripts -----------------------------------------------------------------------------------
