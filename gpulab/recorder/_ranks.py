@@ -92,7 +92,12 @@ def scaling(device: Device) -> Iterable[Case]:
     for number, name in enumerate(_ON_CPU if device.is_cpu else _ON_GPU):
         rank = THIRD if number else FIRST if world > _CPU_RANKS else SECOND
         model = MODELS[name]
-        for mode, ranks in itertools.product(("strong", "weak"), counts):
+        # strong scaling divides a batch: other numbers of ranks would drop some of its samples
+        for mode, ranks in (
+            (mode, ranks)
+            for mode, ranks in itertools.product(("strong", "weak"), counts)
+            if mode == "weak" or model.batch % ranks == 0
+        ):
             params = {
                 "model": name,
                 "mode": mode,

@@ -26,9 +26,9 @@ H200 = SimpleNamespace(
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Make ``torch.cuda`` report one H200."""
+    """Make ``torch.cuda`` report five H200s."""
     answers = {
-        "is_available": True, "device_count": 1,
+        "is_available": True, "device_count": 5,
         "get_device_name": H200.name, "get_device_capability": (9, 0),
         "get_device_properties": H200,
     }  # fmt: skip
@@ -43,8 +43,10 @@ def plan(device: Device) -> str:
     lines = []
     for experiment in recorder.experiments():
         cases = list(experiment.cases(device))
-        ranks = sorted(Counter((case.rank, case.shares) for case in cases).items())
-        turns = ", ".join(f"{n} in rank {rank} of share {share}" for (rank, share), n in ranks)
+        turns = ", ".join(
+            f"{n} in rank {rank} of share {share}" for (rank, share), n
+            in sorted(Counter((case.rank, case.shares) for case in cases).items())
+        )  # fmt: skip
         lines.append(f"{experiment.name}: {turns or 'nothing'}")
         for name in dict.fromkeys(name for case in cases for name in case.params):
             first: dict[Any, int] = {}
@@ -61,8 +63,15 @@ def test_the_plan_of_a_cpu(approved: Any) -> None:
 
 
 def test_the_plan_of_a_gpu(gpus: Device, approved: Any) -> None:
-    """An H200 has TF32, FP8, 2:4, graphs, pinned memory and the ladders of kernels."""
+    """An H200 has TF32, FP8, 2:4, graphs, pinned memory and the ladders of kernels. Five ranks do
+    not divide the 24 samples of strong scaling.
+    """
     assert plan(gpus) == approved
+    assert {
+        (case.params["mode"], case.params["ranks"])
+        for case in recorder.experiments(["data-parallel scaling"])[0].cases(gpus)
+        if case.params["batch"] == 24
+    } == {*(("strong", n) for n in (1, 2, 4)), *(("weak", n) for n in (1, 2, 4, 5))}
 
 
 def test_the_plan_of_another_gpu(approved: Any) -> None:
@@ -72,7 +81,9 @@ def test_the_plan_of_another_gpu(approved: Any) -> None:
 
 @pytest.mark.parametrize("name", recordings.names())
 def test_each_recorded_case_is_still_planned(name: str, gpus: Device) -> None:
-    """A shipped recording can be continued: each of its cases is still in the plan."""
+    """A shipped recording can be continued: each of its cases is still in the plan, except single
+    steps behind workers, whose batches come in bursts.
+    """
     recording = recordings.load(name)
     device = CPU if recording.environment.device_kind == "cpu" else gpus
     planned = {
@@ -80,7 +91,10 @@ def test_each_recorded_case_is_still_planned(name: str, gpus: Device) -> None:
         for experiment in recorder.experiments()
         for case in experiment.cases(device)
     }
-    assert planned >= {(e.experiment, frozenset(e.params.items())) for e in recording.entries}
+    assert planned >= {
+        (e.experiment, frozenset(e.params.items())) for e in recording.entries
+        if e.params.get("part") != "step"
+    }  # fmt: skip
 
 
 # The cheapest cases of each experiment, and the FLOPs and bytes of one call, by hand.
@@ -98,7 +112,7 @@ TINY: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("bandwidth", {"nbytes": 2**20}, None, None),
     ("pipeline", {"part": "loop", "reads_loss": 1}, None, None),
     ("pipeline", {"part": "decode"}, None, None),
-    ("pipeline", {"part": "step", "workers": 0}, None, None),
+    ("pipeline", {"part": "step", "workers": 0, "steps": 16}, None, None),
     ("precision", {"format": "float32", "n": 512}, 2 * 512**3, None),
     ("precision", {"format": "bfloat16", "n": 511}, 2 * 511**3, None),
     # Two products for each of 8 sequences and 4 heads, half of them masked; five more backward.
