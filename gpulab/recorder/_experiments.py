@@ -110,16 +110,20 @@ def timed(
     *args: Any,
     shares: int = 1,
 ) -> Case:
-    """Return a case that measures the work that ``prepare(device, *args)`` returns. PyTorch's
-    switches are restored afterwards.
+    """Return a case that measures the work that ``prepare(device, *args)`` returns, with products
+    of float32 in full precision unless it allows less. PyTorch's switches are restored afterwards.
     """
     label = ", ".join(map(str, params.values()))
 
     def time_work(deadline_seconds: float) -> Measurement:
-        # imported here, since it loads torch, which is not needed to read reports
+        # imported here, since torch is not needed to read reports
+        import torch
+
         from gpulab.training import backend_switches
 
         with backend_switches.put_back():
+            # a caller, or the environment of a container, may allow TF32, or bfloat16 on a CPU
+            torch.set_float32_matmul_precision("highest")
             work = prepare(device, *args)
             with work.setting:
                 return measure(

@@ -223,8 +223,11 @@ def _linear(
         dense = torch.nn.Sequential(torch.nn.Linear(n, n)).to(str(device), getattr(torch, dtype))
         model = make(dense.eval())
         x = torch.randn(count, n).to(str(device), getattr(torch, dtype))
-        flops = 2.0 * count * n**2 if form == "dense" else None
-        return Work(torch.no_grad()(functools.partial(model)), (x,), flops)
+        return Work(
+            torch.no_grad()(functools.partial(model)),
+            (x,),
+            2.0 * count * n**2 if form == "dense" else None,
+        )
 
     params = {"layer": "linear", "form": form, "zeros": zeros, "dtype": dtype, "n": n}
     return timed(device, {**params, "rows": count}, rank, prepare)
@@ -235,11 +238,10 @@ def _convolution(device: Device, groups: int, side: int, batch: int, tf32: str |
     layer = torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=groups, bias=False)
     x = torch.randn(batch, _CHANNELS, side, side).to(str(device))
     flops = 2.0 * batch * side**2 * _CHANNELS * (_CHANNELS // groups) * 9
-    run = torch.no_grad()(functools.partial(layer.to(str(device)).eval()))
     if tf32 is not None:
         convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         convolutions.fp32_precision = "tf32" if tf32 == "allowed" else "ieee"
-    return Work(run, (x,), flops)
+    return Work(torch.no_grad()(functools.partial(layer.to(str(device)).eval())), (x,), flops)
 
 
 def pipeline(device: Device) -> Iterable[Case]:

@@ -170,9 +170,9 @@ def test_a_case_of_each_experiment_runs(
         assert min(timing.median_seconds, timing.first_call_seconds) > 0, entry.key
         assert flops is None or timing.flops == flops, entry.key
         assert nbytes is None or timing.nbytes == nbytes, entry.key
-    by_name = {name for name, *_ in TINY + SLOW}
-    planned = {one.name for one in recorder.experiments() if list(one.cases(CPU))}
-    assert by_name == planned, "each experiment of the registry is run here"
+    assert {name for name, *_ in TINY + SLOW} == {
+        one.name for one in recorder.experiments() if list(one.cases(CPU))
+    }, "each experiment of the registry is run here"
 
 
 @pytest.mark.gpu
@@ -188,8 +188,14 @@ def test_a_case_of_each_experiment_runs_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients, inference mode, anomaly detection and biases are as the tip says at run time."""
+def test_each_tip_is_what_its_manual_says(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Gradients, inference mode, anomaly detection and biases are as the tip says at run time, and
+    TF32 is off though the caller allows it.
+    """
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
+    torch.set_float32_matmul_precision("high")
     seen: list[tuple[bool, bool, bool]] = []
     steps: list[tuple[str, Any]] = []
 
@@ -203,7 +209,8 @@ def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(owner, name, call)
 
     spy(torch.nn.Linear, "forward", lambda *_: seen.append((
-        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled() or torch.backends.cuda.matmul.allow_tf32,
     )))  # fmt: skip
     spy(torch.nn.Conv2d, "forward", lambda layer, _: steps.append(("bias", layer.bias is not None)))
     spy(torch.optim.Optimizer, "zero_grad",
@@ -214,8 +221,7 @@ def test_each_tip_is_what_its_manual_says(monkeypatch: pytest.MonkeyPatch) -> No
         lambda adam, *_: steps.append(("foreach", adam.defaults["foreach"])),
     )
     found: dict[tuple[Any, Any], Any] = {}
-    (tips,) = recorder.experiments(["tips"])
-    for case in tips.cases(CPU):
+    for case in recorder.experiments(["tips"])[0].cases(CPU):
         seen.clear()
         steps.clear()
         case.time(0.001)
