@@ -110,7 +110,13 @@ class QuestionRow:
         """A summary of the answers, and how many of the predictions have no measurement yet."""
         words = [f"{count} x {choice}" for choice, count in self.choices[:4]]
         if self.ratios and not words:
-            middle, low, high = statistics.median(self.ratios), min(self.ratios), max(self.ratios)
+            # of logarithms: between the two middle ratios of an even number lies their geometric
+            # mean, since half and twice the measured value are equally far from it
+            middle, low, high = (
+                math.exp(statistics.median(map(math.log, self.ratios))),
+                min(self.ratios),
+                max(self.ratios),
+            )
             words = [
                 f"median {middle:.3g} x the measured "
                 f"value{f', from {low:.3g} to {high:.3g}' if len(self.ratios) > 1 else ''}"
