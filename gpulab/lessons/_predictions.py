@@ -422,7 +422,8 @@ class Unit:
                 return parse_seconds(f"{number!r} {word}")
             if self.kind == "storage":
                 return float(parse_bytes(f"{number!r} {word}"))
-            if self.kind == "bandwidth" and word.lower().endswith("/s"):
+            # Gb/s are bits: an eighth of GB/s
+            if self.kind == "bandwidth" and re.fullmatch(r"(?![kMGT]b/).*/[sS]", word):
                 return float(parse_bytes(f"{number!r} {word[:-2].strip()}"))
             raise InputError(f"{word} is no unit of a {self.kind}")
         except (InputError, OverflowError) as error:

@@ -67,7 +67,8 @@ def test_numbers_are_written_in_the_units_of_their_question(approved: Any, capsy
 NO_ANSWERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("us", ("soon", "5 u", "5 GB", "", "-5", -1, math.nan, math.inf, "1e999", True, None, [1])),
     ("us", ("+", "e5", "0,125", "0,125 us", "1234,567", "1,5 us", "1,2345", "1.000,5", "1,000,50")),
-    ("us", ("1 000 us", object)), ("x", ("5 ms", "0,125x", "00,125x")), ("GB/s", ("5 s",)),
+    ("us", ("1 000 us", object)), ("x", ("5 ms", "0,125x", "00,125x")),
+    ("GB/s", ("5 s", "10 Gb/s")),
     ("MiB", ("5 MB/s",)), ("elements", ("5 apples",)), ("%", ("1..2", "1,5 %")),
 )  # fmt: skip
 
