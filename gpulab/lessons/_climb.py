@@ -140,7 +140,7 @@ def climb(family: str, n: int | None = None, rungs: Sequence[str] = ()) -> Listi
     if family == "matmul":
         library = dataclasses.replace(first, name=_LIBRARY)
         time = _time(library, timed_n, found)
-        rows.append(("library", "the library's own", *[""] * len(counts), time))
+        rows.append(("library", "the library's own, in float32", *[""] * len(counts), time))
     title, heading = f"ladder {family}: {plural(len(rows), 'rung')}", "time"
     sources = [("", each.evidence) for each in counted if each is not None][:1]
     if times is not None:

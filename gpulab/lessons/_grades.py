@@ -152,7 +152,7 @@ class Grades(Result):
         "student": lambda s: s.name,
         "points": lambda s: f"{s.points:g}",
         "of": lambda s: f"{s.most:g}",
-        "": lambda s: f"{s.percent:.0f} %" if s.most else "not graded",
+        "": lambda s: f"{s.percent:.1f} %" if s.most else "not graded",
         "passed": lambda s: len(s.ids(PASSED)),
         "wrong": lambda s: ", ".join(s.ids(WRONG)),
         "cannot be checked here": lambda s: ", ".join(s.ids(OPEN)),

@@ -40,6 +40,9 @@ _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
 # A number that is typed or read from a file may be as small as 5e-324. Beyond this limit or its
 # inverse, a ratio or its inverse is 0 or infinite.
 _SMALLEST_RATIO = 1e-300
+# The ends of a factor count as close, also where the quotient is rounded beyond them: 7.36 / 6.4 is
+# 1.1500000000000001.
+_ROUNDING = 1 + 1e-9
 # Codes of notes which say that a measured time may be too long.
 _DISTURBED = ("contended", "stalled", "throttled", "unstable")
 _SENTENCES = {
@@ -419,7 +422,8 @@ class Unit:
                 return parse_seconds(f"{number!r} {word}")
             if self.kind == "storage":
                 return float(parse_bytes(f"{number!r} {word}"))
-            if self.kind == "bandwidth" and word.lower().endswith("/s"):
+            # Gb/s are bits: an eighth of GB/s
+            if self.kind == "bandwidth" and re.fullmatch(r"(?![kMGT]b/).*/[sS]", word):
                 return float(parse_bytes(f"{number!r} {word[:-2].strip()}"))
             raise InputError(f"{word} is no unit of a {self.kind}")
         except (InputError, OverflowError) as error:
@@ -725,7 +729,7 @@ def verdict_of(
     if isinstance(measured, str) or isinstance(predicted, str):
         return "right" if predicted == measured else "wrong"
     ratio = ratio_of(predicted, measured)
-    near = ratio is not None and 1 / known.close_ratio <= ratio <= known.close_ratio
+    near = ratio is not None and max(ratio, 1 / ratio) <= known.close_ratio * _ROUNDING
     return "close" if near or abs(predicted - measured) <= known.close_absolute else "off"
 
 

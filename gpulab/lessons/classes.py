@@ -110,7 +110,13 @@ class QuestionRow:
         """A summary of the answers, and how many of the predictions have no measurement yet."""
         words = [f"{count} x {choice}" for choice, count in self.choices[:4]]
         if self.ratios and not words:
-            middle, low, high = statistics.median(self.ratios), min(self.ratios), max(self.ratios)
+            # of logarithms: between the two middle ratios of an even number lies their geometric
+            # mean, since half and twice the measured value are equally far from it
+            middle, low, high = (
+                math.exp(statistics.median(map(math.log, self.ratios))),
+                min(self.ratios),
+                max(self.ratios),
+            )
             words = [
                 f"median {middle:.3g} x the measured "
                 f"value{f', from {low:.3g} to {high:.3g}' if len(self.ratios) > 1 else ''}"
@@ -231,16 +237,18 @@ class Classroom(Result):
 
     def misconceptions(self) -> Listing:
         """Return the common misconceptions shown by wrong predictions, the most common first, and
-        how many students showed each.
+        how many students showed each, of those whose prediction can be judged.
         """
         found: Counter[tuple[str, str]] = Counter()
-        given: Counter[str] = Counter()
+        judged: Counter[str] = Counter()
         for id, entries in _by_id(self.students):
-            answers = [p for p in entries if p.predicted is not None]
-            given[id] = len(answers)
-            found.update((id, _reading(p)) for p in answers if _verdict(p) in ("off", "wrong"))
+            verdicts = [(p, _verdict(p)) for p in entries if p.predicted is not None]
+            judged[id] = sum(verdict != "not measured" for _, verdict in verdicts)
+            found.update(
+                (id, _reading(p)) for p, verdict in verdicts if verdict in ("off", "wrong")
+            )
         rows = tuple(
-            (id, f"{count} of {given[id]}", sentence)
+            (id, f"{count} of {judged[id]}", sentence)
             for (id, sentence), count in found.most_common()
             if sentence
         )
@@ -291,8 +299,10 @@ def _judged(predictions: Sequence[ReportedPrediction]) -> str:
     """
     verdicts = [_verdict(p) for p in predictions if p.predicted is not None]
     judged = len(verdicts) - verdicts.count("not measured")
-    close = verdicts.count("close") + verdicts.count("right")
-    return f"{len(verdicts)}, {close} of {judged} close or right"
+    return (
+        f"{len(verdicts)}, {verdicts.count('close') + verdicts.count('right')} of {judged} close "
+        "or right"
+    )
 
 
 def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[ReportedPrediction]]]:

@@ -779,7 +779,14 @@ class InferencePlanner(Instrument):
             return [linear(x, matrix) for x, matrix in zip(rows, layer, strict=True)]
 
         measured = timing.measure(
-            step, device=device, deadline=3.0, label="one layer", progress=progress, stop=stop
+            step,
+            device=device,
+            deadline=3.0,
+            # a note then says where a cache keeps the layer, which it could not do for all layers
+            nbytes=needed / 2,
+            label="one layer",
+            progress=progress,
+            stop=stop,
         )
         self._measured = shape
         return measured

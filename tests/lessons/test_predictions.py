@@ -67,7 +67,8 @@ def test_numbers_are_written_in_the_units_of_their_question(approved: Any, capsy
 NO_ANSWERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("us", ("soon", "5 u", "5 GB", "", "-5", -1, math.nan, math.inf, "1e999", True, None, [1])),
     ("us", ("+", "e5", "0,125", "0,125 us", "1234,567", "1,5 us", "1,2345", "1.000,5", "1,000,50")),
-    ("us", ("1 000 us", object)), ("x", ("5 ms", "0,125x", "00,125x")), ("GB/s", ("5 s",)),
+    ("us", ("1 000 us", object)), ("x", ("5 ms", "0,125x", "00,125x")),
+    ("GB/s", ("5 s", "10 Gb/s")),
     ("MiB", ("5 MB/s",)), ("elements", ("5 apples",)), ("%", ("1..2", "1,5 %")),
 )  # fmt: skip
 
@@ -185,8 +186,10 @@ def test_what_is_close_and_how_far_off(
         ask("times").submit(predicted)
         shown = lessons.reveal("90.1", measured)
         text += f"{predicted:g} {measured:g}: {shown.verdict} {shown.ratio} {shown.sentence}\n"
-    # 05.2 is close within a thousandth, 07.7 within two digits or a factor of three.
-    for id, predicted, measured in (("05.2", 2052, 2048), ("05.2", 2000, 2048), ("07.7", 3, 0),
+    # 05.2 is close within a thousandth, 07.7 within two digits or a factor of three, 08.11 within
+    # 1.15, which is 7.36 / 6.4.
+    for id, predicted, measured in (("08.11", 7.36, 6.4), ("08.11", 7.37, 6.4),
+    ("05.2", 2052, 2048), ("05.2", 2000, 2048), ("07.7", 3, 0),
     ("07.7", 5, 0), ("07.7", 20, 50), ("07.7", 50, 20), ("07.7", 10, 50)):  # fmt: skip
         monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / f"{id}-{predicted}-{measured}.json"))
         ask("digits", id).submit(predicted)

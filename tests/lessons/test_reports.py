@@ -277,7 +277,19 @@ def the_class(folder: Path) -> lessons.Classroom:
         report_of(3, "Anna Berg", {"03.10": "explained = 5"}, notebook="03", predictions=[]),
     )
     write(folder / "inside", "d.json", report_of(8, "Student 03", {}, predictions=[], roofs=[]))
-    write(folder, "e.json", report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"))
+    write(
+        folder,
+        "e.json",
+        changed(  # 00.1 is predicted, but not measured
+            changed(
+                report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"),
+                *("predictions", 0, "measured"),
+                value=None,
+            ),
+            *("predictions", 0, "measured_text"),
+            value="",
+        ),
+    )
     write(folder, "f.json", "{}")
     return lessons.classroom(folder, same_name="later")
 
