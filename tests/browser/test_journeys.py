@@ -284,7 +284,7 @@ def test_an_analytic_instrument_follows_each_control(instruments: Tab) -> None:
 def test_bits_are_flipped_and_views_are_turned(instruments: Tab) -> None:
     """A flipped sign bit negates the number; another view has its own controls and button."""
     drive(instruments, 1, ("s", True, "float16: -0.09997558594"))
-    instruments.shows("In 8 chunks it takes", cell=2)
+    instruments.shows("in 8 chunks, and", cell=2)
     drive(instruments, 2, ("sweep and fit", True, "Press Sweep to measure"))
     expect(instruments.output(2).get_by_label("Chunks")).to_be_hidden()
     expect(instruments.output(2).get_by_role("button", name="Sweep")).to_be_visible()
