@@ -224,6 +224,18 @@ class Task:
         right = model(batch[0]).argmax(-1) == batch[1]
         return right.flatten(1).sum(1) if right.dim() > 1 else right.long()
 
+    def renew_norms(self, model: Any) -> None:
+        """Compute the running averages of a model's batch norms anew from the training data.
+
+        In training they follow the weights some ten steps behind. After few steps, or where the
+        weights have few bits, that alone costs accuracy (digits-hard-cnn with weights of 3 bits:
+        41 % instead of 90 %; digits-cnn after 50 batches of 128: 94.5 % instead of 98.8 %).
+        """
+        data, like = self.train.inputs, next(model.parameters())
+        data = data.to(like.device, like.dtype if data.is_floating_point() else data.dtype)
+        batches = data.tensor_split(max(1, len(data) // self.batch_size))
+        torch.optim.swa_utils.update_bn(batches, model)
+
     def __repr__(self) -> str:
         return f"<task {self.name}: {self.summary}>"
 
