@@ -57,9 +57,6 @@ _TICK_SECONDS = 0.25
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # an interrupt that has not ended a rank's collective after this time never will
 _FREE_AFTER_SECONDS = 0.5
-# A late interrupt, sent in the previous call, must not end the opening of a process group, which
-# took 1 s with four ranks on two cores. The client waits 2.4 s for the ranks that it interrupts.
-_FREE_OPENING_AFTER_SECONDS = 1.5
 
 Address = tuple[Any, Any]
 
@@ -75,7 +72,7 @@ class Agent:
         self.lets_in = False  # whether a SIGINT raises KeyboardInterrupt now
         # after an interrupt: when to free the rank; infinity once this time has come in a call
         self._free_at: float | None = None
-        self._free_after = _FREE_AFTER_SECONDS
+        self._may_be_late = False  # whether the next interrupt may be one of the previous call
         self._parent = -1  # the id of the parent process, once the thread has started
 
     def start(self) -> None:
@@ -94,11 +91,14 @@ class Agent:
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
 
-    def begin(self, call: Any, free_after: float = _FREE_AFTER_SECONDS) -> None:
-        """Begin to watch a call, or none. Earlier interrupts no longer count; the next interrupt
-        frees the rank after ``free_after`` seconds.
+    def begin(self, call: Any, *, interruptible: bool = True) -> None:
+        """Begin to watch a call, or none. Earlier interrupts no longer count.
+
+        A call that sets the ranks up is not ``interruptible``: there the first interrupt does not
+        count either, since it may have been meant for the previous call. The client repeats its
+        own interrupts (`_cluster.Call`).
         """
-        self.call, self._free_at, self._free_after = call, None, free_after
+        self.call, self._free_at, self._may_be_late = call, None, not interruptible
 
     def free(self) -> None:
         """End every collective in progress: abort NCCL's communicators, which closing sockets does
@@ -122,13 +122,14 @@ class Agent:
 
     def _watch(self) -> None:
         """Publish where the rank stands, and free it if it still hangs some time after an
-        interrupt. Only the first interrupt of a call counts; later ones are repeats of it.
+        interrupt. Only the first interrupt that counts does this; later ones are repeats of it.
         """
         while True:
             ready = select.select([self._woken], [], [], _TICK_SECONDS)[0]
             now = time.monotonic()
             if ready and signal.SIGINT in self._woken.recv(4096) and self._free_at is None:
-                self._free_at = now + self._free_after
+                self._free_at = None if self._may_be_late else now + _FREE_AFTER_SECONDS
+                self._may_be_late = False
             if self._free_at is not None and now >= self._free_at:
                 if self._hangs():
                     self.free()
@@ -310,7 +311,7 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
     value = error_bytes = b""
     error: BaseException | None = None
     with observe() as seen, _interrupts_held():
-        AGENT.begin(seen, _FREE_AFTER_SECONDS if interruptible else _FREE_OPENING_AFTER_SECONDS)
+        AGENT.begin(seen, interruptible=interruptible)
         try:
             AGENT.lets_in = interruptible
             with contextlib.redirect_stdout(printed):
