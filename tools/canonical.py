@@ -23,6 +23,7 @@ The second is what a notebook repeats from the file of an exercise: in a cell wi
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import re
@@ -194,10 +195,14 @@ def _lines(text: str) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Rewrite or check; return the exit code."""
-    check = "--check" in arguments
-    files = [Path(a) for a in arguments if not a.startswith("-")] or sorted(FOLDER.glob("*.ipynb"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true")
+    chosen = parser.parse_args(arguments)
     different = 0
-    for path in files:
+    for path in chosen.files or sorted(FOLDER.glob("*.ipynb")):
         try:
             text = path.read_text(encoding="utf-8")
             wanted = canonical_text(path)
@@ -211,10 +216,11 @@ def main(arguments: list[str]) -> int:
             return 2
         if text != wanted:
             different += 1
-            print(f"{path}: {'not canonical; run tools/canonical.py' if check else 'rewritten'}")
-            if not check:
+            state = "not canonical; run tools/canonical.py" if chosen.check else "rewritten"
+            print(f"{path}: {state}")
+            if not chosen.check:
                 path.write_text(wanted, encoding="utf-8")
-    return 1 if check and different else 0
+    return 1 if chosen.check and different else 0
 
 
 if __name__ == "__main__":
