@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 # Attributes of the device that scripts can read; the limits are those of an H100 SXM. Source:
 # NVIDIA H100 Tensor Core GPU Architecture white paper, and CUDA Programming Guide 13.0, technical
@@ -91,6 +92,14 @@ class DeviceArray:
         if name not in _OF_THE_ELEMENTS:
             raise AttributeError(f"a device array of gpulab.kernels has no attribute {name!r}")
         return getattr(self.array, _OF_THE_ELEMENTS[name])
+
+    @property
+    def first_byte(self) -> int:
+        """Return how many bytes of the allocation lie before these elements: a slice may begin
+        anywhere.
+        """
+        whole = self.array.base if isinstance(self.array.base, np.ndarray) else self.array
+        return byte_bounds(self.array)[0] - byte_bounds(whole)[0]
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -338,8 +347,10 @@ def kernel_argument(argument: Any) -> Any:
     # by the class's name, since Numba's own wrappers, made before ``simulated()``, count too
     kind = type(argument).__name__
     if kind == "In":
-        return kernel_argument(argument.value).copy()
-    return kernel_argument(argument.value) if kind in ("Out", "InOut") else host_array(argument)
+        return host_array(argument.value).copy()
+    if kind in ("Out", "InOut"):
+        return kernel_argument(argument.value)
+    return as_cuda_array(argument) if is_cuda_array(argument) else argument
 
 
 # -------------------------------------------------------------------------------------------------
