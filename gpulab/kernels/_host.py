@@ -21,7 +21,9 @@ from numpy.lib.array_utils import byte_bounds
 
 # Attributes of the device that scripts can read; the limits are those of an H100 SXM. Source:
 # NVIDIA H100 Tensor Core GPU Architecture white paper, and CUDA Programming Guide 13.0, technical
-# specifications of compute capability 9.0.
+# specifications of compute capability 9.0. The clock (in kHz) and the memory are those that an
+# "H100 80GB HBM3" reports (recordings/data/nvidia-h100.json), the copy engines those that
+# deviceQuery prints for it.
 COMPUTE_CAPABILITY = (9, 0)
 _ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -41,8 +43,8 @@ _ATTRIBUTES = {
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
     "TOTAL_CONSTANT_MEMORY": 64 * 1024,
-    "CLOCK_RATE": 1_000_000,
-    "ASYNC_ENGINE_COUNT": 1,
+    "CLOCK_RATE": 1_980_000,
+    "ASYNC_ENGINE_COUNT": 3,
     "CAN_MAP_HOST_MEMORY": 1,
     "UNIFIED_ADDRESSING": 1,
     "MANAGED_MEMORY": 1,
@@ -58,7 +60,8 @@ _ATTRIBUTES = {
     "TCC_DRIVER": 0,
     "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
 }
-_MEMORY_BYTES = 16 * 2**30
+# Less is free than an H100 has: programs make arrays as large, and here they are in main memory.
+_FREE_BYTES, _MEMORY_BYTES = 16 * 2**30, 85_017_493_504
 
 
 # -------------------------------------------------------------------------------------------------
@@ -467,7 +470,7 @@ class Device:
 
     def get_memory_info(self) -> MemoryInfo:
         """Return the free and the total bytes, which are constants here."""
-        return MemoryInfo(_MEMORY_BYTES, _MEMORY_BYTES)
+        return MemoryInfo(_FREE_BYTES, _MEMORY_BYTES)
 
     def get_default_stream(self) -> Stream:
         """Return a stream."""

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from gpulab.kernels import simulated
 
-# Checks its results against NumPy by itself; the line of the race is asserted below.
+# Checks its results against NumPy by itself; the line of the race is asserted below. The device's
+# clock and memory are those in recordings/data/nvidia-h100.json, its copy engines those that
+# deviceQuery prints for an H100.
 PROGRAM = """
 import sys
 import numpy as np
@@ -81,6 +83,9 @@ def test_add():
     np.testing.assert_array_equal(part.reshape(10, 100)[3].copy_to_host(), 4 * a[300:400])
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
+    memory, device = cuda.current_context().get_memory_info(), cuda.get_current_device()
+    assert (device.CLOCK_RATE, memory.total) == (1980 * 1000, 85017493504) and memory.free < 2**35
+    assert device.ASYNC_ENGINE_COUNT == 3
     cuda.current_context().deallocations.clear()
     twice_sum(twice_sum(on_device, on_device), a, out=part)
     np.testing.assert_array_equal(part.copy_to_host(), 10 * a)
