@@ -93,7 +93,11 @@ class DeviceArray:
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the NumPy array: shape, strides, dtype or a size."""
         if name not in _OF_THE_ELEMENTS:
-            raise AttributeError(f"a device array of gpulab.kernels has no attribute {name!r}")
+            raise AttributeError(  # Numba's guvectorize asks for ``gpu_data`` where it broadcasts
+                f"simulated: a device array has no attribute {name!r}; expected one that does not "
+                "concern a GPU's memory. Do without it; in place of guvectorize, which is not "
+                "simulated, write a kernel of cuda.jit."
+            )
         return getattr(self.array, _OF_THE_ELEMENTS[name])
 
     @property

@@ -17,6 +17,10 @@ import numpy as np
 from numba import cuda, f4, float32, int32, vectorize, void
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+try:
+    from numba import guvectorize
+except ImportError:  # without Numba
+    guvectorize = None
 
 @cuda.jit(device=True)
 def twice(x):
@@ -46,6 +50,9 @@ def moves(pair):
 def width(out):
     if cuda.grid(1) == 0:
         out[0] = cuda.gridsize(1)
+
+def first(x, out):
+    out[0] = x[0]
 
 @cuda.jit
 def last(out):
@@ -90,6 +97,13 @@ def test_add():
     twice_sum(twice_sum(on_device, on_device), a, out=part)
     np.testing.assert_array_equal(part.copy_to_host(), 10 * a)
     assert cuda.reduce(lambda x, y: x + y)(np.arange(10)) == 45
+    if guvectorize:
+        try:
+            guvectorize(["void(f4[:], f4[:])"], "(n)->()", target="cuda")(first)(a)
+        except AttributeError as error:
+            assert "guvectorize" in str(error) and "cuda.jit" in str(error)
+        else:
+            assert False, "guvectorize is not simulated"
 
 def test_last():
     out = cuda.managed_array(1, np.int32)
