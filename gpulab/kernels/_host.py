@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 # Attributes of the device that scripts can read; the limits are those of an H100 SXM. Source:
 # NVIDIA H100 Tensor Core GPU Architecture white paper, and CUDA Programming Guide 13.0, technical
-# specifications of compute capability 9.0.
+# specifications of compute capability 9.0. The clock (in kHz) and the memory are those that an
+# "H100 80GB HBM3" reports (recordings/data/nvidia-h100.json), the copy engines those that
+# deviceQuery prints for it.
 COMPUTE_CAPABILITY = (9, 0)
 _ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -40,8 +43,8 @@ _ATTRIBUTES = {
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
     "TOTAL_CONSTANT_MEMORY": 64 * 1024,
-    "CLOCK_RATE": 1_000_000,
-    "ASYNC_ENGINE_COUNT": 1,
+    "CLOCK_RATE": 1_980_000,
+    "ASYNC_ENGINE_COUNT": 3,
     "CAN_MAP_HOST_MEMORY": 1,
     "UNIFIED_ADDRESSING": 1,
     "MANAGED_MEMORY": 1,
@@ -57,7 +60,8 @@ _ATTRIBUTES = {
     "TCC_DRIVER": 0,
     "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
 }
-_MEMORY_BYTES = 16 * 2**30
+# Less is free than an H100 has: programs make arrays as large, and here they are in main memory.
+_FREE_BYTES, _MEMORY_BYTES = 16 * 2**30, 85_017_493_504
 
 
 # -------------------------------------------------------------------------------------------------
@@ -89,8 +93,20 @@ class DeviceArray:
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the NumPy array: shape, strides, dtype or a size."""
         if name not in _OF_THE_ELEMENTS:
-            raise AttributeError(f"a device array of gpulab.kernels has no attribute {name!r}")
+            raise AttributeError(  # Numba's guvectorize asks for ``gpu_data`` where it broadcasts
+                f"simulated: a device array has no attribute {name!r}; expected one that does not "
+                "concern a GPU's memory. Do without it; in place of guvectorize, which is not "
+                "simulated, write a kernel of cuda.jit."
+            )
         return getattr(self.array, _OF_THE_ELEMENTS[name])
+
+    @property
+    def first_byte(self) -> int:
+        """Return how many bytes of the allocation lie before these elements: a slice may begin
+        anywhere.
+        """
+        whole = self.array.base if isinstance(self.array.base, np.ndarray) else self.array
+        return byte_bounds(self.array)[0] - byte_bounds(whole)[0]
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -338,8 +354,10 @@ def kernel_argument(argument: Any) -> Any:
     # by the class's name, since Numba's own wrappers, made before ``simulated()``, count too
     kind = type(argument).__name__
     if kind == "In":
-        return kernel_argument(argument.value).copy()
-    return kernel_argument(argument.value) if kind in ("Out", "InOut") else host_array(argument)
+        return host_array(argument.value).copy()
+    if kind in ("Out", "InOut"):
+        return kernel_argument(argument.value)
+    return as_cuda_array(argument) if is_cuda_array(argument) else argument
 
 
 # -------------------------------------------------------------------------------------------------
@@ -456,7 +474,7 @@ class Device:
 
     def get_memory_info(self) -> MemoryInfo:
         """Return the free and the total bytes, which are constants here."""
-        return MemoryInfo(_MEMORY_BYTES, _MEMORY_BYTES)
+        return MemoryInfo(_FREE_BYTES, _MEMORY_BYTES)
 
     def get_default_stream(self) -> Stream:
         """Return a stream."""

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 from gpulab.kernels import simulated
 
-# Checks its results against NumPy by itself; the line of the race is asserted below.
+# Checks its results against NumPy by itself; the line of the race is asserted below. The device's
+# clock and memory are those in recordings/data/nvidia-h100.json, its copy engines those that
+# deviceQuery prints for an H100.
 PROGRAM = """
 import sys
 import numpy as np
 from numba import cuda, f4, float32, int32, vectorize, void
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+try:
+    from numba import guvectorize
+except ImportError:  # without Numba
+    guvectorize = None
 
 @cuda.jit(device=True)
 def twice(x):
@@ -37,9 +43,16 @@ def steps(right, left, out):
         out[i] = right[i] - left[i]
 
 @cuda.jit
+def moves(pair):
+    pair[0][cuda.grid(1)] = pair[1][cuda.grid(1)]
+
+@cuda.jit
 def width(out):
     if cuda.grid(1) == 0:
         out[0] = cuda.gridsize(1)
+
+def first(x, out):
+    out[0] = x[0]
 
 @cuda.jit
 def last(out):
@@ -68,6 +81,8 @@ def test_add():
     assert on_device[0] == 1000
     steps.forall(a.size - 1)(result[1:], result[:-1], on_device[1:])
     np.testing.assert_array_equal(on_device[1:].copy_to_host(), np.diff(4 * a))
+    moves[1, 32]((on_device, result))
+    np.testing.assert_array_equal(on_device[:32].copy_to_host(), 4 * a[:32])
     on_device.copy_to_device(a)
     part = cuda.device_array_like(result)
     assert isinstance(part, DeviceNDArray) and cuda.devicearray.DeviceNDArray is DeviceNDArray
@@ -75,10 +90,20 @@ def test_add():
     np.testing.assert_array_equal(part.reshape(10, 100)[3].copy_to_host(), 4 * a[300:400])
     with cuda.pinned(a), cuda.gpus[0]:
         assert cuda.is_available() and cuda.get_current_device().WARP_SIZE == 32
+    memory, device = cuda.current_context().get_memory_info(), cuda.get_current_device()
+    assert (device.CLOCK_RATE, memory.total) == (1980 * 1000, 85017493504) and memory.free < 2**35
+    assert device.ASYNC_ENGINE_COUNT == 3
     cuda.current_context().deallocations.clear()
     twice_sum(twice_sum(on_device, on_device), a, out=part)
     np.testing.assert_array_equal(part.copy_to_host(), 10 * a)
     assert cuda.reduce(lambda x, y: x + y)(np.arange(10)) == 45
+    if guvectorize:
+        try:
+            guvectorize(["void(f4[:], f4[:])"], "(n)->()", target="cuda")(first)(a)
+        except AttributeError as error:
+            assert "guvectorize" in str(error) and "cuda.jit" in str(error)
+        else:
+            assert False, "guvectorize is not simulated"
 
 def test_last():
     out = cuda.managed_array(1, np.int32)
@@ -107,8 +132,13 @@ PLUGIN = ["-p", "gpulab.pytest_simulate", "-p", "no:cacheprovider", "--fail-on-f
 @pytest.mark.parametrize(
     ("code", "shows"),
     [
-        (COMMAND, ["['--more', '1']", "\nFalse\n"]),
-        (f"sys.modules['numba'] = None\n{COMMAND}", ["['--more', '1']", "\nFalse\n"]),
+        # sectors by hand, in ``steps``: 5, 4 and 5 for each of 31 warps, and 1 for 7 lanes in the
+        # last: 437 by 96 requests, where elements that began at a sector would need 375
+        (COMMAND, ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"]),
+        (
+            f"sys.modules['numba'] = None\n{COMMAND}",
+            ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"],
+        ),
         (f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})", ["1 failed, 2 pa"]),
     ],
     ids=["command", "without numba", "plugin"],
@@ -128,17 +158,31 @@ def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) ->
     ] == []
 
 
-def test_the_context_ends() -> None:
-    """Kernels that Numba made before run inside the context; then ``numba.cuda`` is restored."""
+@pytest.mark.parametrize(
+    ("part", "sectors"),  # 32 float32 of an array on the device; by hand, eight to a sector
+    [
+        (slice(1, 33), 5),
+        (slice(8, 40), 4),
+        (slice(33, 1, -1), 5),  # 2 to 33
+        (slice(7, 71, 2), 9),  # 7 to 69
+        (slice(None, None, 4), 16),
+    ],
+)
+def test_the_context_ends(part: slice, sectors: int) -> None:
+    """Kernels that Numba made before run inside the context; then ``numba.cuda`` is restored.
+
+    Slices are counted where they lie on the device. Those of the host are copied there by a launch.
+    """
     cuda = pytest.importorskip("numba.cuda")
-    jit, out = cuda.jit, np.zeros(8)
+    jit, out = cuda.jit, np.zeros(128, np.float32)
 
     @jit
     def before(x):  # type: ignore[no-untyped-def]
         x[cuda.threadIdx.x] = cuda.threadIdx.x
 
     with simulated() as session:
-        before[1, 8](out)
-    assert out.tolist() == list(range(8))
-    assert [kernel.launches for kernel in session.report().kernels] == [1]
+        before[1, 32](out[1:])
+        before[1, 32](cuda.to_device(out)[part])
+    assert out[:33].tolist() == [0, *range(32)]
+    assert [s.totals.global_sectors for s in session.simulations] == [4, sectors]
     assert cuda.jit is jit

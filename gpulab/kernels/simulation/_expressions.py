@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError, shown
+from gpulab.kernels._host import DeviceArray
 from gpulab.kernels.simulation import _arithmetic, _functions, _memory, _types  # noqa: F401 - they fill FUNCTIONS
 from gpulab.kernels.simulation._functions import (
     ARITHMETIC,
@@ -37,7 +38,6 @@ from gpulab.kernels.simulation._machine import Expression, Frame
 from gpulab.kernels.simulation.source import (
     UNKNOWN,
     Callee,
-    DeviceMemory,
     Intrinsic,
     Source,
     as_function,
@@ -166,7 +166,7 @@ class Translator:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
         if isinstance(node, ast.Attribute):
             owner = self.static(node.value)
-            is_array = type(owner) in (np.ndarray, DeviceMemory)
+            is_array = type(owner) in (np.ndarray, DeviceArray)
             if owner is UNKNOWN or (is_array and node.attr in _memory.ATTRIBUTES):
                 return UNKNOWN
             if isinstance(owner, types.ModuleType):
@@ -230,8 +230,7 @@ class Translator:
         kind = type(node)
         method = getattr(self, f"_{kind.__name__.lower()}", None)
         if method is None:
-            words = _WORDS.get(kind, kind.__name__)
-            raise self.fail(f"{words} is not supported in a kernel", node)
+            raise self.fail(f"{_WORDS.get(kind, kind.__name__)} is not supported in a kernel", node)
         return method(node)
 
     def condition(self, node: ast.expr) -> Expression:
@@ -371,9 +370,9 @@ class Translator:
         if isinstance(found, np.ndarray):
             view = _memory.constant_view(ast.unparse(node), found)
             return lambda frame, mask: view
-        if isinstance(found, DeviceMemory):
+        if isinstance(found, DeviceArray):
             number = len(self.program.captured)
-            self.program.captured.append((ast.unparse(node), found.array))
+            self.program.captured.append((ast.unparse(node), found))
             return lambda frame, mask: frame.machine.launch.captured[number]
         if isinstance(found, tuple):
             parts = [self._outer(part, node) for part in found]

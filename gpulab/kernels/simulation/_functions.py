@@ -592,8 +592,7 @@ def _together(call: Call, act: Callable[..., Any], more: int, takes: tuple[str, 
 
 def _atomic(call: Call, operation: str) -> Expression:
     compares = operation in ("cas", "compare_and_swap")
-    count = {"compare_and_swap": 3, "cas": 4}.get(operation, 3)
-    nodes = call.arguments(count)
+    nodes = call.arguments(4 if operation == "cas" else 3)
     array = call.translator.array(nodes[0])
     whole = operation == "compare_and_swap"  # numba's older form works on the first element
     index = None if whole else call.translator.index(nodes[1])

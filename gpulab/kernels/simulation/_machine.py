@@ -93,7 +93,7 @@ class Counters:
         found["lanes"] += int(lanes.sum())
         found["bytes_requested"] += int(lanes.sum()) * store.dtype.itemsize
         addresses, once = elements * np.int64(store.pitch), np.ones(len(elements), int)
-        _count_sectors(found, addresses, active, store.dtype.itemsize, once)
+        _count_sectors(found, addresses, active, store, once)
 
     def settle_statements(self) -> None:
         """Count the statements and tests that wait; also called at the end of each batch of
@@ -157,16 +157,18 @@ def _count(
         found["wavefronts"] += _total(shared_wavefronts(addresses, active, element_bytes), times)
         found["ideal_wavefronts"] += _total(parts, times)
     else:
-        _count_sectors(found, addresses, active, element_bytes, times)
+        _count_sectors(found, addresses, active, store, times)
 
 
 def _count_sectors(
-    found: Counter[str], addresses: np.ndarray, active: Any, element_bytes: int, times: np.ndarray
+    found: Counter[str], addresses: np.ndarray, active: Any, store: _memory.Store, times: np.ndarray
 ) -> None:
     """Count the sectors of requests. ``times`` is how often each access, which makes several of the
     requests, counts.
     """
-    sectors = sectors_per_request(addresses, active, element_bytes)
+    sectors = sectors_per_request(
+        addresses + np.int64(store.first_byte), active, store.dtype.itemsize
+    )
     found["sectors"] += _total(sectors, times)
     steps = np.diff(addresses, axis=1)
     each = (  # different addresses; unless they ascend, counted as sectors of their own
@@ -175,7 +177,7 @@ def _count_sectors(
         else sectors_per_request(addresses * np.int64(SECTOR_BYTES), active, 1)
     )
     found["ideal_sectors"] += _total(
-        np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)), times
+        np.minimum(sectors, -(-each * store.dtype.itemsize // SECTOR_BYTES)), times
     )
 
 

@@ -45,11 +45,18 @@ class Store:
     """
 
     def __init__(
-        self, name: str, space: str, data: np.ndarray, elements: int, writable: bool = True
+        self,
+        name: str,
+        space: str,
+        data: np.ndarray,
+        elements: int,
+        writable: bool = True,
+        first_byte: int = 0,
     ) -> None:
         self.name, self.space, self.data, self.elements = name, space, data, elements
         self.dtype = data.dtype
         self.writable = writable
+        self.first_byte = first_byte  # where in its allocation, which begins at a sector's start
         self.tracker: Any = None
         self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
         self.is_even = True  # whether each place is an element of its own
@@ -264,14 +271,16 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def global_view(name: str, array: np.ndarray, writable: bool, space: str = "global") -> View:
+def global_view(
+    name: str, array: np.ndarray, writable: bool, space: str = "global", first_byte: int = 0
+) -> View:
     """Return the view of an argument in any layout; the kernel reads and writes the caller's own
     memory.
     """
     item, steps = array.dtype.itemsize, array.strides
     extents = tuple(map(np.int64, array.shape))
     if array.flags.c_contiguous and array.dtype.names is None:
-        store = Store(name, space, array.reshape(-1), array.size, writable)
+        store = Store(name, space, array.reshape(-1), array.size, writable, first_byte)
         return View(store, START, extents, contiguous_strides(array.shape))
     pitch = math.gcd(_pitch(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
@@ -281,13 +290,17 @@ def global_view(name: str, array: np.ndarray, writable: bool, space: str = "glob
     memory = as_strided(one, (count,), (1,))
     if pitch == item and array.dtype.names is None:
         memory = memory.view(array.dtype)
-    store = Store(name, space, memory, memory.size, writable)
+    store = Store(name, space, memory, memory.size, writable, first_byte)
     store.index_bytes, store.word_bytes = item, pitch
     if store.dtype != array.dtype:
         store = store.typed(array.dtype, pitch)
     start = -sum(length for length in lengths if length < 0) // pitch
-    strides = tuple(step // pitch for step in steps)
-    return View(store, np.int64(start) if start else START, extents, strides)
+    return View(
+        store,
+        np.int64(start) if start else START,
+        extents,
+        tuple(step // pitch for step in steps),
+    )
 
 
 def _pitch(dtype: np.dtype) -> int:
@@ -858,8 +871,9 @@ def _report_race(
     """Report the first conflict, if there is one."""
     if not any(conflicts):
         return
-    pairs = zip(found, conflicts, strict=True)
-    lanes, conflict = next((some, one) for some, one in pairs if one is not None)
+    lanes, conflict = next(
+        (some, one) for some, one in zip(found, conflicts, strict=True) if one is not None
+    )
     index = store.index_of_word(int(lanes.words[conflict.lane]))
     threads = tuple(
         _thread_of(machine, store, lanes, t, conflict.lane)

@@ -25,6 +25,7 @@ from gpulab.kernels._arguments import (
     checked_extents,
     same_memory,
 )
+from gpulab.kernels._host import DeviceArray
 from gpulab.kernels.simulation import (
     _expressions,
     _geometry,
@@ -194,13 +195,14 @@ class Program:
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
         # arrays on the device that the kernel names but does not take as arguments
-        self.captured: list[tuple[str, np.ndarray]] = []
+        self.captured: list[tuple[str, DeviceArray]] = []
         # names that were looked up: the object, its form that is used (``inert``), and its marks
         self._outside: dict[tuple[Source, str], tuple[Any, Any, Any]] = {}
         # Keyed by weak references: the translation of a kernel must not keep the kernel alive.
         self._functions: dict[weakref.ref[types.FunctionType], Function] = {}
-        callee = Callee(plain_function(function), signatures_of(function))
-        self.kernel = self._function(callee, self.source)
+        self.kernel = self._function(
+            Callee(plain_function(function), signatures_of(function)), self.source
+        )
 
     def _function(self, callee: Callee, source: Source) -> Function:
         defaults = [_value(source.name, one) for one in callee.function.__defaults__ or ()]
@@ -436,7 +438,7 @@ def simulate(
     reach that call together, except those that have returned, as the CUDA Programming Guide
     states. Two calls in two branches do not count as one call. Here, this also holds for a single
     call in a function that both branches call. Sectors are counted as if each array began at one,
-    as a new allocation does; a slice of an array on a GPU may begin elsewhere.
+    as the copy of it that ``launch`` makes does, also if it is a slice of another array.
 
     Where assignments of several types meet, a variable has one type, the one that numba-cuda gives
     it. The type of an assignment that no thread executes is known only if the assigned expression
@@ -554,14 +556,18 @@ class _Arguments:
                 for number, part in enumerate(argument)
             ]
             return _memory.tuple_like(argument, parts)
-        array = _in_numpy(name, argument)
+        # only a slice on the device begins within an allocation: a launch copies those of the host
+        on_device = isinstance(argument, DeviceArray)
+        array = argument.array if on_device else _in_numpy(name, argument)
         if isinstance(array, np.void):
             # the record's own memory, which NumPy would copy
             array = np.asarray(types.SimpleNamespace(__array_interface__=array.__array_interface__))
         if not isinstance(array, np.ndarray):
             return _value(name, array)
         check_array("simulate", self._kernel, name, array, writable, any_layout=True)
-        view = _memory.global_view(name, array, writable)
+        view = _memory.global_view(
+            name, array, writable, first_byte=argument.first_byte if on_device else 0
+        )
         for other, known in self._arrays:
             # arrays that are only read may overlap in any way
             if (writable or known.store.writable) and same_memory(
@@ -641,8 +647,9 @@ def _run(
         together = blocks
     for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one thread has no races
         if view.store.writable and view.store.tracker is None:
-            words = view.store.all_words
-            view.store.tracker = _hazards.Tracker(words, width, True, program.names_lanes)
+            view.store.tracker = _hazards.Tracker(
+                view.store.all_words, width, True, program.names_lanes
+            )
             launch.trackers.append(view.store.tracker)
     shared_bytes = done = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)

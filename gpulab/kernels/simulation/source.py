@@ -178,8 +178,10 @@ class Source:
 
     def error(self, message: str, line: int) -> KernelError:
         """Return the error that names a line."""
-        text = f"{self.name}, {self.place(line)} `{self.text_of(line)}`: {message}."
-        return KernelError(text, line - self.offset)
+        return KernelError(
+            f"{self.name}, {self.place(line)} `{self.text_of(line)}`: {message}.",
+            line - self.offset,
+        )
 
     def place(self, line: int) -> str:
         """Return a line in words, with its file if that is not the kernel's."""
@@ -557,15 +559,6 @@ class IntegerMember(np.int64):
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceMemory:
-    """An array on the simulated device that a kernel names from outside. Unlike an array of the
-    host, it is not a constant.
-    """
-
-    array: np.ndarray
-
-
 def inert(found: Any) -> Any:
     """Return an object from outside of a kernel in a form whose use runs none of the object's code.
     For most objects only the name of their class is left.
@@ -579,7 +572,7 @@ def inert(found: Any) -> Any:
     interface = inspect.getattr_static(found, "__cuda_array_interface__", None)
     is_ours = isinstance(interface, dict) and "gpulab" in interface
     if is_ours or kind is DeviceArray:
-        return DeviceMemory(host_array(found))
+        return DeviceArray(host_array(found))
     is_member = type(kind) is enum.EnumMeta
     if type.__getattribute__(kind, "__module__").startswith(_OURS) and not is_member:
         return found
