@@ -18,6 +18,7 @@ import copy
 import dataclasses
 import functools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -940,19 +941,22 @@ def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], 
     )
 
 
-_models: dict[tuple[Any, devices.Device, str, int], Any] = {}
+# The trained networks by task (the task itself: another one may have the same name), then by
+# device, network and seed. A task that nothing else refers to is dropped, with its data and
+# networks.
+_models: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def _trained(
     job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop
 ) -> Any:
     """Return a copy of the task's trained network, which is trained once."""
-    key = (job, device, network, seed)  # the task itself: another task may have the same name
-    if key not in _models:
+    kept, key = _models.setdefault(job, {}), (device, network, seed)
+    if key not in kept:
         model = _built(job, network, seed)
         _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
-        _models[key] = model
-    return copy.deepcopy(_models[key])
+        kept[key] = model
+    return copy.deepcopy(kept[key])
 
 
 def _built(job: Any, network: str, seed: int) -> Any:
