@@ -63,6 +63,7 @@ NOTE_CODES: Mapping[str, str] = {
     "disagree": "the results of the compared runs differ by more than their tolerance",
     "no-overlap": "copies and compute did not run at the same time",
     "diverged": "the loss of a training run was no longer a finite number",
+    "trained-longer": "some of the compared models were trained for more epochs than the first",
     "rising": "the loss of a training run shot up, far above where it began",
     "interrupted": "the work was interrupted",
     "skipped": "a part was left out, and the sentence says why",

@@ -18,6 +18,7 @@ import copy
 import dataclasses
 import functools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,9 +95,6 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         f"{which} not counted: {', '.join(counter.unknown)}. Register a formula with "
         "torch.utils.flop_counter.register_flop_formula."
     )
-    assumptions = (
-        "a multiply and an add are two operations; norms, activations and sums are left out"
-    )
     return Cost(
         label=label if label is not None else type(model).__name__,
         batch=batch,
@@ -104,7 +102,10 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
         other_flops=counter.products.get_total_flops() - counter.within,
         parameters=stored_weights(done),
         notes=(Note("skipped", sentence),) if counter.unknown else (),
-        evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
+        evidence=Evidence.modelled(
+            "a multiply and an add are two operations; norms, activations and sums are left out",
+            "the shapes of each layer's weight and outputs",
+        ),
     )
 
 
@@ -806,7 +807,10 @@ def diet(
     Returns
     -------
     Weighing
-        Its first model is the network as trained.
+        Its first model is the network as trained, for the task's epochs. Fine-tuning comes on top
+        of them, so a recipe that fine-tunes has trained for longer, and a note says so: half of the
+        epochs more, with no recipe at all, changed the mean accuracy of four seeds by +0.7 points
+        (digits-mlp), +0.4 (digits-hard-cnn) and -0.1 (digits-cnn).
 
     Raises
     ------
@@ -816,16 +820,19 @@ def diet(
         If ``stop`` returned True before there was a model to weigh.
     """
     job = training.task(task)
-    several = _validate.items("diet", "recipes", recipes, "[compression.Recipe(zeros=0.9)]")
     wanted = [
         Recipe(),
         *(
             _validate.instance("diet", "recipe", one, Recipe, "a Recipe. Pass one.")
-            for one in several
+            for one in _validate.items(
+                "diet", "recipes", recipes, "[compression.Recipe(zeros=0.9)]"
+            )
         ),
     ]
-    given = _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
-    numbers = [SEED("diet", "seed", seed) for seed in given]
+    numbers = [
+        SEED("diet", "seed", seed)
+        for seed in _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
+    ]
     # a recipe that is listed twice must not count as a second seed
     wanted = list({each.label: each for each in wanted}.values())
     models: dict[str, list[Any]] = {}
@@ -848,7 +855,7 @@ def diet(
                 ),
             )
         )
-    return weigh(
+    found = weigh(
         models,
         job,
         device=device,
@@ -857,6 +864,15 @@ def diet(
         progress=part(progress, 0.7, 1.0, ""),
         stop=stop,
     )
+    # a recipe that fine-tunes has another label without fine-tuning
+    if {dataclasses.replace(one, fine_tune=0).label for one in wanted} == {*models}:
+        return found
+    sentence = (
+        f"the network as trained had {plural(job.epochs, 'epoch')}, and recipes that fine-tune had "
+        "more, which alone can change the accuracy by a point. Do not take a smaller difference as "
+        "the effect of a recipe."
+    )
+    return dataclasses.replace(found, notes=(Note("trained-longer", sentence), *found.notes))
 
 
 @_validate.arguments(progress=_validate.hook, stop=_validate.hook)
@@ -933,26 +949,32 @@ def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], 
     if recipe.bits <= _FEW_BITS and recipe.fine_tune:
         return tune(quantize_aware(model, **scheme), "with rounding")
     if recipe.activations == "static":
-        inputs = job.train[slice(0, _CALIBRATION)][0]
-        return quantize(model, calibration=inputs.to(next(model.parameters()).device), **scheme)
+        return quantize(
+            model,
+            calibration=job.train[slice(0, _CALIBRATION)][0].to(next(model.parameters()).device),
+            **scheme,
+        )
     return quantize(
         model, arithmetic="integer" if recipe.compute == "integer" else "float", **scheme
     )
 
 
-_models: dict[tuple[Any, devices.Device, str, int], Any] = {}
+# The trained networks by task (the task itself: another one may have the same name), then by
+# device, network and seed. A task that nothing else refers to is dropped, with its data and
+# networks.
+_models: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def _trained(
     job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop
 ) -> Any:
     """Return a copy of the task's trained network, which is trained once."""
-    key = (job, device, network, seed)  # the task itself: another task may have the same name
-    if key not in _models:
+    kept, key = _models.setdefault(job, {}), (device, network, seed)
+    if key not in kept:
         model = _built(job, network, seed)
         _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
-        _models[key] = model
-    return copy.deepcopy(_models[key])
+        kept[key] = model
+    return copy.deepcopy(kept[key])
 
 
 def _built(job: Any, network: str, seed: int) -> Any:

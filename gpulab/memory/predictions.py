@@ -107,7 +107,7 @@ def predict(
         the model returns the loss (a scalar, or something with ``.loss``).
     optimizer : str, callable or None
         A name of ``torch.optim`` in any case, "sgd-momentum", a factory from parameters to an
-        optimizer, or None.
+        optimizer, or None. To compare with ``trace``, pass both the same one: its default is None.
     precision : str
         "float32" (as the model is), "bfloat16" (autocast), "float16" (autocast and loss scaling),
         "pure-bfloat16" or "pure-float16" (parameters and inputs converted).
@@ -339,7 +339,8 @@ def trace(
     *inputs
         What the model or the function takes. For a model they are copied too.
     loss, optimizer, targets, precision, checkpoint
-        As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
+        As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass. It is
+        the default here, while ``predict`` takes Adam: to compare, pass both the same optimizer.
     steps : int
         Training steps of a model, 1000 at most. The second shows the optimizer's state from its
         start. With loss scaling (precision "float16") the optimizer takes every step, even where a
@@ -372,6 +373,8 @@ def trace(
     >>> t = memory.trace(layer, x, loss=torch.sum, device="cpu")
     >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
     (4004000, 4004000)
+    >>> t.peak_bytes == memory.predict(layer, x, loss=torch.sum, optimizer=None).peak_bytes
+    True
     """
     is_model = isinstance(model_or_fn, torch.nn.Module)
     own = model_or_fn.parameters() if is_model else ()

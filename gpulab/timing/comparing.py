@@ -171,8 +171,12 @@ def compare_within(
     clock: Callable[[], float] | None = None,
     conditions: Callable[[], Readings] | None = None,
     params: Mapping[str, Any] | None = None,
+    prepare: Callable[[], Any] | None = None,
 ) -> Comparison:
-    """Compare as ``compare`` does, within limits that were checked already."""
+    """Compare as ``compare`` does, within limits that were checked already.
+
+    ``prepare`` is called before each call that is sampled, outside of the timed part.
+    """
     limits.say(0.0, "making inputs")
     label, jobs_by_name, workload = _gather(
         work, args, devices, clock or time.perf_counter, {"dtype": dtype, **(params or {})}
@@ -214,6 +218,7 @@ def compare_within(
         transfer=transfer,
         is_live=clock is None,
         scripted=conditions,
+        prepare=prepare,
     )
     limits.say(1.0, f"{label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each")
     notes += agreement_notes

@@ -232,6 +232,7 @@ def in_turns(
     cold: bool = False,
     is_live: bool,
     scripted: Callable[[], Readings] | None,
+    prepare: Callable[[], Any] | None = None,
 ) -> list[Measurement]:
     """Measure jobs whose calls take turns: take the turns on their devices, sample, collect the
     notes.
@@ -253,6 +254,8 @@ def in_turns(
         Whether turns are taken with other processes, and the machine's counters are read.
     scripted : callable or None
         Gives the counters, for tests.
+    prepare : callable, optional
+        Called before each call that is sampled, outside of the timed part.
     """
     clock, count = jobs[0].clock, len(jobs)
     nothing_yet = (
@@ -275,7 +278,7 @@ def in_turns(
         if is_live:  # first results may have shown other devices
             take_turns(jobs, stack, turn_notes, limits)
         before, made = [read(job.device, None) for job in jobs], jobs[0].calls
-        loops = [job.attempt(job.loops, limits, cold) for job in jobs]
+        loops = [job.attempt(job.loops, limits, cold, prepare) for job in jobs]
         runs = [functools.partial(job.run, run) for job, (run, _) in zip(jobs, loops, strict=True)]
         samples = sample_in_turns(
             runs,
@@ -473,10 +476,12 @@ class Job:
             return
         self.notes.append(Note("skipped", sentence))
 
-    def loops(self, limits: Limits, cold: bool) -> tuple[Run, Run | None]:
+    def loops(
+        self, limits: Limits, cold: bool, prepare: Callable[[], Any] | None
+    ) -> tuple[Run, Run | None]:
         """Warm up caches and clocks, then return the loops that the sampler runs: around the work,
-        and around nothing. With ``cold``, the first loop empties the caches before each call, and
-        there is no second one.
+        and around nothing. Where something is to be done before each call (with ``cold``, emptying
+        the caches), there is no second one.
         """
         single = functools.partial(
             make_single_call_loops, self.fn, self.args, self.wait(), self.clock, self.finish
@@ -492,7 +497,8 @@ class Job:
             if (done and self.clock() - begin >= most) or limits.stop():
                 break
             self.warm_seconds = min(self.warm_seconds, self.run(loops[0], 1)[1])
-        return (single(work_arrays.cache_flusher(self.device))[0], None) if cold else loops
+        before = work_arrays.cache_flusher(self.device) if cold else prepare
+        return (single(before)[0], None) if before else loops
 
     def with_copies(self) -> Run:
         """Return the call with both copies, and put the job's arguments on the device; a result

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -266,10 +267,10 @@ _MOST_TURNS, _MOST_SAMPLES = 100_000, 10**9
 # depthwise layers in bfloat16, take 3 to 100 times as long.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even timed in turns
 
-# The answers of the models that the script trained, by task, device and options. The same seed and
-# options give the same model, bit for bit, so a second ladder of the session need not train the
-# slowest form again.
-_scripts: dict[Any, Answers] = {}
+# The answers of the models that the script trained, by task, then by device and options. The same
+# seed and options give the same model, bit for bit, so a second ladder of the session need not
+# train the slowest form again. A task that nothing else refers to is dropped, with its data.
+_scripts: weakref.WeakKeyDictionary[Task, dict[Any, Answers]] = weakref.WeakKeyDictionary()
 
 
 @_validate.arguments(
@@ -513,20 +514,18 @@ class _Climb:
         """
         found, steps = [], max(1, samples // self.runs[names].options.batch_size)
         is_script = not names and not any(map(callable, self.base.values()))
+        done = _scripts.setdefault(self.job, {}) if is_script else {}
         for seed in range(seeds):
             with contextlib.closing(self._run(names, steps=steps, seed=seed)) as run:
-                key = (self.job, str(self.where), run.options)
-                if is_script and key in _scripts:
-                    found.append(_scripts[key])
-                    continue
-                while not run.is_over:
-                    run.advance(50)
-                self._check_learning(names, run)
-                with backend_switches.switches(run.options.precision, run.device):
-                    run.task.renew_norms(run.model)
-                found.append(run.test())
-                if is_script:
-                    _scripts[key] = found[-1]
+                key = str(self.where), run.options
+                if key not in done:
+                    while not run.is_over:
+                        run.advance(50)
+                    self._check_learning(names, run)
+                    with backend_switches.switches(run.options.precision, run.device):
+                        run.task.renew_norms(run.model)
+                    done[key] = run.test()
+                found.append(done[key])
         return found
 
     def _learned(

@@ -1,6 +1,7 @@
 """Counting, files, weighing, recipes: PyTorch's counter, sizes by hand, an injected clock."""
 
 import dataclasses
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -242,23 +243,34 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_recipes_are_cooked_and_weighed() -> None:
-    """Recipes shrink the files, each seed gives an accuracy, and an early stop is an error. Batch
-    norms hold the averages of the final weights: a model answers as with those of all its data.
+    """Recipes shrink the files, each seed gives an accuracy, and an early stop is an error. A note
+    says that fine-tuned models have trained for longer. Batch norms hold the averages of the final
+    weights: a model answers as with those of all its data. Neither a diet nor a ladder keeps a task
+    that the caller no longer has.
     """
     small = Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1)
-    recipes = [small, Recipe(), Recipe(bits=8, fine_tune=0)]
-    options = {"seeds": (0, 1), "deadline": 0.02, "device": "cpu"}
-    found = compression.diet("digits-mlp", recipes, **options).models
-    labels = [(each.label, len(each.accuracies)) for each in found]
-    assert labels == [("as trained", 2), (small.label, 2), ("8 bits", 2)]
-    first, less, bits = (each.file_bytes for each in found)
-    assert (less < first / 20, bits < first / 3, found[0].accuracy > 0.9) == (True, True, True)
-    less = {"recipes": [Recipe(zeros=0.5)], "seeds": (7,), "stop": lambda: True}
-    refused(StoppedError, compression.diet, "digits-mlp", **less)
-    task, few = training.task("digits-cnn"), Recipe(bits=3, fine_tune=0.1)
-    model = compression.cook(few, task, device="cpu")
-    stored, whole = (getattr(model, mode)()(task.train.inputs) for mode in ("eval", "train"))
-    torch.testing.assert_close(stored.softmax(1), whole.softmax(1), rtol=0, atol=0.1)
+    found = compression.diet(
+        "digits-mlp",
+        [small, Recipe(), Recipe(bits=8, fine_tune=0)],
+        seeds=(0, 1),
+        deadline=0.02,
+        device="cpu",
+    )
+    first, less, bits = found.models
+    assert [(each.label, len(each.accuracies)) for each in found.models] == [
+        ("as trained", 2), (small.label, 2), ("8 bits", 2)
+    ]  # fmt: skip
+    assert max(20 * less.file_bytes, 3 * bits.file_bytes) < first.file_bytes
+    assert (first.accuracy > 0.9, found.notes[0].code) == (True, "trained-longer")
+    refused(StoppedError, compression.diet, "digits-mlp", [small], seeds=(7,), stop=lambda: True)
+    task = dataclasses.replace(training.task("digits-cnn"), name="of the caller")
+    model = compression.cook(Recipe(bits=3, fine_tune=0.1), task, device="cpu")
+    torch.testing.assert_close(
+        *(model.train(on)(task.train.inputs).softmax(1) for on in (False, True)), rtol=0, atol=0.1
+    )
+    training.ladder(task, ["waits"], samples=16, seeds=1, turns=3, deadline=1, device="cpu")
+    task = weakref.ref(task)
+    assert task() is None
 
 
 def test_what_runs_here_was_tried() -> None:
