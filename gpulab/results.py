@@ -251,7 +251,9 @@ class Result:
         return type(other) is type(self) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        # Equal results may hold arrays of different types, and mappings in another order.
+        values = self.to_dict().values()
+        return hash(tuple(value for value in values if not isinstance(value, (list, dict))))
 
     def has_note(self, code: str) -> bool:
         """Return whether a note with this code is among the notes."""

@@ -483,8 +483,8 @@ def class_predictions(room: Classroom) -> LabFigure:
     bands = [
         {
             "type": "rect",
-            "x0": 1 / row.close_ratio,
-            "x1": row.close_ratio,
+            "x0": max(row.close[0], _LOWEST),
+            "x1": min(row.close[1], _HIGHEST),
             "y0": place - _BAND,
             "y1": place + _BAND,
             "line": {"width": 0},

@@ -655,8 +655,8 @@ def _with_doubt(
     low, high = sorted(_number(asked.id, end) for end in ends)
     if not warning and high > low * known.close_ratio**2:
         warning = (
-            "The measured values vary too widely for a verdict: run the cell above again when "
-            "the machine is quiet."
+            "The measured values vary so widely that the answer is uncertain: run the cell above "
+            "again when the machine is quiet."
         )
     return f"{text} ({asked.quantity.format(low)} to {asked.quantity.format(high)})", warning
 

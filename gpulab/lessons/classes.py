@@ -84,6 +84,8 @@ class QuestionRow:
         shown the answer.
     ratios : tuple of float
         predicted / measured, of each student with two numbers above zero.
+    close : (float, float)
+        The ratios between which a prediction counts as close, whichever student's it is.
     choices : tuple of (str, int)
         Each choice and its count, the most frequent first; empty for a question that asks for a
         number.
@@ -96,14 +98,8 @@ class QuestionRow:
     right: int
     shown: int
     ratios: tuple[float, ...]
+    close: tuple[float, float]
     choices: tuple[tuple[str, int], ...]
-
-    @property
-    def close_ratio(self) -> float:
-        """The factor of the question: a number within this factor of the measured value counts as
-        close.
-        """
-        return _question(self.id).close_ratio
 
     @property
     def text(self) -> str:
@@ -215,9 +211,14 @@ class Classroom(Result):
         for id, entries in _by_id(self.students):
             given = [p for p in entries if p.predicted is not None]
             verdicts = [_verdict(p) for p in given]
-            ratios = (ratio_of(p.measured, p.predicted) for p in given)
             chosen = Counter(
                 line(p.predicted, _LONGEST_QUESTION) for p in given if isinstance(p.predicted, str)
+            )
+            known = _question(id)
+            # a difference that is close for every student is a share of the largest measured value
+            share = known.close_absolute / max(
+                (p.measured for p in given if isinstance(p.measured, float) and p.measured > 0),
+                default=math.inf,
             )
             asked = Counter(line(p.question, _LONGEST_QUESTION) for p in entries if p.question)
             rows.append(
@@ -229,7 +230,12 @@ class Classroom(Result):
                     sum(verdict != "not measured" for verdict in verdicts),
                     sum(verdict in ("close", "right") for verdict in verdicts),
                     sum(p.measured is not None for p in entries),
-                    tuple(ratio for ratio in ratios if ratio is not None),
+                    tuple(
+                        ratio
+                        for p in given
+                        if (ratio := ratio_of(p.measured, p.predicted)) is not None
+                    ),
+                    (min(1 / known.close_ratio, 1 - share), max(known.close_ratio, 1 + share)),
                     tuple(chosen.most_common()),
                 )
             )

@@ -40,7 +40,8 @@ Functions = Mapping[str, Callable[..., Any]]
 _Compared = tuple[str, dict[str, Job], Workload | None]
 
 # max|a - reference| / max|reference| that a chain of operations in this format may show; single
-# roundings are 2^-53, 2^-24, 2^-11, 2^-11, 2^-8.
+# roundings are 2^-53, 2^-24, 2^-11, 2^-11, 2^-8. Nothing computes in float8: a result is rounded to
+# it once, by 2^-4 or 2^-3 at most, so two results differ by twice as much.
 _TOLERANCES = {
     "float64": 1e-10,
     "complex128": 1e-10,
@@ -49,6 +50,8 @@ _TOLERANCES = {
     "tf32": 5e-3,
     "float16": 1e-2,
     "bfloat16": 5e-2,
+    "float8_e4m3fn": 2**-3,
+    "float8_e5m2": 2**-2,
 }
 # Above this many operations a float64 product takes seconds on two cores: rows are sampled.
 _WHOLE_PRODUCT = 2e9
@@ -603,7 +606,11 @@ def of_function(
         where none ran there.
     """
     tolerance = tolerance_for(
-        work_arrays.dtypes_in(args, first),
+        # inputs in float8 are exact in the wider format that the work is done in
+        (
+            *(name for name in work_arrays.dtypes_in(args) if not name.startswith("float8")),
+            *work_arrays.dtypes_in(first),
+        ),
         len(_devices.available()) > 1 and "tf32" in _devices.arithmetic("float32", "cuda"),
     )
     sampled = _sampled_product(fn, args, tolerance)

@@ -418,7 +418,7 @@ def check(
     holding = [level for level in levels if level.capacity_bytes >= size] or [memory]
     if top is not None and rate > ALLOWANCE * top:
         alone = holding[0].bytes_per_second
-        is_helped = holding[0] is memory and alone is not None and top > alone
+        is_helped = holding[0] is not levels[0] and alone is not None and top > alone
         return _implausible(
             format_bytes_per_second(rate),
             rate / top,
@@ -463,20 +463,16 @@ def fastest_rate(working_set_bytes: float, levels: tuple[MemoryLevel, ...]) -> f
     """Return the highest rate that memory allows for a working set, in bytes per second; None where
     not known.
 
-    It is the rate of the fastest level that holds the working set. Of one larger than the caches, a
-    part as large as all caches together may still come from them, so the rate lies between that of
-    the caches and that of main memory.
+    Each level may still hold as much of the working set as fits into it, the fastest first, so
+    that a set little larger than a cache comes from that cache for the most part.
     """
-    caches = [level for level in levels[:-1] if level.capacity_bytes >= working_set_bytes]
-    rates = [level.bytes_per_second for level in (*caches, *levels[-1:])]
-    if not rates or any(rate is None for rate in rates):
-        return None  # a level without a known rate may be the fastest
-    top = max(rate for rate in rates if rate is not None)
-    last = None if caches or not levels[:-1] else levels[-2].bytes_per_second
-    if last is None:
-        return top
-    cached = min(1.0, sum(cache.capacity_bytes for cache in levels[:-1]) / working_set_bytes)
-    return max(top, 1.0 / ((1.0 - cached) / top + cached / last))
+    seconds, left = 0.0, working_set_bytes
+    for k, level in enumerate(levels):
+        part = left if level is levels[-1] else min(left, level.capacity_bytes)
+        # a level without a known rate may be the fastest
+        seconds += part / max(each.bytes_per_second or np.inf for each in levels[k:])
+        left -= part
+    return working_set_bytes / seconds if seconds else None
 
 
 def _of_rates(job: Job, seconds: float, cold: bool) -> list[Note]:

@@ -145,7 +145,8 @@ MEMORY = (CEILING[0], LEVELS[-1:])
         (1.0, None, 1e11, 1e6, CEILING, ["warm-cache"]),  # one megabyte, 100,000 times
         (1.0, None, 1e11, 2.0**25, CEILING, ["warm-cache"]),  # it just fits
         (1.0, None, 3e11, 2.0**20, CEILING, ["warm-cache"]),  # it also fits the faster one
-        (1.0, None, 3e11, 2.0**20 + 1, CEILING, ["implausible"]),
+        (1.0, None, 3e11, 2.0**20 + 1, CEILING, ["warm-cache"]),  # it does but for one byte
+        (1.0, None, 3e11, 2.0**22, CEILING, ["implausible"]),  # 229 GB/s: a fourth at 400 GB/s
         (1.0, None, 1.1 * 4e10, 2.0**34, MEMORY, []),
         (1.0, None, 1.1 * 4e10 + 1e5, 2.0**34, MEMORY, ["implausible"]),
         (1.0, 0.0, 0.0, None, CEILING, []),
@@ -210,12 +211,12 @@ def test_no_switch_of_pytorch_is_named_beside_jax(clock: Clock) -> None:
 
 
 def test_a_working_set_little_larger_than_the_cache() -> None:
-    """Of 64 MiB, the 33 MiB that fit the caches may come from them, at the rate of L3."""
-    cached = (2**20 + 2**25) / 2**26
-    assert fastest_rate(2**26, LEVELS) == pytest.approx(1 / ((1 - cached) / 4e10 + cached / 2e11))
+    """Of 64 MiB, 1 MiB may come from L2, 32 MiB from L3; what is unknown may take no time."""
+    mebibytes = 1 / 4e11 + 32 / 2e11 + 31 / 4e10
+    assert fastest_rate(2**26, LEVELS) == pytest.approx(64 / mebibytes)
     assert fastest_rate(2**34, LEVELS) == pytest.approx(4e10, rel=0.01)
     unknown = (UNKNOWN[1][0], MemoryLevel("DRAM", math.inf, 1e10, "by hand"))
-    assert fastest_rate(1e9, unknown) == 1e10
+    assert fastest_rate(2**21, unknown) == 2e10
     assert fastest_rate(1e9, ()) is None
 
 
