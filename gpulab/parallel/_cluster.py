@@ -47,6 +47,9 @@ from gpulab.parallel.script import export_script, pack
 from gpulab.units import format_bytes, plural
 
 _OPEN_SECONDS = 60.0
+# Engines that have had a group open the next one in 0.1 to 4 s, even beside six busy programs. A
+# rank that is stopped meanwhile must be given up early enough for `Ranks.recover` to keep its 30 s.
+_OPEN_AGAIN_SECONDS = 10.0
 _CLOSE_SECONDS = 3.0
 # A rank with torch, gloo and a small model had 270 to 355 MB resident (`ps`). Ranks forked on one
 # Linux machine share most of it.
@@ -369,7 +372,7 @@ class Ranks:
             try:
                 self._progress(0.1, "closing the old process group")
                 _gather(engines, [_rank.close_group] * self.n, "close the group", _CLOSE_SECONDS)
-                self._open_group(engines)
+                self._open_group(engines, _OPEN_AGAIN_SECONDS)
             except GpulabError:  # an engine is gone or hangs
                 engines.renew(self._progress)
                 self._open_group(engines)
@@ -380,8 +383,9 @@ class Ranks:
             self._busy.release()
         return self
 
-    def _open_group(self, engines: Engines) -> None:
-        """Give the engines ranks in their order, and open a process group among them.
+    def _open_group(self, engines: Engines, seconds: float = _OPEN_SECONDS) -> None:
+        """Give the engines ranks in their order, and open a process group among them; each of its
+        steps may take this many seconds.
 
         Raises
         ------
@@ -392,7 +396,7 @@ class Ranks:
         """
         self._progress(0.9, "opening the process group")
         n, backend = self.n, self._backend
-        facts = _gather(engines, [partial(_rank.prepare, self._threads)] * n, "load torch")
+        facts = _gather(engines, [partial(_rank.prepare, self._threads)] * n, "load torch", seconds)
         _check_versions([each["versions"] for each in facts])
         hosts = [each["host"] for each in facts]
         places = [
@@ -417,11 +421,14 @@ class Ranks:
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
         opening = partial(_rank.meeting_place, towards, self._port)
         ((meeting, port),) = _gather(
-            engines, [opening], f"open port {self._port}" if self._port else "find a free port"
+            engines,
+            [opening],
+            f"open port {self._port}" if self._port else "find a free port",
+            seconds,
         )
         group = (meeting, port, self.timeout_seconds, backend)
         calls = [partial(_rank.open_group, place, *group) for place in places]
-        _gather(engines, calls, "open the process group")
+        _gather(engines, calls, "open the process group", seconds)
         self.hosts = tuple(hosts)
         if self.px and _in_notebook():  # ``%%px`` reaches exactly these engines
             self._px = engines.client.direct_view(list(engines.ids), block=True)
@@ -499,7 +506,7 @@ def _gather(
     engines: Engines,
     calls: Sequence[Callable[[], Any]],
     doing: str,
-    seconds: float = _OPEN_SECONDS,
+    seconds: float,
 ) -> list[Any]:
     """Make the first call on the first engine, the second on the second, and so on, all at the same
     time; return the results.

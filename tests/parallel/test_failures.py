@@ -72,8 +72,7 @@ def test_a_rank_that_fails_the_others_is_named(
     caught = refused(kind, four_ranks.run, fails, how)
     caught.match(words)
     assert time.monotonic() - begin < 60, "a rank that hangs is not waited for"
-    assert type(caught.value) is kind
-    assert (caught.value.ranks, caught.value.waiting[0]) == ((1,), 0)
+    assert (type(caught.value), caught.value.ranks, caught.value.waiting[0]) == (kind, (1,), 0)
     assert re.search("all_reduce of 3.91 KiB.*2nd collective", str(caught.value))
     refused(RankError, four_ranks.run, total)
     assert four_ranks.recover().run(total) == [4.0] * 4
@@ -111,7 +110,9 @@ def test_a_death_between_two_calls_and_its_children(four_ranks: Ranks) -> None:
 
 
 def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
-    """One `recover` is enough after a rank and a process of the controller were killed together."""
+    """One `recover` is enough after a rank and a process of the controller were killed together,
+    and if ranks stop while the group is opened. Then it takes 30 s at most, as documented.
+    """
     rank = psutil.Process(four_ranks.run(os.getpid)[0])
     below = rank.parent().children(recursive=True)
     heart = next(p for p in below if "-m" in p.cmdline() and p.ppid() != rank.ppid())
@@ -119,6 +120,12 @@ def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
         process.kill()
     refused(RankDiedError, four_ranks.run, total)
     assert four_ranks.recover().run(total) == [4.0] * 4
+    four_ranks.run(
+        setattr, torch, "set_num_threads", lambda number: signal.raise_signal(signal.SIGSTOP)
+    )
+    begin = time.monotonic()
+    assert four_ranks.recover().run(total) == [4.0] * 4
+    assert time.monotonic() - begin < 30
 
 
 def hang(folder: Path, how: str) -> None:
@@ -151,8 +158,7 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
     four_ranks.recover()
     for timer in late:
         timer.join()  # on a busy machine it must not meet the next call
-    assert four_ranks.run(total) == [4.0] * 4
-    assert four_ranks.run(os.getpid) == before
+    assert (four_ranks.run(total), four_ranks.run(os.getpid)) == ([4.0] * 4, before)
 
 
 def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
