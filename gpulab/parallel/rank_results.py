@@ -736,7 +736,7 @@ class ScalingResult(PointsByRanks, Result):
         Of the model, hence the payload of each step's all-reduce.
     processors : int
         Cores (or accelerators) available to all ranks together; if there are more ranks, they take
-        turns.
+        turns. The hyperthreads of a core count as one.
     points : tuple of ScalingMeasurement
         Ascending in ranks.
     latency_seconds, bandwidth_bytes_per_second : float or None

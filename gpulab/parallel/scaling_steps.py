@@ -302,12 +302,19 @@ def facts() -> dict[str, Any]:
     threads, accelerators), whether ranks share a clock, through which backend they communicate, and
     on which device and software this rank computes.
     """
+    import psutil
+
     return {
         "host": socket.gethostname(),
         "clock": machine(),
-        # a container may grant the time of fewer cores than the ranks may run on
+        # Two hyperthreads share the arithmetic units of one core, and a container may grant the
+        # time of fewer cores than the ranks may run on.
         "cores": int(
-            min(len(host_facts.usable_core_numbers()), host_facts.cpu_quota_cores() or np.inf)
+            min(
+                len(host_facts.usable_core_numbers()),
+                psutil.cpu_count(logical=False) or np.inf,
+                host_facts.cpu_quota_cores() or np.inf,
+            )
         ),
         "threads": torch.get_num_threads(),
         "accelerators": torch.cuda.device_count() if talks_nccl() else 0,
@@ -625,7 +632,7 @@ def scaling(
     -------
     ScalingResult
         Steps are MEASURED; its ``prediction`` is MODELLED. Ranks beyond the processors compute in
-        turns, and a note says so.
+        turns, and a note says so; a core counts as one processor, whatever its number of threads.
 
     Raises
     ------
@@ -805,8 +812,8 @@ def _notes(spec: StepSpec, processors: int, samples: dict[int, np.ndarray]) -> I
         yield Note(
             "contended",
             f"{max(samples)} ranks share {plural(processors, 'processor')}, so beyond {processors} "
-            "they compute in turns and cannot gain. Rely on the cost of communication here; take "
-            "speed-ups from machines with one processor per rank.",
+            "they compute in turns and gain little or nothing. Rely on the cost of communication "
+            "here; take speed-ups from machines with one processor per rank.",
         )
     for count, column in samples.items():
         interval, reason = median_interval(column)
@@ -898,8 +905,9 @@ def sweep(
         interval, why = median_interval(np.array(seconds))
         if why is not None:
             slow.append(f"{format_bytes(nbytes)}: {why}")
-        median = float(np.median(seconds))
-        points.append(SweepPoint(operation, among, nbytes, median, interval, len(seconds)))
+        points.append(
+            SweepPoint(operation, among, nbytes, float(np.median(seconds)), interval, len(seconds))
+        )
     if slow:
         notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; for {slow[0]}"))
     if not one_clock:

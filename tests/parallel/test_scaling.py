@@ -31,25 +31,32 @@ def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
     for point in found.points:
         assert point.samples >= 20
         if point.interval_seconds is not None:
-            assert 0 < point.interval_seconds[0] <= point.median_seconds
-            assert point.median_seconds <= point.interval_seconds[1]
-    assert found.series == ((operation, "among 2 ranks (gloo)"),)
-    assert found.evidence.samples == sum(point.samples for point in found.points)
+            assert (
+                0 < point.interval_seconds[0] <= point.median_seconds <= point.interval_seconds[1]
+            )
+    assert (found.series, found.evidence.samples) == (
+        ((operation, "among 2 ranks (gloo)"),),
+        sum(point.samples for point in found.points),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "batches"), [("strong", [240, 120]), ("weak", [240, 240])])
 def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int]) -> None:
     """A wait of 20 ms stands in for compute. Batches fit the mode, and predictions equal those of
-    `models.scaling`.
+    `models.scaling`. Threads that share a core count as one processor.
     """
+    ranks.run(
+        exec, "import psutil; psutil.real, psutil.cpu_count = psutil.cpu_count, lambda logical: 1"
+    )
     found = gl.parallel.scaling(ranks, "mlp", mode=mode, wait_seconds=0.02, deadline=0.6)
+    ranks.run(exec, "import psutil; psutil.cpu_count = psutil.real")
     assert [(p.ranks, p.batch) for p in found.points] == list(zip((1, 2), batches, strict=True))
     one, two = found.points
     assert min(one.samples_seconds) >= 0.02
     assert min(two.samples_seconds) >= (0.01 if mode == "strong" else 0.02)
     assert found.parameter_bytes == 4 * (256 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
-    assert (one.speedup, two.efficiency) == (1.0, two.speedup / 2)
+    assert (one.speedup, two.efficiency, found.processors) == (1.0, two.speedup / 2, 1)
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
     assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
     curve = models.scaling(one.median_seconds, found.parameter_bytes, *link, [1, 2], mode=mode)
@@ -105,8 +112,7 @@ def test_what_was_not_recorded_is_none() -> None:
     """
     later = steps("weak", {1: 0.1}, "of-a-later-version")
     recorded = machine("cuda", *later, *steps("weak", {1: 0.1, 2: 0.125}))
-    for given in ((machine("cuda"),), (recorded,)):
-        assert gl.parallel.recorded_scaling(*given) is None
+    assert [gl.parallel.recorded_scaling(one) for one in (machine("cuda"), recorded)] == [None] * 2
     weak = gl.parallel.recorded_scaling(recorded, mode="weak")
     assert (weak.at(2).speedup, weak.at(2).batch) == (pytest.approx(1.6), 240)
     assert (weak.prediction, weak.latency_seconds) == (None, None)
