@@ -864,7 +864,8 @@ def sweep(
     Sweep
         MEASURED; as from ``gpulab.transfer.sweep``, with the operation as its direction. A point's
         rate is the whole tensor over the time, the algbw of nccl-tests and not its busbw: a ring's
-        links carry 2 (n - 1) / n of that in an all-reduce of n ranks.
+        links carry 2 (n - 1) / n of that in an all-reduce of n ranks. (A recording counts only one
+        rank's part of an all-gather, 1 / n of the whole.)
         ``models.collective_message`` derives the cost of one message between two ranks from its
         fit.
 

@@ -67,7 +67,12 @@ for _name, _summary, _where in (
         "a training step over numbers of ranks, strong and weak scaling",
         "_ranks.scaling",
     ),
-    ("collectives", "collectives over sizes, on all ranks", "_ranks.collectives"),
+    (
+        "collectives",
+        "collectives over sizes, on all ranks; an all-gather's nbytes are one rank's part, not the "
+        "whole tensor",
+        "_ranks.collectives",
+    ),
     (
         "pipeline",
         "decoding JPEG files, a training step behind workers, and the cost of reading the loss",
