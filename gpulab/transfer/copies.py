@@ -4,9 +4,9 @@ The model of a link is time = latency + bytes / bandwidth, with at most one knee
 At a knee, where a protocol or a cache changes, the slope changes, or the time jumps. Every shape (a
 straight line; a line that bends, or jumps, at each of many places) is fitted by weighted least
 squares, and the Bayesian information criterion chooses among them (Schwarz, Annals of Statistics 6,
-1978), made stricter for few points. Noise is multiplicative, so errors are relative. For the
-held-out error, the shape is chosen again without each point. Where the time jumps, this error is
-too high by a third, because the place of the jump is not known without its neighbors.
+1978). Noise is multiplicative, so errors are relative. For the held-out error, the shape is chosen
+again without each point. Where the time jumps, this error is too high by a third, because the place
+of the jump is not known without its neighbors.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ _EQUALLY_LIKELY = 1e-6
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
 # The place of a knee is searched for, so it counts as this many unknowns besides its slope and
-# step. The criterion holds for many points: with few, a knee also fits part of the noise. So it
-# counts only the points beyond those that a line and its noise need. By simulation
-# (benchmarks/transfer_fit.py), a knee is then found in 3 to 7 % of straight lines with 7 to 12
-# points and in 1 % with 21; if all points counted, in 8 to 18 % and 2 %.
+# step. By simulation (benchmarks/transfer_fit.py): counted as one unknown, a knee is found in a
+# fourth of straight lines.
 _KNEE_COUNTS = 3
 _OUTLIER = 4.0  # in standard deviations, estimated from the median; points farther off count less
 # Points with a relative error below this count as exact: it is a clock's or a formula's rounding.
@@ -340,9 +338,9 @@ def _likeliest(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curve:
         least = points * _EXACT**2
         squares = np.sum(residual**2, axis=1) + least
         left = np.maximum(squares[:, None] - residual * away, least)
-        without.append((points - 1 - MIN_SIZES) * np.log(left) + penalty[:, None])
+        without.append((points - 1) * np.log(left) + penalty[:, None])
         predictions.append(y - away / weight)
-        scores = (points - MIN_SIZES) * np.log(squares) + penalty
+        scores = points * np.log(squares) + penalty
         at = int(_first_least(scores))
         covariance = inverse[at] / np.outer(size[at], size[at]) * squares[at] / freedom
         padding = (0, 4 - width)
