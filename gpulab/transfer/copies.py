@@ -162,7 +162,9 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
     """Fit the alpha-beta model to sizes and times.
 
     Errors are relative, since a link's noise is multiplicative. Outliers count less, and a knee is
-    added where the data requires it (see ``AlphaBeta``).
+    added where the data requires it (see ``AlphaBeta``). With few sizes, noise alone can look like
+    a knee: by simulation, in 3 % of straight lines with 21 sizes, and in 18 % with 8. A stricter
+    rule would miss knees of real links: it predicts recorded copies of an H100 and an H200 worse.
 
     Parameters
     ----------
