@@ -163,8 +163,8 @@ def fit(nbytes: Any, seconds: Any, evidence: Evidence | None = None) -> AlphaBet
 
     Errors are relative, since a link's noise is multiplicative. Outliers count less, and a knee is
     added where the data requires it (see ``AlphaBeta``). With few sizes, noise alone can look like
-    a knee: by simulation, in 3 % of straight lines with 21 sizes, and in 18 % with 8. A stricter
-    rule would miss knees of real links: it predicts recorded copies of an H100 and an H200 worse.
+    a knee: in 3 % of straight lines with 21 sizes, and in 18 % with 8 (simulated by
+    benchmarks/transfer_fit.py). A stricter rule would miss knees of real links.
 
     Parameters
     ----------
