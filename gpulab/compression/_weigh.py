@@ -808,9 +808,7 @@ def diet(
     -------
     Weighing
         Its first model is the network as trained, for the task's epochs. Fine-tuning comes on top
-        of them, so a recipe that fine-tunes has trained for longer, and a note says so: half of the
-        epochs more, with no recipe at all, changed the mean accuracy of four seeds by +0.7 points
-        (digits-mlp), +0.4 (digits-hard-cnn) and -0.1 (digits-cnn).
+        of them, so a recipe that fine-tunes has trained for longer, and a note says so.
 
     Raises
     ------
@@ -869,8 +867,8 @@ def diet(
         return found
     sentence = (
         f"the network as trained had {plural(job.epochs, 'epoch')}, and recipes that fine-tune had "
-        "more, which alone can change the accuracy by a point. Do not take a smaller difference as "
-        "the effect of a recipe."
+        "more, which alone can change the accuracy. Do not take a small difference as the effect "
+        "of a recipe."
     )
     return dataclasses.replace(found, notes=(Note("trained-longer", sentence), *found.notes))
 

@@ -121,8 +121,8 @@ def compare_scripts(
 
     Models are tested as the scripts leave them. After few updates the running averages of batch
     norms lag behind the weights, so a larger batch may cost more accuracy here than in ``ladder``,
-    which computes them anew (digits-cnn, three epochs in batches of 128: 68 % as left, 96 % with
-    new averages). A script can do the same at its end, by ``torch.optim.swa_utils.update_bn``.
+    which computes them anew. A script can do the same at its end, by
+    ``torch.optim.swa_utils.update_bn``.
     """
     job, where = find_task(task), devices.find(device)
     items = _validate.whole("compare_scripts", "items", items, 1, len(job.train))
