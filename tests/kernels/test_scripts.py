@@ -168,7 +168,7 @@ def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) ->
         (slice(None, None, 4), 16),
     ],
 )
-def test_the_context_ends(part: slice, sectors: int) -> None:
+def test_slices_count_where_they_lie_until_the_context_ends(part: slice, sectors: int) -> None:
     """Kernels that Numba made before run inside the context; then ``numba.cuda`` is restored.
 
     Slices are counted where they lie on the device. Those of the host are copied there by a launch.
