@@ -444,7 +444,7 @@ def side_by_side() -> Listing:
     )
     names = (
         "cores (of a GPU: streaming multiprocessors)",
-        "float32 numbers in a vector register (of a GPU: float32 units of one)",
+        "float32 numbers in a vector register (of a GPU: float32 units of a multiprocessor)",
         "resident threads of one core",
         "registers of one core",
         "caches (of a GPU: shared memory of each multiprocessor, and L2)",

@@ -637,7 +637,7 @@ class ScriptsResult(Result):
     timed_items : int
         The number of training items on which the scripts were timed in turns.
     seconds : (float, float)
-        The median seconds of a call on these items, with making its model, until the device had
+        The median seconds of a call on these items, its model already made, until the device had
         finished.
     gain : Gain
         The first's seconds divided by the second's; paired if they took turns.
