@@ -250,7 +250,7 @@ def work():
 with gl.parallel.cluster(n=2) as ranks:
     result = np.array(ranks.run(work))""",
         "waits": "all ranks for each other, in the sum",
-        "where": "one process a rank; the results in this one",
+        "where": "one process for each rank; the results in this one",
         "leaves_out": "Ranks count from 0, spmdIndex from 1. If a rank dies, the error names it (notebook 08).",
         "expected": lambda names: np.array([3.0, 3.0]),
         "seconds": 8.0,

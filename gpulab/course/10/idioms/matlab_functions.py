@@ -42,7 +42,7 @@ def _linear_places(names: Names) -> Any:
 _ROWS: tuple[dict[str, Any], ...] = (
     {
         "name": "arrayfun",
-        "theirs": "Y = arrayfun(@(x) leaky(x), A);  % one thread an element",
+        "theirs": "Y = arrayfun(@(x) leaky(x), A);  % one thread for each element",
         "here": """\
 from gpulab.kernels import cuda
 
@@ -71,7 +71,7 @@ run(leaky, 1, 32, x, result)""",
         "here": "result = A - A.mean(dim=0)",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "mean(A) is one number a column; A.mean() would be one number in all. "
+        "leaves_out": "mean(A) is one number for each column; A.mean() would be one number in all. "
         "Dimensions are matched from the last one here, from the first one in MATLAB.",
         "expected": lambda names: float64_of(names) - float64_of(names).mean(axis=0),
     },
@@ -174,7 +174,7 @@ result = torch.nn.functional.conv2d(A[None, None], flipped[None, None], padding=
         "here": "result = A.std(dim=0)",
         "waits": "no",
         "where": _STAYS,
-        "leaves_out": "MATLAB and PyTorch divide by n - 1; NumPy and CuPy by n, unless told ddof=1.",
+        "leaves_out": "MATLAB and PyTorch divide by n - 1; NumPy and CuPy by n, unless you pass ddof=1.",
         "expected": lambda names: np.sqrt(
             ((float64_of(names) - float64_of(names).mean(axis=0)) ** 2).sum(axis=0) / 5
         ),

@@ -56,7 +56,7 @@ C = tf.matmul(a, b, transpose_b=True)
 result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.list_logical_devices("GPU") else "CPU")""",
         "here": "result = gl.device_of(A @ B.T) == gl.devices.find(device)",
         "waits": _NO,
-        "where": "the answer says",
+        "where": "on the GPU if there is one, otherwise on the CPU",
         "leaves_out": "tf.debugging.set_log_device_placement(True) prints it for every operation, "
         "also inside a graph; there is no such log here.",
         "expected": lambda names: True,
@@ -224,7 +224,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=soft) as session:
         "waits": "until y is in main memory",
         "where": "on the device that is named",
         "leaves_out": "log_device_placement=True in the ConfigProto prints where each operation "
-        "landed, once a graph.",
+        "landed, once for each graph.",
         "expected": lambda names: float64_of(names).sum(axis=0),
     },
 )
