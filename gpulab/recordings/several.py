@@ -31,8 +31,11 @@ _THEN = ", continued by "  # joins the commands of several runs in one file
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-# Fields of a timing that become the mean over its visits.
-_MEANS = ("launch_seconds", "with_transfer_seconds", "energy_joules", "energy_error_joules")
+# Fields of a timing that keep their mean ratio to the time of a visit: their own mean would mix with
+# the median, and a call could seem to return after it has finished.
+_DURATIONS = ("launch_seconds", "with_transfer_seconds")
+# Fields that become the mean over the visits.
+_MEANS = ("energy_joules", "energy_error_joules")
 # A note that no longer applies once there is an interval between visits.
 _NO_INTERVAL = "no-interval"
 # An interval whose ends differ by a larger factor says nothing: two visits that differ by a factor
@@ -260,11 +263,13 @@ def together(before: Timing, visit: Timing) -> Timing:
     """Return one timing that combines all previous visits with a further one.
 
     The median is that of the visits' medians, and the interval is that of ``between``. The first
-    call is that of the first visit. The time of a launch, the time with the transfer and the energy
-    are means over the visits. Each visit keeps about an equal share of the samples.
+    call is that of the first visit. The time of a launch and the time with the transfer have the
+    same ratio to the median as their means over the visits have to the mean of the visits' medians.
+    The energy is the mean over the visits. Each visit keeps about an equal share of the samples.
     """
     count = len(visits_of(before)) + 1
     visits = (*visits_of(before), visit.median_seconds)
+    was, now = (np.median(each) / np.mean(each) for each in (visits_of(before), visits))
     kept = KEPT_SAMPLES // count
     samples = np.concatenate(
         [thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)]
@@ -272,13 +277,14 @@ def together(before: Timing, visit: Timing) -> Timing:
     interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
     means: dict[str, Any] = {
-        name: _mean(getattr(before, name), getattr(visit, name), count) for name in _MEANS
+        name: _mean(getattr(before, name), getattr(visit, name), count, *scales)
+        for names, scales in ((_DURATIONS, (was, now)), (_MEANS, (1.0, 1.0)))
+        for name in names
     }
     if interval is None:
-        apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
         sentence = (
-            f"{count} visits took from {apart}, so the interval would be meaningless. Use more "
-            "--visits."
+            f"{count} visits took from {format_seconds(min(visits))} to "
+            f"{format_seconds(max(visits))}, so the interval would be meaningless. Use more --visits."
         )
         notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(
@@ -293,8 +299,16 @@ def together(before: Timing, visit: Timing) -> Timing:
     )
 
 
-def _mean(of_all_before: float | None, last: float | None, count: int) -> float | None:
-    """Return the mean over all visits, or None where one of them has no figure."""
+def _mean(
+    of_all_before: float | None,
+    last: float | None,
+    count: int,
+    was: float,
+    now: float,
+) -> float | None:
+    """Return the mean over all visits, times ``now``, or None where one of them has no figure; that
+    of all before was multiplied by ``was``.
+    """
     if of_all_before is None or last is None:
         return None
-    return of_all_before + (last - of_all_before) / count
+    return float(now * ((count - 1) * of_all_before / was + last) / count)
