@@ -769,7 +769,8 @@ class Call:
         try:
             self._until_known(stop)
         except BaseException:
-            self._interrupt()
+            # no death to report in time: ranks that answer late on a busy machine stay in step
+            self._interrupt(2 * _IDLE_SECONDS)
             raise
         before = [self._sight(rank) for rank in range(len(self.jobs))]
         if all(sight.state == "returned" for sight in before):
@@ -823,12 +824,12 @@ class Call:
                 raised = Sight("raised", error=text)
                 self.outcomes[rank] = Outcome(raised, b"", b"", "", "", ())
 
-    def _interrupt(self) -> None:
-        """Interrupt the ranks that have not answered, and wait (``_IDLE_SECONDS`` at most) until
-        each has answered or its process is known to have ended.
+    def _interrupt(self, seconds: float = _IDLE_SECONDS) -> None:
+        """Interrupt the ranks that have not answered, and wait for ``seconds`` at most until each
+        has answered or its process is known to have ended.
         """
         again = time.monotonic()
-        end = again + _IDLE_SECONDS
+        end = again + seconds
         while self.open and time.monotonic() < end:
             # a rank heeds one interrupt per call, so a repeated one does not disturb its cleanup
             if time.monotonic() >= again:
