@@ -15,10 +15,11 @@ from gpulab.devices import Device
 
 _POLL_SECONDS = 0.001
 # Where PyTorch keeps the precision of float32 arithmetic: of matrix products on CUDA, of
-# convolutions on CUDA, and of products in oneDNN.
+# convolutions and recurrent layers in cuDNN, and of products in oneDNN.
 _FLOAT32: list[Any] = [
     torch.backends.cuda.matmul,
     cast(Any, torch.backends.cudnn).conv,
+    cast(Any, torch.backends.cudnn).rnn,
     cast(Any, torch.backends.mkldnn).matmul,
 ]
 # Threads in an ``exclusive`` block or waiting for one, in order of arrival; the first is inside.
@@ -154,8 +155,8 @@ def put_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
-    """Within the block products and convolutions of float32 are computed in float32, or in TF32 if
-    ``precision`` is "tf32", and kernels give the same bits on every run.
+    """Within the block products, convolutions and recurrent layers of float32 are computed in
+    float32, or in TF32 if ``precision`` is "tf32", and kernels give the same bits on every run.
 
     PyTorch's deterministic mode also fills new memory with nan, which takes a kernel for each
     tensor; that is left out, since it would be timed as part of the step.
@@ -166,7 +167,7 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
         _matmul_precision("high" if wanted == "tf32" else "highest")
-        for place, value in zip(_FLOAT32, (wanted, wanted, "ieee"), strict=True):
+        for place, value in zip(_FLOAT32, (wanted, wanted, wanted, "ieee"), strict=True):
             place.fp32_precision = value
         cast(Any, torch.utils.deterministic).fill_uninitialized_memory = False
         if device.torch_type == "cuda":
