@@ -72,7 +72,7 @@ def save(model: Any, path: str | Path) -> int:
 
 def load(path: str | Path) -> dict[str, Any]:
     """Return the tensors of a file that ``save`` wrote, for ``load_state_dict`` of a finished model
-    of the same shape.
+    of the same shape (with ``assign=True`` for 2:4 weights, into which PyTorch cannot copy).
 
     Raises
     ------
@@ -190,7 +190,17 @@ def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
         reading = devices.guard(
             "load: a tensor of a library's own type", "its library. Install it."
         )
-        with compressed_layers.quiet(), reading:
+        with (
+            compressed_layers.quiet(),
+            reading,
+            # PyTorch's own 2:4 tensors are not among the classes that it loads by default
+            torch.serialization.safe_globals(
+                [
+                    torch.sparse.SparseSemiStructuredTensorCUSPARSELT,
+                    torch.sparse.SparseSemiStructuredTensorCUTLASS,
+                ]
+            ),
+        ):
             if b"torchao" in parts[0]:
                 import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe)
             return torch.load(io.BytesIO(parts[0]), weights_only=True)
