@@ -113,7 +113,9 @@ class Profile(Result):
 
     @property
     def between_ratio(self) -> float:
-        """The share of the steps in which the host ran no operator: Python code and waiting."""
+        """The share of the steps in which the host was in no operator and no call of the driver,
+        such as a wait for the device: Python code.
+        """
         whole = sum(end - start for start, end in self.steps)
         calls = [s for s in self.spans if s.lane == "host" and s.depth == 0]
         pieces = union((span.start_seconds, span.end_seconds) for span in calls)
