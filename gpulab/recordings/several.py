@@ -31,8 +31,8 @@ _THEN = ", continued by "  # joins the commands of several runs in one file
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical
 # Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-# Fields of a timing that keep their mean ratio to the time of a visit: their own mean would mix with
-# the median, and a call could seem to return after it has finished.
+# Fields of a timing that keep their mean ratio to the time of a visit: their own mean would mix
+# with the median, and a call could seem to return after it has finished.
 _DURATIONS = ("launch_seconds", "with_transfer_seconds")
 # Fields that become the mean over the visits.
 _MEANS = ("energy_joules", "energy_error_joules")
@@ -284,7 +284,8 @@ def together(before: Timing, visit: Timing) -> Timing:
     if interval is None:
         sentence = (
             f"{count} visits took from {format_seconds(min(visits))} to "
-            f"{format_seconds(max(visits))}, so the interval would be meaningless. Use more --visits."
+            f"{format_seconds(max(visits))}, so the interval would be meaningless. Use more "
+            "--visits."
         )
         notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(
