@@ -664,7 +664,12 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             if scheme.activations
             else quantization.Int8WeightOnlyConfig
         )
-        quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)
+        quantization.quantize_(
+            model,
+            # otherwise it sets switches of PyTorch's compiler for the whole process
+            make(version=2, set_inductor_config=False),
+            filter_fn=lambda _, name: name in linear,
+        )
     return model.eval()
 
 

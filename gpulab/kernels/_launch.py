@@ -413,13 +413,13 @@ def numba_backend(who: str, kernel: Any, index: int) -> Backend:
         return lambda: configured(*seen)
 
     def refusal(error: Exception) -> KernelError | None:
-        """Return the error to raise for one of Numba's: with the line for one of the compiler, with
-        what to do for one of the driver.
+        """Return the error to raise for one of Numba's, or of the packages through which it links
+        and launches: with the line for one of the compiler, with what to do for one of the driver.
         """
         home, name = type(error).__module__, function.__name__
-        if not home.startswith("numba"):
+        if not home.startswith(("numba", "cuda.")):
             return None
-        if "cudadrv" in home or "Cuda" in type(error).__name__:
+        if "cudadrv" in home or "cuda.core" in home or "Cuda" in type(error).__name__:
             return KernelError(
                 f"{who}: the GPU stopped {name} ({message_of(error)}); expected it to run to its "
                 "end. Run gpulab.kernels.simulate with the same arguments, which names the line, "

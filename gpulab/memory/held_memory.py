@@ -598,8 +598,9 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     Parameters
     ----------
     device : None, str or Device
-        The device whose free memory is compared; None takes the best one available. Caches of all
-        devices are emptied.
+        The device whose free memory is compared; None takes the best one available. The caches of
+        all devices are emptied, but those of CuPy only for this device or, if it is a CPU, for the
+        current one.
     outputs : bool
         Also empty IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports the
         arrays in the cache.
@@ -630,7 +631,11 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         *_outputs(where, drop=outputs),
         f"Collected garbage ({gc.collect()} unreachable objects).",
     )
-    with devices.guard(f"release: emptying the caches of {where}"):
+    with (
+        devices.guard(f"release: emptying the caches of {where}"),
+        # CuPy's is that of the current device; -1 leaves it as it is
+        torch.cuda.device(where.index if where.torch_type == "cuda" else -1),
+    ):
         _empty_caches()
     # glibc's call gives free pages back to the system; other C libraries have none
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -697,7 +702,9 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
 
 
 def _empty_caches() -> None:
-    """Release the memory that the allocators of PyTorch and CuPy keep for later, on all devices."""
+    """Release the memory that the allocators keep for later: PyTorch's on all devices, CuPy's on
+    the current one.
+    """
     cupy, accelerators = sys.modules.get("cupy"), devices.available()[1:]
     torch.clear_autocast_cache()
     if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # type: ignore[no-untyped-call]

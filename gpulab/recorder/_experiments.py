@@ -121,7 +121,8 @@ def timed(
 
         from gpulab.training import backend_switches
 
-        with backend_switches.put_back():
+        # CuPy and Triton work on the device that is current
+        with backend_switches.put_back(), backend_switches.current(device):
             # a caller, or the environment of a container, may allow TF32, or bfloat16 on a CPU
             torch.set_float32_matmul_precision("highest")
             work = prepare(device, *args)

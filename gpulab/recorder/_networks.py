@@ -53,6 +53,13 @@ _ZEROS = (0.5, 0.9, 0.98)
 _TWO_FOUR = ("CUTLASS", "cuSPARSELt")
 # torchao's weights of fewer bits; the last form also computes in int8
 _SHORTER = ("int8", "int4", "float8", "int8 with int8 inputs")
+# What torchao recommends for compiling them. It would set these for the whole process, so that all
+# later cases would be compiled with them, too.
+_TUNED: Any = {
+    "coordinate_descent_tuning": True,
+    "coordinate_descent_check_all_directions": True,
+    "force_fuse_int_mm_with_mul": True,
+}
 _CHANNELS, _SIDE, _BATCH = 128, 56, 64
 _CPU_SIDE, _CPU_BATCH = 16, 8
 
@@ -196,7 +203,11 @@ def _two_four(library: str, layer: Any) -> Any:
 
 
 def _compiled(weights: str | None) -> Callable[[Any], Any]:
-    return lambda layer: torch.compile(layer if weights is None else _shorten(layer, weights))
+    return lambda layer: (
+        torch.compile(layer)
+        if weights is None
+        else torch.compile(_shorten(layer, weights), options=_TUNED)
+    )
 
 
 def _quantized(activations: str | None, arithmetic: str) -> Callable[[Any], Any]:
@@ -756,23 +767,22 @@ def generation(device: Device) -> Iterable[Case]:
 
 
 def _generation(device: Device, shape: LanguageModel, params: dict[str, Any]) -> Work:
-    where, length, batch = str(device), params["length"], params["batch"]
-    dtype = getattr(torch, "bfloat16" if params["weights"] in _SHORTER else params["weights"])
+    length, batch, new = params["length"], params["batch"], params["new"]
+    start, tuned = length - new, _TUNED if params["weights"] in _SHORTER else None
+    dtype = getattr(torch, "bfloat16" if tuned else params["weights"])
     shape = dataclasses.replace(shape, kv_heads=params["kv_heads"])
-    new = params["new"]
-    start = length - new
-    with torch.device(where):
+    with torch.device(str(device)):
         model: Any = _Decoder(shape).to(dtype).eval()
         tokens = torch.zeros(batch, new, dtype=torch.int64)
         caches = torch.zeros(
             (shape.layers, 2, batch, shape.kv_heads, length, shape.head_size), dtype=dtype
         )
-    if params["weights"] in _SHORTER:
+    if tuned:
         model = _shorten(model, params["weights"])
     if "compile" in params["means"]:
         for layer in model.layers:  # the layers are alike, so the compiler works only once
-            layer.compile()
-        model.head.compile()
+            layer.compile(options=tuned)
+        model.head.compile(options=tuned)
     step: Any = torch.no_grad()(functools.partial(model, tokens, caches, start))
     if "graph" in params["means"]:
         step = captured(step, device)
@@ -792,12 +802,14 @@ def _shorten(model: Any, weights: str) -> Any:
     """Return the model with the weights of its linear layers stored in fewer bits, by torchao."""
     from torchao import quantization
 
-    config = {
-        "int8": quantization.Int8WeightOnlyConfig(),
+    make: Any = {
+        "int8": quantization.Int8WeightOnlyConfig,
         # the layout that PyTorch's own kernel reads
-        "int4": quantization.Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d"),
-        "float8": quantization.Float8WeightOnlyConfig(),
-        "int8 with int8 inputs": quantization.Int8DynamicActivationInt8WeightConfig(),
-    }
-    quantization.quantize_(model, config[weights])
+        "int4": functools.partial(
+            quantization.Int4WeightOnlyConfig, int4_packing_format="tile_packed_to_4d"
+        ),
+        "float8": quantization.Float8WeightOnlyConfig,
+        "int8 with int8 inputs": quantization.Int8DynamicActivationInt8WeightConfig,
+    }[weights]
+    quantization.quantize_(model, make(set_inductor_config=False))
     return model

@@ -205,6 +205,7 @@ TOO_NEW = [
         ("numba.core.errors", KernelError, 7, "no such thing", 0),
         ("numba.core.errors", KernelError, None, "no such thing", 0),
         (NUMBA, KernelError, None, "no such thing", 0),
+        ("cuda.core._utils.cuda_utils", KernelError, None, "no such thing", 0),  # of a launch
         ("elsewhere", Exception, None, "no such thing", 0),
         *((home, DeviceError, None, words, runs) for home, words, runs in TOO_NEW),
     ],
