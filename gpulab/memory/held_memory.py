@@ -427,9 +427,9 @@ class CellMemory(Result):
     devices : tuple of (str, int, int, int, int)
         For each device, the CPU first: its name, the bytes of its tensors before the cell and at
         the peak, and the bytes by which they grew over the cell, or shrank (one of these two is 0).
-        On a CPU these are live torch storages after each operator; on an accelerator the bytes that
-        PyTorch's allocator reports, including those that operators allocate internally, and the
-        bytes that CuPy held before and after.
+        On a CPU these are live torch storages after each operator, without what compiled code
+        allocates and frees; on an accelerator the bytes that PyTorch's allocator reports, including
+        those that operators allocate internally, and the bytes that CuPy held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -494,7 +494,8 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
     def result() -> CellMemory:
         """Return the memory of the block."""
         grown = host_facts.resident_bytes() - resident
-        uses = [("cpu", live, host.peak_bytes, host.live_bytes)]
+        host._count(living((torch.Tensor, torch.nn.Parameter)))  # what compiled code made
+        uses = [("cpu", live, max(host.peak_bytes, host.live_bytes), host.live_bytes)]
         for where in places[1:]:
             after = _pool_bytes(where)[0]
             # CuPy records no peak: its arrays count if they exist before or after the block
@@ -564,9 +565,11 @@ class Released(Result):
         """How many bytes were freed on the device; on a CPU, how many bytes this process shrank
         by.
         """
-        if self.device == "cpu":
-            return self.freed_host_bytes
-        return self.device_free_after_bytes - self.device_free_before_bytes
+        return (
+            self.freed_host_bytes
+            if self.device == "cpu"
+            else self.device_free_after_bytes - self.device_free_before_bytes
+        )
 
     def __repr__(self) -> str:
         return (
@@ -665,9 +668,11 @@ def _clear_tracebacks() -> str:
         # IPython, and clear() leaves that alone; reading f_locals again brings it up to date, which
         # empties it.
         _ = frame.f_locals
-    if not frames:
-        return "No failed cell's traceback was kept."
-    return f"Cleared the local variables in {plural(len(frames), 'frame')} of the last traceback."
+    return (
+        f"Cleared the local variables in {plural(len(frames), 'frame')} of the last traceback."
+        if frames
+        else "No failed cell's traceback was kept."
+    )
 
 
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
@@ -746,6 +751,13 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def free_bytes(self) -> int:
         """The bytes that are left of the limit."""
         return max(0, self.nbytes - self.live_bytes)
+
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]
+        """Return whether compiled code may run in the block. PyTorch runs it uncompiled under a mode
+        that has to see each operator, and does not compile it afterwards either; ``watch``, which
+        limits nothing, lets it run.
+        """
+        return self.nbytes == sys.maxsize
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; a result that does not fit is released before the error is raised."""
