@@ -219,7 +219,7 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     and the others belong to other processes and the system.
     """
     total, free = where.memory_bytes, where.free_bytes
-    held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)
+    held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)[:2]
     mine = host_facts.resident_bytes() if where.is_cpu else _process_bytes(where)
     used = min(total, max(0, total - free))
     tensors = min(held, used, mine if where.is_cpu and mine is not None else used)
@@ -240,14 +240,17 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     )
 
 
-def _pool_bytes(where: devices.Device) -> tuple[int, int]:
+def _pool_bytes(where: devices.Device) -> tuple[int, int, int]:
     """Return (held by arrays, taken from the driver) of PyTorch's and CuPy's allocators on an
-    accelerator.
+    accelerator, and what arrays of CuPy hold of that.
     """
     if where.kind == "mps":
-        held, taken = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
-        return int(held), int(taken)
-    allocator = getattr(torch, where.torch_type)
+        return (
+            int(torch.mps.current_allocated_memory()),
+            int(torch.mps.driver_allocated_memory()),
+            0,
+        )
+    allocator, of_cupy = getattr(torch, where.torch_type), 0
     held, taken = allocator.memory_allocated(where.index), allocator.memory_reserved(where.index)
     cupy = sys.modules.get("cupy")
     # If the driver does not support CuPy's version of CUDA, CuPy holds nothing, and its errors do
@@ -255,8 +258,8 @@ def _pool_bytes(where: devices.Device) -> tuple[int, int]:
     if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
         with cupy.cuda.Device(where.index):
             pool = cupy.get_default_memory_pool()
-            held, taken = held + pool.used_bytes(), taken + pool.total_bytes()
-    return int(held), int(taken)
+            of_cupy, taken = int(pool.used_bytes()), taken + pool.total_bytes()
+    return int(held) + of_cupy, int(taken), of_cupy
 
 
 def _process_bytes(where: devices.Device) -> int | None:
@@ -429,7 +432,8 @@ class CellMemory(Result):
         the peak, and the bytes by which they grew over the cell, or shrank (one of these two is 0).
         On a CPU these are live torch storages after each operator, without what compiled code
         allocates and frees; on an accelerator the bytes that PyTorch's allocator reports, including
-        those that operators allocate internally, and the bytes that CuPy held before and after.
+        those that operators allocate internally, and the bytes that CuPy held before and after
+        (of CuPy, the peak includes what it held both times).
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -486,7 +490,7 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
     before = {
         where: {key: life for key, (_, life) in _storages(where, names).items()} for where in places
     }
-    held = {where: _pool_bytes(where)[0] for where in places[1:]}
+    held = {where: _pool_bytes(where) for where in places[1:]}
     resident = host_facts.resident_bytes()
     for where in places[1:]:
         _peak(where, reset=True)
@@ -497,9 +501,10 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
         host._count(living((torch.Tensor, torch.nn.Parameter)))  # what compiled code made
         uses = [("cpu", live, max(host.peak_bytes, host.live_bytes), host.live_bytes)]
         for where in places[1:]:
-            after = _pool_bytes(where)[0]
-            # CuPy records no peak: its arrays count if they exist before or after the block
-            uses.append((str(where), held[where], max(held[where], after, _peak(where)), after))
+            (start, _, cupy_before), (end, _, cupy_after) = held[where], _pool_bytes(where)
+            # CuPy records no peak: what it holds before and after the block counts all along
+            peak = max(start, end, _peak(where) + min(cupy_before, cupy_after))
+            uses.append((str(where), start, peak, end))
         changes = tuple(
             (device, start, peak, max(0, end - start), max(0, start - end))
             for device, start, peak, end in uses
@@ -753,9 +758,8 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return max(0, self.nbytes - self.live_bytes)
 
     def ignore_compile_internals(self) -> bool:  # type: ignore[override]
-        """Return whether compiled code may run in the block. PyTorch runs it uncompiled under a mode
-        that has to see each operator, and does not compile it afterwards either; ``watch``, which
-        limits nothing, lets it run.
+        """Return whether compiled code may run as such in the block: in ``watch``, which limits
+        nothing. Under any other mode PyTorch runs it uncompiled, and never compiles it afterwards.
         """
         return self.nbytes == sys.maxsize
 
