@@ -530,8 +530,13 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
     if where.torch_type not in ("cuda", "xpu"):
         return 0
     where.synchronize()
-    ask = "reset_peak_memory_stats" if reset else "max_memory_allocated"
-    return int(getattr(getattr(torch, where.torch_type), ask)(where.index) or 0)
+    return int(
+        getattr(
+            getattr(torch, where.torch_type),
+            "reset_peak_memory_stats" if reset else "max_memory_allocated",
+        )(where.index)
+        or 0
+    )
 
 
 @dataclass(frozen=True)
@@ -708,14 +713,16 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
 
 def _empty_caches() -> None:
     """Release the memory that the allocators of PyTorch and CuPy keep for later, on all devices."""
-    cupy, accelerators = sys.modules.get("cupy"), devices.available()[1:]
+    cupy = sys.modules.get("cupy")
     torch.clear_autocast_cache()
     if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # type: ignore[no-untyped-call]
         torch._C._cuda_clearCublasWorkspaces()
-    for each in accelerators[:1]:  # all are of one kind
+    for each in devices.available()[1:2]:  # all accelerators are of one kind
         getattr(torch, each.torch_type).empty_cache()
     if cupy is not None and cupy.cuda.is_available():
-        cupy.get_default_memory_pool().free_all_blocks()
+        for index in range(cupy.cuda.runtime.getDeviceCount()):
+            with cupy.cuda.Device(index):  # the pool frees the current device's blocks only
+                cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
