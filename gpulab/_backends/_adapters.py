@@ -420,11 +420,9 @@ class CupyBackend(Backend):
         require_plain_numbers(a)
         with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
             if pinned:
-                staging = importlib.import_module("cupyx").empty_like_pinned(
-                    np.ascontiguousarray(a)
-                )
-                staging[...] = a
-                a = staging
+                empty = importlib.import_module("cupyx").empty_pinned
+                pageable, a = a, empty(a.shape, a.dtype)
+                a[...] = pageable
             array = self.module.asarray(a)
             # the source may be changed as soon as this returns
             self.module.cuda.get_current_stream().synchronize()
