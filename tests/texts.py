@@ -5,8 +5,6 @@ import json
 import re
 from typing import Any
 
-from gpulab.figures import mimebundle
-
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 _DATA = (
     "type",
@@ -38,6 +36,8 @@ def table_text(markup: str) -> str:
 
 def figure_text(figure: Any) -> str:
     """Return a figure's title, axis titles, notes and data, with numbers to four digits."""
+    from gpulab.figures import mimebundle  # needs plotly, which a bare GPU machine lacks
+
     body = mimebundle(figure)[PLOTLY_MIME]
     layout = body["layout"]
     lines = [f"title: {_plain(layout.get('title', {}).get('text', ''))}"]

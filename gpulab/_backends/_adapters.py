@@ -420,11 +420,9 @@ class CupyBackend(Backend):
         require_plain_numbers(a)
         with self.module.cuda.Device(int(device.partition(":")[2] or 0)):
             if pinned:
-                staging = importlib.import_module("cupyx").empty_like_pinned(
-                    np.ascontiguousarray(a)
-                )
-                staging[...] = a
-                a = staging
+                empty = importlib.import_module("cupyx").empty_pinned
+                pageable, a = a, empty(a.shape, a.dtype)
+                a[...] = pageable
             array = self.module.asarray(a)
             # the source may be changed as soon as this returns
             self.module.cuda.get_current_stream().synchronize()
@@ -437,7 +435,8 @@ class CupyBackend(Backend):
             return self.module.asarray(x)
 
     def copy(self, x: Any) -> Any:
-        return x.copy()
+        with x.device:  # else the copy is on the current device
+            return x.copy()
 
     def unshared(self, x: Any, library: str) -> Problem | None:
         if x.strides and min(x.strides) < 0:
@@ -585,9 +584,8 @@ class JaxBackend(_UnchangingBackend):
 
     def _would_lose(self, dtype: str) -> Problem | None:
         """Return why JAX would change a dtype; None where it keeps it."""
-        if dtype not in _NARROWED:
-            return None
-        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the present setting
+        canonical = self.module.dtypes.canonicalize_dtype  # by the present setting
+        kept = str(canonical(dtype)) if dtype in _NARROWED else dtype
         if kept == dtype:
             return None
         return (

@@ -219,7 +219,7 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     and the others belong to other processes and the system.
     """
     total, free = where.memory_bytes, where.free_bytes
-    held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)
+    held, reserved = (found, found) if where.is_cpu else _pool_bytes(where)[:2]
     mine = host_facts.resident_bytes() if where.is_cpu else _process_bytes(where)
     used = min(total, max(0, total - free))
     tensors = min(held, used, mine if where.is_cpu and mine is not None else used)
@@ -240,14 +240,17 @@ def _parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Not
     )
 
 
-def _pool_bytes(where: devices.Device) -> tuple[int, int]:
+def _pool_bytes(where: devices.Device) -> tuple[int, int, int]:
     """Return (held by arrays, taken from the driver) of PyTorch's and CuPy's allocators on an
-    accelerator.
+    accelerator, and what arrays of CuPy hold of that.
     """
     if where.kind == "mps":
-        held, taken = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
-        return int(held), int(taken)
-    allocator = getattr(torch, where.torch_type)
+        return (
+            int(torch.mps.current_allocated_memory()),
+            int(torch.mps.driver_allocated_memory()),
+            0,
+        )
+    allocator, of_cupy = getattr(torch, where.torch_type), 0
     held, taken = allocator.memory_allocated(where.index), allocator.memory_reserved(where.index)
     cupy = sys.modules.get("cupy")
     # If the driver does not support CuPy's version of CUDA, CuPy holds nothing, and its errors do
@@ -255,8 +258,8 @@ def _pool_bytes(where: devices.Device) -> tuple[int, int]:
     if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
         with cupy.cuda.Device(where.index):
             pool = cupy.get_default_memory_pool()
-            held, taken = held + pool.used_bytes(), taken + pool.total_bytes()
-    return int(held), int(taken)
+            of_cupy, taken = int(pool.used_bytes()), taken + pool.total_bytes()
+    return int(held) + of_cupy, int(taken), of_cupy
 
 
 def _process_bytes(where: devices.Device) -> int | None:
@@ -427,9 +430,10 @@ class CellMemory(Result):
     devices : tuple of (str, int, int, int, int)
         For each device, the CPU first: its name, the bytes of its tensors before the cell and at
         the peak, and the bytes by which they grew over the cell, or shrank (one of these two is 0).
-        On a CPU these are live torch storages after each operator; on an accelerator the bytes that
-        PyTorch's allocator reports, including those that operators allocate internally, and the
-        bytes that CuPy held before and after.
+        On a CPU these are live torch storages after each operator, without what compiled code
+        allocates and frees; on an accelerator the bytes that PyTorch's allocator reports, including
+        those that operators allocate internally, and the bytes that CuPy held before and after
+        (of CuPy, the peak includes what it held both times).
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -486,7 +490,7 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
     before = {
         where: {key: life for key, (_, life) in _storages(where, names).items()} for where in places
     }
-    held = {where: _pool_bytes(where)[0] for where in places[1:]}
+    held = {where: _pool_bytes(where) for where in places[1:]}
     resident = host_facts.resident_bytes()
     for where in places[1:]:
         _peak(where, reset=True)
@@ -494,11 +498,13 @@ def watch(names: Mapping[str, Any]) -> Iterator[Callable[[], CellMemory]]:
     def result() -> CellMemory:
         """Return the memory of the block."""
         grown = host_facts.resident_bytes() - resident
-        uses = [("cpu", live, host.peak_bytes, host.live_bytes)]
+        host._count(living((torch.Tensor, torch.nn.Parameter)))  # what compiled code made
+        uses = [("cpu", live, max(host.peak_bytes, host.live_bytes), host.live_bytes)]
         for where in places[1:]:
-            after = _pool_bytes(where)[0]
-            # CuPy records no peak: its arrays count if they exist before or after the block
-            uses.append((str(where), held[where], max(held[where], after, _peak(where)), after))
+            (start, _, cupy_before), (end, _, cupy_after) = held[where], _pool_bytes(where)
+            # CuPy records no peak: what it holds before and after the block counts all along
+            peak = max(start, end, _peak(where) + min(cupy_before, cupy_after))
+            uses.append((str(where), start, peak, end))
         changes = tuple(
             (device, start, peak, max(0, end - start), max(0, start - end))
             for device, start, peak, end in uses
@@ -524,8 +530,13 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
     if where.torch_type not in ("cuda", "xpu"):
         return 0
     where.synchronize()
-    ask = "reset_peak_memory_stats" if reset else "max_memory_allocated"
-    return int(getattr(getattr(torch, where.torch_type), ask)(where.index) or 0)
+    return int(
+        getattr(
+            getattr(torch, where.torch_type),
+            "reset_peak_memory_stats" if reset else "max_memory_allocated",
+        )(where.index)
+        or 0
+    )
 
 
 @dataclass(frozen=True)
@@ -564,9 +575,11 @@ class Released(Result):
         """How many bytes were freed on the device; on a CPU, how many bytes this process shrank
         by.
         """
-        if self.device == "cpu":
-            return self.freed_host_bytes
-        return self.device_free_after_bytes - self.device_free_before_bytes
+        return (
+            self.freed_host_bytes
+            if self.device == "cpu"
+            else self.device_free_after_bytes - self.device_free_before_bytes
+        )
 
     def __repr__(self) -> str:
         return (
@@ -598,9 +611,8 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     Parameters
     ----------
     device : None, str or Device
-        The device whose free memory is compared; None takes the best one available. The caches of
-        all devices are emptied, but those of CuPy only for this device or, if it is a CPU, for the
-        current one.
+        The device whose free memory is compared; None takes the best one available. Caches of all
+        devices are emptied.
     outputs : bool
         Also empty IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports the
         arrays in the cache.
@@ -631,11 +643,7 @@ def release(device: Any = None, outputs: bool = False) -> Released:
         *_outputs(where, drop=outputs),
         f"Collected garbage ({gc.collect()} unreachable objects).",
     )
-    with (
-        devices.guard(f"release: emptying the caches of {where}"),
-        # CuPy's is that of the current device; -1 leaves it as it is
-        torch.cuda.device(where.index if where.torch_type == "cuda" else -1),
-    ):
+    with devices.guard(f"release: emptying the caches of {where}"):
         _empty_caches()
     # glibc's call gives free pages back to the system; other C libraries have none
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -670,9 +678,11 @@ def _clear_tracebacks() -> str:
         # IPython, and clear() leaves that alone; reading f_locals again brings it up to date, which
         # empties it.
         _ = frame.f_locals
-    if not frames:
-        return "No failed cell's traceback was kept."
-    return f"Cleared the local variables in {plural(len(frames), 'frame')} of the last traceback."
+    return (
+        f"Cleared the local variables in {plural(len(frames), 'frame')} of the last traceback."
+        if frames
+        else "No failed cell's traceback was kept."
+    )
 
 
 def _outputs(where: devices.Device, drop: bool) -> list[str]:
@@ -702,17 +712,17 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
 
 
 def _empty_caches() -> None:
-    """Release the memory that the allocators keep for later: PyTorch's on all devices, CuPy's on
-    the current one.
-    """
-    cupy, accelerators = sys.modules.get("cupy"), devices.available()[1:]
+    """Release the memory that the allocators of PyTorch and CuPy keep for later, on all devices."""
+    cupy = sys.modules.get("cupy")
     torch.clear_autocast_cache()
     if torch.cuda.is_initialized() and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # type: ignore[no-untyped-call]
         torch._C._cuda_clearCublasWorkspaces()
-    for each in accelerators[:1]:  # all are of one kind
+    for each in devices.available()[1:2]:  # all accelerators are of one kind
         getattr(torch, each.torch_type).empty_cache()
     if cupy is not None and cupy.cuda.is_available():
-        cupy.get_default_memory_pool().free_all_blocks()
+        for index in range(cupy.cuda.runtime.getDeviceCount()):
+            with cupy.cuda.Device(index):  # the pool frees the current device's blocks only
+                cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
@@ -753,6 +763,12 @@ class Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def free_bytes(self) -> int:
         """The bytes that are left of the limit."""
         return max(0, self.nbytes - self.live_bytes)
+
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]
+        """Return whether compiled code may run as such in the block: in ``watch``, which limits
+        nothing. Under any other mode PyTorch runs it uncompiled, and never compiles it afterwards.
+        """
+        return self.nbytes == sys.maxsize
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; a result that does not fit is released before the error is raised."""

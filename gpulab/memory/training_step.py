@@ -118,7 +118,8 @@ class Lender:
             and not lent.is_floating_point()
         ):
             with unset_fake_temporarily():
-                lent.constant = original.detach().clone()
+                # on the stand-in's device: what is computed from the values alone is there too
+                lent.constant = original.detach().to(lent.device, copy=True)
             lent.fake_mode.fake_tensor_converter.add_constant_storage_mapping(lent)
         return lent
 

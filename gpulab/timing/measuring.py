@@ -297,7 +297,11 @@ def in_turns(
             )
         # after all notes, because this makes more calls
         for job, run, one, first, last in zip(jobs, runs, samples, before, after, strict=True):
-            if first is not None and last is not None and last.gpu is not None and not cold:
+            if (
+                (first is not None and last is not None and last.gpu is not None)
+                # the GPU would also count what is done before each call
+                and not (cold or prepare)
+            ):
                 again = functools.partial(run, one.calls_per_sample) if count > 1 else None
                 _keep_energy(job, read, first, last, job.calls - made, again, limits)
         copied = _copied_seconds(jobs, copies, together) if transfer else [None] * len(jobs)

@@ -12,7 +12,6 @@ from gpulab.errors import InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
 from made_training import told
-from scipy import stats
 from torch.nn import functional
 from torch.profiler import record_function
 
@@ -92,6 +91,8 @@ def pipeline_of(ends: Any, loading: float = 0.5) -> PipelineResult:
 def test_the_interval_of_the_rate_by_hand() -> None:
     """Six blocks of two steps give batch means with Student's t of 5 degrees; fewer give none."""
     found = pipeline_of(np.cumsum([1.0, *np.repeat([1, 2, 3, 4, 5, 6], 2)]))
+    from scipy import stats  # which a bare GPU machine lacks
+
     half = stats.t.ppf(0.975, 5) * math.sqrt(3.5 / 6)
     ends = (10 / (3.5 + half), 10 / (3.5 - half))
     assert found.images_per_second_interval == pytest.approx(ends, rel=1e-3)
