@@ -666,8 +666,15 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
         )
         quantization.quantize_(
             model,
-            # otherwise it sets switches of PyTorch's compiler for the whole process
-            make(version=2, set_inductor_config=False),
+            # "version": before 0.15, torchao has one only. "set_inductor_config": otherwise it sets
+            # switches of PyTorch's compiler for the whole process.
+            make(
+                **{
+                    name: value
+                    for name, value in (("version", 2), ("set_inductor_config", False))
+                    if name in make.__dataclass_fields__
+                }
+            ),
             filter_fn=lambda _, name: name in linear,
         )
     return model.eval()
