@@ -328,9 +328,12 @@ def serve(
             f"{copy}. Stop with Ctrl-C."
         )
         server.io_loop.add_callback(print, message, flush=True)  # only once the server answers
-        if callable(signal.getsignal(signal.SIGINT)) and not (sys.stdin and sys.stdin.isatty()):
-            # At a terminal JupyterLab handles SIGINT itself. Elsewhere Python would raise
-            # KeyboardInterrupt, which ends only the request that is being handled.
+        if callable(signal.getsignal(signal.SIGINT)) and (
+            sys.platform == "win32" or not (sys.stdin and sys.stdin.isatty())
+        ):
+            # At a terminal JupyterLab handles SIGINT itself, but never on Windows. Otherwise Python
+            # would raise KeyboardInterrupt, which ends only the request that is being handled, or
+            # ends the loop before JupyterLab has shut down the kernels.
             signal.signal(signal.SIGINT, lambda *_: server.stop(from_signal=True))
         server.start()
     except KeyboardInterrupt:
