@@ -19,7 +19,6 @@ torch, even one that is not a collective, takes longer while observed (docs/meas
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import datetime
 import gc
@@ -383,9 +382,9 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     number = message["content"]["sig"]
     # ``%%px`` sends the signal's name
     number = getattr(signal, number) if isinstance(number, str) else number
-    # on Windows os.kill would end the process
+    # on Windows os.kill would end the process; raise_signal also wakes a rank from time.sleep
     if sys.platform == "win32" and number == signal.SIGINT:
-        _thread.interrupt_main()
+        signal.raise_signal(number)
     else:
         os.kill(os.getpid(), number)
     kernel: Any = IPythonKernel.instance()
