@@ -146,8 +146,9 @@ class LocalEngines(_Engines):
         )
         self._connect(file, _CONNECT_SECONDS, _FIX)
         # The controller's heartbeat is a process of its own; without it engines give up after a
-        # minute.
-        self._helpers = psutil.Process(supervisor.started["controller"]).children()
+        # minute. In a virtual environment on Windows, the process that was started is a launcher,
+        # and the controller itself is its child.
+        self._helpers = psutil.Process(supervisor.started["controller"]).children(recursive=True)
         progress(0.5, f"waiting for {plural(self.n, 'engine')}")
         self._launch()
 
