@@ -76,7 +76,8 @@ def torchrun(
         If the run failed or took too long; the message includes its last output.
     """
     file, processes = Path(script).resolve(), f"{n} process{'es' if n != 1 else ''}"
-    with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+    # on Windows a process that was killed a moment ago can still hold the file of its output
+    with tempfile.TemporaryDirectory(prefix="gpulab-", ignore_cleanup_errors=True) as folder:
         kept, printed = Path(folder) / "results.pickle", Path(folder) / "printed.txt"
         code = _run(_commands(n, [str(file), "--results", str(kept)]), printed, timeout_seconds)
         if code is None:
