@@ -124,8 +124,12 @@ def processor_name() -> str:
             re.MULTILINE,
         )
         stated = named.group(1) if named else ""
-    found = " ".join(stated.split())
-    return found or platform.processor() or platform.machine() or "unknown processor"
+    return (
+        " ".join(stated.split())
+        or platform.processor()
+        or platform.machine()
+        or "unknown processor"
+    )
 
 
 def usable_core_numbers() -> list[int]:
@@ -392,8 +396,7 @@ def probe(root: pathlib.Path = ROOT) -> Processor:
 
 def core_values(root: pathlib.Path, cores: Sequence[int], name: str) -> list[int]:
     """Return the number in a kernel file of each core; cores whose file has none are left out."""
-    folder = root / "sys/devices/system/cpu"
-    texts = [read_text(folder / f"cpu{core}" / name) for core in cores]
+    texts = [read_text(root / f"sys/devices/system/cpu/cpu{core}" / name) for core in cores]
     return [int(text) for text in texts if text.isdigit()]
 
 
@@ -426,10 +429,17 @@ def _probe_apple() -> Processor:
         text = sysctl(name)
         return (int(text) if text.isdigit() else 0) or None
 
-    # of the performance cores
-    sizes = {
-        "L1d": count("hw.perflevel0.l1dcachesize"),
-        "L2": count("hw.perflevel0.l2cachesize"),
+    # one for each kind of cores, the performance cores first
+    kinds = [f"hw.perflevel{number}." for number in range(count("hw.nperflevels") or 1)]
+    cores = [count(f"{kind}physicalcpu") or 1 for kind in kinds]
+    sharing = [count(f"{kind}cpusperl2") or each for kind, each in zip(kinds, cores, strict=True)]
+    found = {
+        level: [
+            (size, -(-each // one))
+            for kind, each, one in zip(kinds, cores, by, strict=True)
+            if (size := count(f"{kind}{level.lower()}cachesize"))
+        ]
+        for level, by in (("L1d", [1] * len(kinds)), ("L2", sharing))
     }
     return Processor(
         name=processor_name(),
@@ -437,7 +447,9 @@ def _probe_apple() -> Processor:
         usable_cores=len(usable_core_numbers()),
         physical_cores=count("hw.physicalcpu"),
         quota_cores=None,
-        caches=tuple(Cache(level, size, 1) for level, size in sizes.items() if size),
+        caches=tuple(
+            Cache(level, *sizes[0], tuple(sizes[1:])) for level, sizes in found.items() if sizes
+        ),
         simd=("asimd",) if platform.machine() == "arm64" else (),
         clock_hz=None,
         max_clock_hz=None,
