@@ -2,11 +2,12 @@
 
 ``record`` runs the experiments below, the most informative cases first, and writes the recording
 every few seconds and at the end, so that an interrupt loses nothing. Cases on several ranks also
-need ipyparallel. Cases that cannot run on a machine are kept as not recorded, with the reason.
+need cloudpickle, without which none is planned, and ipyparallel. Cases that cannot run on a machine
+are kept as not recorded, with the reason.
 """
 
 import functools
-import importlib
+import importlib.util
 from collections.abc import Iterable
 
 from gpulab.devices import Device
@@ -21,8 +22,10 @@ def _planned(where: str, device: Device) -> Iterable[Case]:
     module, which needs torch, is imported only now.
     """
     module, _, function = where.partition(".")
-    planned: Iterable[Case] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(
-        device
+    planned: Iterable[Case] = (
+        ()  # gpulab.parallel cannot be imported
+        if module == "_ranks" and importlib.util.find_spec("cloudpickle") is None
+        else getattr(importlib.import_module(f"{__name__}.{module}"), function)(device)
     )
     return planned
 

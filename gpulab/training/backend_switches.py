@@ -127,7 +127,11 @@ def put_back() -> Iterator[None]:
 
     So a switch that one script sets for itself is not set for the next one.
     """
-    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in _FLOAT32]
+    # A place whose precision is "none" has that of its library, or the one for all. (oneDNN's own
+    # attribute reads the former, and sets the latter.)
+    found: list[tuple[Any, str]] = [
+        (place, "fp32_precision") for place in (torch.backends, torch.backends.cudnn, *_FLOAT32)
+    ]
     found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
     found += [(torch.utils.deterministic, "fill_uninitialized_memory")]
     calls: list[tuple[Any, Any]] = [

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader, get_worker_info
 
 from gpulab import _interrupts, _validate, devices, networks, transfer
@@ -114,6 +113,8 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
     tuple of (bytes, int)
         The file and its class.
     """
+    from PIL import Image  # which a bare GPU machine may lack; only the pictures need it
+
     files = []
     for k in range(count):
         file = io.BytesIO()
@@ -133,6 +134,8 @@ def decode(file: bytes, size: int, random: np.random.Generator) -> np.ndarray:
     ndarray
         (3, size, size), uint8.
     """
+    from PIL import Image
+
     picture = Image.open(io.BytesIO(file)).convert("RGB")
     share = np.sqrt(random.uniform(_LEAST_AREA, 1))
     width, height = max(1, int(picture.width * share)), max(1, int(picture.height * share))
@@ -194,8 +197,7 @@ class BatchSet:
         ]
         images = torch.from_numpy(np.stack([decode(file, self.size, random) for file, _ in chosen]))
         labels = torch.tensor([label for _, label in chosen])
-        info = get_worker_info()
-        worker = -1 if info is None else info.id
+        worker = getattr(get_worker_info(), "id", -1)
         return images, labels, worker, start, time.perf_counter()
 
 
