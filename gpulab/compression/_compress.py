@@ -655,8 +655,10 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
             "since torchao leaves convolutions as they are. Use arithmetic='integer' on a CPU, or "
             "'float'."
         )
-    supported = "a device that it supports. Use arithmetic='float'."
-    with compressed_layers.quiet(), devices.guard("quantize: torchao", supported):
+    with (
+        compressed_layers.quiet(),
+        devices.guard("quantize: torchao", "a device that it supports. Use arithmetic='float'."),
+    ):
         from torchao import quantization
 
         make = (
@@ -666,14 +668,11 @@ def _with_torchao(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
         )
         quantization.quantize_(
             model,
-            # "version": before 0.15, torchao has one only. "set_inductor_config": otherwise it sets
-            # switches of PyTorch's compiler for the whole process.
+            # Otherwise it sets switches of PyTorch's compiler for the whole process. Before 0.15 it
+            # had one version only.
             make(
-                **{
-                    name: value
-                    for name, value in (("version", 2), ("set_inductor_config", False))
-                    if name in make.__dataclass_fields__
-                }
+                set_inductor_config=False,
+                **({"version": 2} if "version" in make.__dataclass_fields__ else {}),
             ),
             filter_fn=lambda _, name: name in linear,
         )

@@ -530,13 +530,8 @@ def _peak(where: devices.Device, reset: bool = False) -> int:
     if where.torch_type not in ("cuda", "xpu"):
         return 0
     where.synchronize()
-    return int(
-        getattr(
-            getattr(torch, where.torch_type),
-            "reset_peak_memory_stats" if reset else "max_memory_allocated",
-        )(where.index)
-        or 0
-    )
+    ask = "reset_peak_memory_stats" if reset else "max_memory_allocated"
+    return int(getattr(getattr(torch, where.torch_type), ask)(where.index) or 0)
 
 
 @dataclass(frozen=True)
