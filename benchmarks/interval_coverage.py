@@ -60,7 +60,6 @@ def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
     process = PROCESSES[index]
     covered = strict = refused = narrow = 0
     samples, widths, costs = [], [], []
-    known: dict[int, tuple[float, float]] = {}
     for run in range(runs):
         rng = np.random.default_rng([seed, zlib.crc32(process.name.encode()), run])
         drawn = process.draw(rng, int(3 * deadline / 1e-3))
@@ -74,10 +73,7 @@ def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
             refused += 1
             continue
         low, high = result.interval_seconds
-        same_for_all_runs = drawn.levels is not None and "walk" not in process.name
-        if same_for_all_runs and n not in known:
-            known[n] = process.truth(drawn, n)
-        true_low, true_high = known[n] if same_for_all_runs else process.truth(drawn, n)
+        true_low, true_high = process.truth(drawn, n)
         covered += low <= true_high and high >= true_low
         strict += low <= process.median <= high
         width = (high - low) / float(np.median(result.samples_seconds))
