@@ -219,6 +219,13 @@ class Comparison(Result):
     equal: bool
     explanation: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither side counted anything, as shared loads in a kernel without shared memory:
+        such a pair is equal, but is no evidence.
+        """
+        return not self.hardware and not self.simulated
+
 
 @dataclass(frozen=True)
 class KernelRecord(Result):

@@ -260,13 +260,16 @@ def drift(record: records.CounterRecord) -> list[str]:
 
 
 def summary(record: records.CounterRecord) -> str:
-    """Return the comparison as text: one line for each kernel, and the numbers that differ."""
+    """Return the comparison as text: one line for each kernel, and the numbers that differ.
+    Counters that are zero on both sides are left out of the totals.
+    """
     lines = []
     for kernel in record.kernels:
-        equal = sum(c.equal for c in kernel.comparisons)
+        counted = [c for c in kernel.comparisons if not c.is_empty]
+        equal = sum(c.equal for c in counted)
         state = (
             kernel.problem
-            or f"{equal} of {len(kernel.comparisons)} "
+            or f"{equal} of {len(counted)} "
             f"equal{'' if kernel.results_agree else ', RESULTS DIFFER'}"
         )
         lines.append(f"{kernel.name:24s} {state}")
@@ -282,9 +285,11 @@ def summary(record: records.CounterRecord) -> str:
             "compared."
         )
     every = [c for kernel in record.kernels for c in kernel.comparisons]
+    counted = [c for c in every if not c.is_empty]
     lines.append(
-        f"{sum(c.equal for c in every)} of {len(every)} counters of {len(record.kernels)} kernels "
-        f"are equal ({record.rule})."
+        f"{sum(c.equal for c in counted)} of {len(counted)} counters above zero of "
+        f"{len(record.kernels)} kernels are equal ({record.rule}); {len(every) - len(counted)} more "
+        "are zero on both sides."
     )
     return "\n".join(lines)
 

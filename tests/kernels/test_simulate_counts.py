@@ -437,9 +437,9 @@ def test_counts_are_those_of_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) 
     import _counter_kernels
 
     cases = {case.name: case for case in _counter_kernels.CASES}
-    record = json.loads(path.read_text())
-    compared = [c for kernel in record["kernels"] for c in kernel["comparisons"]]
-    for kernel in record["kernels"]:
+    kernels = json.loads(path.read_text())["kernels"]
+    compared = [c for k in kernels for c in k["comparisons"] if c["hardware"] or c["simulated"]]
+    for kernel in kernels:
         case = cases[kernel["name"]]
         s = simulate(case.kernel, case.grid, case.block, *case.make())
         equal = {c["counter"] for c in kernel["comparisons"] if c["equal"]}
@@ -451,4 +451,4 @@ def test_counts_are_those_of_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) 
                 name,
             )
     equal = sum(c["equal"] for c in compared)
-    assert f"{equal} of {len(compared)} counters of {len(record['kernels'])}" in str(s.evidence)
+    assert f"{equal} of {len(compared)} counters above zero of {len(kernels)}" in str(s.evidence)
