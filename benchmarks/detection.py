@@ -2,7 +2,8 @@
 note, and how often a clean run got one.
 
 Scripted: seeded runs on a clock and machine counters that exist only here, so that every
-disturbance has a known size (5 % and more). Live: real faults on this machine.
+disturbance has a known size (5 % and more; rates are above 1.1 times their ceiling by as much).
+Live: real faults on this machine.
 
     python benchmarks/detection.py                  both, in full (about 10 minutes; the machine
                                                     must be quiet)
