@@ -1,5 +1,6 @@
 """Models of other kinds than those on which the predictions were developed. They were written after
-the code was finished, run once, and reported as found.
+the code was finished, run once, and reported as found. The code was changed for one of them
+afterwards: the masks of ``nn.Transformer``, in "encoder and decoder".
 """
 
 from __future__ import annotations

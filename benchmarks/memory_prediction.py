@@ -311,11 +311,9 @@ def main():
         return grow(options.grow)
     print("named cases")
     run(named_cases()[:: 3 if options.quick else 1], options.peers)
-    print(
-        "other kinds of models (held out: written after the code, which was not changed for them)"
-    )
+    print("other kinds of models (written after the code, which was changed for one of them since)")
     run(unusual_cases()[:: 4 if options.quick else 1], options.peers)
-    print("random architectures (held out)")
+    print("random architectures (held out with another --seed than 1000)")
     count = 5 if options.quick else options.held_out
     run([random_case(options.seed + i) for i in range(count)], options.peers)
     print("the whole process")
