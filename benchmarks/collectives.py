@@ -1,5 +1,5 @@
-"""An all-reduce over this machine's own links, and what observing costs: the numbers of
-docs/measurements.md.
+"""An all-reduce over this machine's own links, and what observing costs; docs/measurements.md states
+the second.
 
 Run: ``.venv/bin/python benchmarks/collectives.py [--seconds 10]``.
 """
