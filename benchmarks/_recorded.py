@@ -1,11 +1,12 @@
 """The files of comparisons with hardware, which are made on a GPU machine, explained by a person,
-committed, and read by a test.
+committed, and checked without a GPU by ``--committed`` of the script that makes them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,3 +40,19 @@ def read(path: Path, kind: type[R]) -> R:
         If a field is missing, unknown or of another type.
     """
     return kind.from_dict(json.loads(path.read_text(encoding="utf-8")), where=path.name)
+
+
+def check(
+    name: str, kind: type[R], summary: Callable[[R], str], problems: Callable[[R], Iterable[str]]
+) -> int:
+    """Print the summary and the problems of each committed file whose name begins with ``name``;
+    return 1 where there is a problem or no file, 0 otherwise.
+    """
+    paths = sorted(FOLDER.glob(f"{name}-*.json"))
+    found = [] if paths else [f"no file {name}-*.json; expected one in {FOLDER}."]
+    for path in paths:
+        record = read(path, kind)
+        print(f"{path.name}\n{summary(record)}")
+        found += [f"{path.name}: {problem}" for problem in problems(record)]
+    print("\n".join(found) or "Nothing is wrong with what is committed.")
+    return int(bool(found))

@@ -2,13 +2,15 @@
 Compute, with the same grid and arrays.
 
     python benchmarks/hardware_counters.py [--record FOLDER] [--only NAME,NAME] [--quick]
+        [--committed]
 
 It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters,
 it says so and exits with 0. The file that it writes has both numbers of each counter and whether
 they are equal by the rule in it. Where they differ, fill in ``explanation`` (``usual_reasons`` in
 the file says what to look for, ``machine_code`` what the compiler made), then put the file into
-benchmarks/recorded and commit it: tests/kernels/test_ladder.py and tests/models/test_access.py read
-it.
+benchmarks/recorded and commit it: tests/kernels/test_ladder.py, tests/kernels/test_simulate_counts.py
+and tests/models/test_access.py read it. ``--committed`` needs no GPU: it prints that comparison, and
+fails where a difference has no explanation or the microscope counts otherwise than it did.
 """
 
 from __future__ import annotations
@@ -326,6 +328,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--record", type=Path, help="folder for the JSON file")
     parser.add_argument("--only", default="", help="names of kernels, with commas")
     parser.add_argument("--quick", action="store_true", help="four kernels")
+    parser.add_argument(
+        "--committed", action="store_true", help="check the committed files; needs no GPU"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     try:
@@ -336,6 +341,10 @@ def main(arguments: list[str]) -> int:
     if asked.worker:
         work(asked.worker, cases)
         return 0
+    if asked.committed:
+        return _recorded.check(
+            "counters", records.CounterRecord, summary, lambda r: [*records.problems(r), *drift(r)]
+        )
     import torch
 
     if not torch.cuda.is_available():

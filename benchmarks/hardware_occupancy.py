@@ -2,7 +2,7 @@
 shared memory, barriers and bounds.
 
     python benchmarks/hardware_occupancy.py [--record FOLDER] [--launches 10000] [--seed 1]
-    [--quick]
+    [--quick] [--committed]
 
 The driver is asked through CuPy (cuOccupancyMaxActiveBlocksPerMultiprocessor) about compiled
 kernels; nothing is launched. A second part also sets the preferred share of shared memory. CUDA
@@ -305,6 +305,18 @@ def problems(record: OccupancyRecord) -> list[str]:
     return found
 
 
+def summary(record: OccupancyRecord) -> str:
+    """Return the comparison as text, with the first launches that differ."""
+    lines = [
+        f"{record.launches:,} launches of {len(record.functions)} kernels on "
+        f"{record.environment.device}: {record.different:,} differ.",
+        f"With a preferred share of shared memory {record.carveout_different:,} of "
+        f"{record.carveout_launches:,} differ.",
+    ]
+    first = (*record.differences[:5], *record.carveout_differences[:5])
+    return "\n".join([*lines, *(f"    {one} {record.functions[one.function]}" for one in first)])
+
+
 def main(arguments: list[str]) -> int:
     """Compare and report; return 1 where the driver answers differently, 0 otherwise (also where it
     was skipped).
@@ -314,7 +326,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--launches", type=int, default=LAUNCHES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="1,000 launches")
+    parser.add_argument(
+        "--committed", action="store_true", help="check the committed files; needs no GPU"
+    )
     asked = parser.parse_args(arguments)
+    if asked.committed:
+        return _recorded.check("occupancy", OccupancyRecord, summary, problems)
     import torch
 
     if not torch.cuda.is_available():
@@ -333,16 +350,7 @@ def main(arguments: list[str]) -> int:
     record = compare(
         driver, environment, capability, 1000 if asked.quick else asked.launches, asked.seed
     )
-    print(
-        f"{record.launches:,} launches of {len(record.functions)} kernels on {environment.device}: "
-        f"{record.different:,} differ."
-    )
-    print(
-        f"With a preferred share of shared memory {record.carveout_different:,} of "
-        f"{record.carveout_launches:,} differ."
-    )
-    for each in (*record.differences[:5], *record.carveout_differences[:5]):
-        print(f"    {each} {record.functions[each.function]}")
+    print(summary(record))
     if asked.record:
         print(
             f"Written to {_recorded.write(record, 'occupancy', environment.device, asked.record)}."
