@@ -688,11 +688,13 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
     ``names`` counts the names in each folder.
     """
     places = {one.folder for one in group}
-    reports = [one.report for one in group]
-    ids = [check.id for report in reports for check in report.checks]
-    ids += [prediction.id for report in reports for prediction in report.predictions]
+    ids = [id for one in group for id in _ids(one)]
     uploaded = places != {"."} and all(names[place] == 1 for place in places)
     return len(places) > 1 or (len(set(ids)) < len(ids) and not uploaded)
+
+
+def _ids(one: _Read) -> set[str]:
+    return {entry.id for entry in (*one.report.predictions, *one.report.checks)}
 
 
 def _two(*read: _Read) -> str:
