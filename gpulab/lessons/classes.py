@@ -647,9 +647,11 @@ def _one_student(name: str, read: Sequence[_Read], latest: _Read) -> tuple[Stude
         if same is None:
             used.append(one)
         else:
+            # such as a report of all notebooks that was made where the progress had been lost
+            only = line(", ".join(sorted(_ids(one) - _ids(same))))
             remarks.append(
-                f"{name} handed in twice: {same.file} is later and counts, {one.file} does "
-                f"not.{_two(same, one)}"
+                f"{name} handed in twice: {same.file} is later and counts, {one.file} does not."
+                f"{f' Only the earlier file has {only}.' if only else ''}{_two(same, one)}"
             )
     if len(used) > 1:
         files = ", ".join(one.file for one in used)
@@ -811,12 +813,11 @@ def run(arguments: argparse.Namespace) -> int:
         print()
         print(text_table(*room.problems.table()))
     if graded:
-        run_code, trust_code = not arguments.no_code, arguments.trust_code
         grades = grade(
             room,
             rubric,
-            run_code=run_code,
-            trust_code=trust_code,
+            run_code=not arguments.no_code,
+            trust_code=arguments.trust_code,
             progress=lambda done, of: print(
                 f"\r{done} of {plural(of, 'answer')} checked",
                 end="" if done < of else "\n",
