@@ -810,8 +810,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(text_table(*room.table()))
     print(f"\n{room.caption()}")
     if room.refused or room.remarks:
-        print()
-        print(text_table(*room.problems.table()))
+        print(f"\n{text_table(*room.problems.table())}")
     if graded:
         grades = grade(
             room,
@@ -831,7 +830,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(grades.csv())
             raise
         print(f"\n{grades.caption()} Written to {file}.")
+        if room.refused:
+            print(f"Not in it: {plural(len(room.refused), 'file')} that cannot be read.")
         if grades.differences().rows:
-            print()
-            print(text_table(*grades.differences().table()))
+            print(f"\n{text_table(*grades.differences().table())}")
     return 0
