@@ -647,9 +647,11 @@ def _one_student(name: str, read: Sequence[_Read], latest: _Read) -> tuple[Stude
         if same is None:
             used.append(one)
         else:
+            # such as a report of all notebooks that was made where the progress had been lost
+            only = line(", ".join(sorted(_ids(one) - _ids(same))))
             remarks.append(
-                f"{name} handed in twice: {same.file} is later and counts, {one.file} does "
-                f"not.{_two(same, one)}"
+                f"{name} handed in twice: {same.file} is later and counts, {one.file} does not."
+                f"{f' Only the earlier file has {only}.' if only else ''}{_two(same, one)}"
             )
     if len(used) > 1:
         files = ", ".join(one.file for one in used)
@@ -688,11 +690,13 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
     ``names`` counts the names in each folder.
     """
     places = {one.folder for one in group}
-    reports = [one.report for one in group]
-    ids = [check.id for report in reports for check in report.checks]
-    ids += [prediction.id for report in reports for prediction in report.predictions]
+    ids = [id for one in group for id in _ids(one)]
     uploaded = places != {"."} and all(names[place] == 1 for place in places)
     return len(places) > 1 or (len(set(ids)) < len(ids) and not uploaded)
+
+
+def _ids(one: _Read) -> set[str]:
+    return {entry.id for entry in (*one.report.predictions, *one.report.checks)}
 
 
 def _two(*read: _Read) -> str:
@@ -806,15 +810,13 @@ def run(arguments: argparse.Namespace) -> int:
     print(text_table(*room.table()))
     print(f"\n{room.caption()}")
     if room.refused or room.remarks:
-        print()
-        print(text_table(*room.problems.table()))
+        print(f"\n{text_table(*room.problems.table())}")
     if graded:
-        run_code, trust_code = not arguments.no_code, arguments.trust_code
         grades = grade(
             room,
             rubric,
-            run_code=run_code,
-            trust_code=trust_code,
+            run_code=not arguments.no_code,
+            trust_code=arguments.trust_code,
             progress=lambda done, of: print(
                 f"\r{done} of {plural(of, 'answer')} checked",
                 end="" if done < of else "\n",
@@ -828,7 +830,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(grades.csv())
             raise
         print(f"\n{grades.caption()} Written to {file}.")
+        if room.refused:
+            print(f"Not in it: {plural(len(room.refused), 'file')} that cannot be read.")
         if grades.differences().rows:
-            print()
-            print(text_table(*grades.differences().table()))
+            print(f"\n{text_table(*grades.differences().table())}")
     return 0
