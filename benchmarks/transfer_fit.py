@@ -10,8 +10,9 @@ the second, which is harder than any real sweep. A last table shows how often a 
 sweeps of fewer sizes over the same range, with medians of 9 calls. The oracle knows the shape and
 the place of the knee and solves for the rest by weighted least squares. ``holds`` is the share of
 new measurements, at 10 sizes of each link that the fit has not seen, that lie in the 95 % interval
-of ``predict``. The plain fit is an unweighted line through all points, as textbooks have it: the
-largest copies decide it, so it finds no latency.
+of ``predict``. The plain fit is a straight line by ordinary least squares, as textbooks have it:
+the largest copies decide it, so it finds no latency. The weighted fit is the same line with all
+relative errors equal, which finds latencies, but no bandwidth beyond a knee.
 """
 
 from __future__ import annotations
@@ -46,17 +47,15 @@ def oracle(link: TrueLink, y: np.ndarray) -> tuple[float, float]:
     return float(b[0]), float(1 / b[1:3].sum())
 
 
-def plain(y: np.ndarray) -> tuple[float, float]:
-    """Return latency and bandwidth of a straight line by ordinary least squares, as textbooks fit
-    it.
-    """
-    slope, intercept = np.polyfit(SIZES, y, 1)
-    return float(intercept), float(1 / slope)
+def plain(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+    """Return latency and bandwidth of a straight line by least squares."""
+    slope, intercept = np.polyfit(SIZES / SIZES[-1], y, 1, w=weights)
+    return float(intercept), float(SIZES[-1] / slope)
 
 
 def trial(kind: str, count: int, calls: int) -> dict[str, float]:
     """Return the shares and errors over ``count`` links of one kind."""
-    ours, best, usual, covered, held, true = [], [], [], [], [], []
+    ours, best, usual, weighted, covered, held, true = [], [], [], [], [], [], []
     for seed in range(count):
         link = TrueLink(seed, kind)
         y = link.measured(SIZES, NOISE, calls)
@@ -65,13 +64,14 @@ def trial(kind: str, count: int, calls: int) -> dict[str, float]:
         ours.append(np.array([f.latency_seconds, f.bandwidth_bytes_per_second]) / truth - 1)
         best.append(np.array(oracle(link, y)) / truth - 1)
         usual.append(np.array(plain(y)) / truth - 1)
+        weighted.append(np.array(plain(y, 1 / y)) / truth - 1)
         x = link.unseen_sizes(10)
         new = link.measured(x, NOISE, calls)
         low, expected, high = f.predict(x)
         covered.append(np.mean((new >= low) & (new <= high)))
         held.append(f.held_out_error)
         true.append(np.mean(np.abs(expected / new - 1)))
-    found, known, straight = (np.abs(np.array(e)) for e in (ours, best, usual))
+    found, known, straight, even = (np.abs(np.array(e)) for e in (ours, best, usual, weighted))
     return {
         "latency": np.mean(found[:, 0] < 0.10),
         "bandwidth": np.mean(found[:, 1] < 0.03),
@@ -80,6 +80,8 @@ def trial(kind: str, count: int, calls: int) -> dict[str, float]:
         "oracle bandwidth": np.mean(known[:, 1] < 0.03),
         "plain latency": np.mean(straight[:, 0] < 0.10),
         "plain bandwidth": np.mean(straight[:, 1] < 0.03),
+        "weighted latency": np.mean(even[:, 0] < 0.10),
+        "weighted bandwidth": np.mean(even[:, 1] < 0.03),
         "held out": np.mean(held),
         "unseen": np.mean(true),
         "median latency": np.median(found[:, 0]),
@@ -112,20 +114,21 @@ def main() -> None:
             f"{calls} call{'s' if calls > 1 else ''}"
         )
         print(
-            "          latency within 10 %     bandwidth within 3 %    95 % interval  median error "
-            "      held-out  error on"
+            "          latency within 10 %              bandwidth within 3 %             95 % "
+            "interval  median error       held-out  error on"
         )
         print(
-            "knee      ours   oracle plain     ours   oracle plain     holds          latency "
-            "bandwidth  error     unseen sizes"
+            "knee      ours   oracle plain  weighted  ours   oracle plain  weighted  holds     "
+            "     latency bandwidth  error     unseen sizes"
         )
         for kind in KINDS:
             r = trial(kind, count, calls)
             print(
                 f"{'none' if kind == 'line' else kind:8}  {r['latency']:6.1%} "
-                f"{r['oracle latency']:6.1%} {r['plain latency']:6.1%}   {r['bandwidth']:6.1%} "
-                f"{r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   {r['cover']:6.1%}     "
-                f"    {r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    "
+                f"{r['oracle latency']:6.1%} {r['plain latency']:6.1%} {r['weighted latency']:6.1%}"
+                f"    {r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} "
+                f"{r['plain bandwidth']:6.1%} {r['weighted bandwidth']:6.1%}    {r['cover']:6.1%}  "
+                f"       {r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    "
                 f"{r['held out']:6.2%}    {r['unseen']:6.2%}",
                 flush=True,
             )
