@@ -11,7 +11,7 @@ processes of its own and can't be given a clock, so its default rule is replayed
 durations: 60 values of equal length, each the mean of its calls, with the same bootstrap. ``cost``
 is the ratio of the samples taken to the samples that an oracle, which knows the autocorrelation,
 needs for the same width; ``strict`` is the coverage of the process's own median where clock states
-switch.
+switch. Coverage is the share of the intervals; ``refused`` is the share of runs without one.
 
 Part 2, live: bias on calibrated loops of 100 ns to 1 ms. The call is ``binascii.crc32`` of a
 buffer, one C function whose time grows with the buffer and that allocates nothing. Its true time is
@@ -157,6 +157,7 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
         "process": process.name,
         "method": method,
         "covered": covered / given,
+        "refused": 1 - len(widths) / runs,
         "strict": strict / given if process.family == "states" else None,
         "calls": float(np.mean(counts)),
         "width": float(np.mean(widths)) if widths else math.nan,
@@ -446,7 +447,7 @@ def main() -> None:
     if args.gpu:
         figures = {"gpu": gpu_part(rounds)}
     if not args.gpu and args.part != "live":
-        print(f"{'process':38s} {'method':26s} covered strict   calls   width    cost")
+        print(f"{'process':38s} {'method':26s} covered refused strict   calls   width    cost")
         for process in (p for p in catalogue() if p.name in SYNTHETIC):
             for method in METHODS:
                 row = synthetic(process, method, runs)
@@ -454,8 +455,8 @@ def main() -> None:
                 cost = "" if row["cost"] is None else f"{row['cost']:7.2f}"
                 strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
                 figure = (
-                    f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} {row['width']:7.2%} "
-                    f"{cost}"
+                    f"{row['covered']:6.1%} {row['refused']:8.1%} {strict:>6s} "
+                    f"{row['calls']:8.0f} {row['width']:7.2%} {cost}"
                 )
                 print(f"{row['process']:38s} {method:26s} {figure}", flush=True)
     if not args.gpu and args.part != "synthetic":
