@@ -5,8 +5,9 @@ Each strategy trains the course's transformer and its CNN (or MLP, where layers 
 cluster of this machine; the live tensor storage of the first and of the last rank is tracked
 operator by operator, and its peak is compared with `predict_ranks`. Both use the tracker of
 `gpulab.parallel`, on real and on fake tensors: an error of the tracker itself would not show here
-(`memory_prediction.py` has an independent one, for one process). Then the largest case is predicted in a process of its
-own: a 7-billion-parameter transformer on 1,024 ranks, with the time and the growth of the process.
+(`memory_prediction.py` has an independent one, for one process). Then the largest case is predicted
+in a process of its own: a 7-billion-parameter transformer on 1,024 ranks, with the time and the
+growth of the process.
 """
 
 from __future__ import annotations
