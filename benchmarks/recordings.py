@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import math
 import pathlib
 import statistics
@@ -209,6 +210,8 @@ def pairs(device: Device, deadline: float) -> dict[str, tuple[Callable, Callable
         found["copy, against memmove of C"] = both(
             calls["copy"], lambda: move(a.data_ptr(), b.data_ptr(), 4 * n)
         )
+    elif device.kind == "cuda" and importlib.util.find_spec("cupy") is None:
+        print("recordings: CuPy is not installed; its copies and products are left out")
     elif device.kind == "cuda":
         import cupy
 
