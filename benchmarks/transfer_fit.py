@@ -12,7 +12,8 @@ the place of the knee and solves for the rest by weighted least squares. ``holds
 new measurements, at 10 sizes of each link that the fit has not seen, that lie in the 95 % interval
 of ``predict``. The plain fit is a straight line by ordinary least squares, as textbooks have it:
 the largest copies decide it, so it finds no latency. The weighted fit is the same line with all
-relative errors equal, which finds latencies, but no bandwidth beyond a knee.
+relative errors equal, which finds latencies, but no bandwidth beyond a knee. ``truth held by`` is
+the share of links whose true latency and bandwidth lie in the fit's 95 % intervals of them.
 """
 
 from __future__ import annotations
@@ -56,12 +57,17 @@ def plain(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, floa
 def trial(kind: str, count: int, calls: int) -> dict[str, float]:
     """Return the shares and errors over ``count`` links of one kind."""
     ours, best, usual, weighted, covered, held, true = [], [], [], [], [], [], []
+    inside = []
     for seed in range(count):
         link = TrueLink(seed, kind)
         y = link.measured(SIZES, NOISE, calls)
         f = transfer.fit(SIZES, y)
         truth = np.array([link.latency, link.bandwidth])
         ours.append(np.array([f.latency_seconds, f.bandwidth_bytes_per_second]) / truth - 1)
+        intervals = (f.latency_interval_seconds, f.bandwidth_interval_bytes_per_second)
+        inside.append(
+            [low <= one <= high for one, (low, high) in zip(truth, intervals, strict=True)]
+        )
         best.append(np.array(oracle(link, y)) / truth - 1)
         usual.append(np.array(plain(y)) / truth - 1)
         weighted.append(np.array(plain(y, 1 / y)) / truth - 1)
@@ -82,6 +88,8 @@ def trial(kind: str, count: int, calls: int) -> dict[str, float]:
         "plain bandwidth": np.mean(straight[:, 1] < 0.03),
         "weighted latency": np.mean(even[:, 0] < 0.10),
         "weighted bandwidth": np.mean(even[:, 1] < 0.03),
+        "latency inside": np.mean(inside, axis=0)[0],
+        "bandwidth inside": np.mean(inside, axis=0)[1],
         "held out": np.mean(held),
         "unseen": np.mean(true),
         "median latency": np.median(found[:, 0]),
@@ -115,11 +123,11 @@ def main() -> None:
         )
         print(
             "          latency within 10 %              bandwidth within 3 %             95 % "
-            "interval  median error       held-out  error on"
+            "interval  median error       held-out  error on      truth held by interval of"
         )
         print(
             "knee      ours   oracle plain  weighted  ours   oracle plain  weighted  holds     "
-            "     latency bandwidth  error     unseen sizes"
+            "     latency bandwidth  error     unseen sizes  latency  bandwidth"
         )
         for kind in KINDS:
             r = trial(kind, count, calls)
@@ -129,7 +137,8 @@ def main() -> None:
                 f"    {r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} "
                 f"{r['plain bandwidth']:6.1%} {r['weighted bandwidth']:6.1%}    {r['cover']:6.1%}  "
                 f"       {r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    "
-                f"{r['held out']:6.2%}    {r['unseen']:6.2%}",
+                f"{r['held out']:6.2%}    {r['unseen']:6.2%}        {r['latency inside']:6.1%}   "
+                f"{r['bandwidth inside']:6.1%}",
                 flush=True,
             )
     print("\nsizes     a knee is found:" + "".join(f"{kind:>9}" for kind in KINDS))
