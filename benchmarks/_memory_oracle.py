@@ -194,14 +194,22 @@ def _quiet():
         os.close(sink)
 
 
+def _targets_bytes(loss):
+    """Return the bytes of the targets, which a case's loss holds since before the profile."""
+    held = [cell.cell_contents for cell in getattr(loss, "__closure__", None) or ()]
+    return sum(each.nbytes for each in held if isinstance(each, torch.Tensor))
+
+
 def allocator_peak(case, steps=2, seed=0):
-    """Return the allocator's highest level, the model and its inputs included, in bytes."""
+    """Return the allocator's highest level, the model, its inputs and targets included, in
+    bytes.
+    """
     gc.collect()
     with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step = RealStep(case, seed)
         for _ in range(steps):
             step()
-    level = highest = 0
+    level = highest = _targets_bytes(case.loss)
     for _, size in sorted(
         _allocations(recorded.profiler.kineto_results.experimental_event_tree()),
         key=lambda event: event[0],

@@ -78,7 +78,7 @@ def main() -> None:
     )
     print(
         f"| {arguments.task} | bytes | FLOP an item | right, {arguments.seeds} seeds [95 %] | "
-        "times as fast |"
+        "speed-up |"
     )
     print("|---|---|---|---|---|")
     for each in w.models:

@@ -11,7 +11,6 @@ import copy
 import functools
 import json
 import linecache
-import os
 import pathlib
 import random
 from collections.abc import Callable
@@ -240,7 +239,3 @@ def make_class(folder: pathlib.Path, students: int, damaged: int = 0) -> None:
     for name, (text, _) in list({**DAMAGED, **HOSTILE}.items())[:damaged]:
         data = text if isinstance(text, bytes) else text.encode()
         (folder / f"bad-{name}.json").write_bytes(data)
-
-
-if __name__ == "__main__":
-    make_class(pathlib.Path(os.environ.get("OUT", "reports")), 20, 10)

@@ -11,8 +11,9 @@ other programs make caches look smaller.
 from __future__ import annotations
 
 import argparse
-import os
 import time
+
+import psutil
 
 import gpulab as gl
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
@@ -25,8 +26,8 @@ def main() -> None:
     runs = parser.parse_args().runs
     processor = gl.machine().processor
     print(
-        f"{processor.name}, {', '.join(map(str, processor.caches))}; load {os.getloadavg()[0]:.1f} "
-        f"on {processor.usable_cores} cores"
+        f"{processor.name}, {', '.join(map(str, processor.caches))}; load "
+        f"{psutil.getloadavg()[0]:.1f} on {processor.usable_cores} cores"
     )
     for method in gl.hierarchy.methods():
         for _ in range(runs):
@@ -44,7 +45,7 @@ def main() -> None:
     for method in gl.hierarchy.methods():
         found = [gl.hierarchy.parallel([16], method=method).gain for _ in range(runs)]
         print(
-            f"{method:7} loads under way with 16 chains: "
+            f"{method:7} loads in flight with 16 chains: "
             f"{', '.join(f'{gain:.1f}' for gain in found)}"
         )
     stream = gl.hierarchy.bandwidth([2**18, 2**21, 2**26])

@@ -87,7 +87,7 @@ int occupancies(int n, const int *device, const int *in, int *out) {
 
 
 class MissingError(Exception):
-    """The header or a C compiler is not there; the text says which."""
+    """The header or a C compiler that can read it is not there; the text says which."""
 
 
 def find_header() -> Path:
@@ -101,7 +101,14 @@ def find_header() -> Path:
 
 def header_version() -> tuple[int, int]:
     """Return (major, minor) of the installed wheel."""
-    major, minor, *_ = importlib.metadata.version("nvidia-cuda-runtime").split(".")
+    try:
+        major, minor, *_ = importlib.metadata.version("nvidia-cuda-runtime").split(".")
+    except (
+        importlib.metadata.PackageNotFoundError
+    ) as error:  # the header of nvidia-cuda-runtime-cu12
+        raise MissingError(
+            "no wheel nvidia-cuda-runtime: pip install nvidia-cuda-runtime"
+        ) from error
     return int(major), int(minor)
 
 
@@ -115,10 +122,9 @@ def build(folder: Path, header: Path | None = None) -> ctypes.CDLL:
     path = header or find_header()
     source, library = folder / "driver.c", folder / "driver.so"
     source.write_text(DRIVER)
-    subprocess.run(
-        [compiler, "-O2", "-shared", "-fPIC", f"-I{path.parent}", str(source), "-o", str(library)],
-        check=True,
-    )
+    command = [compiler, "-O2", "-shared", "-fPIC", f"-I{path.parent}", str(source)]
+    if subprocess.run([*command, "-o", str(library)], check=False).returncode:
+        raise MissingError(f"{compiler} does not compile {path}; its message is above")
     return ctypes.CDLL(str(library))
 
 
@@ -296,6 +302,10 @@ def main() -> int:
                 f"{capability:10s} {count:10,d} {near:10,d} {len(different):9d}   {shares}",
                 flush=True,
             )
+            if most_barriers(capability, version) == 1:
+                print(
+                    "    with at most one barrier per block; the limit by barriers is not compared"
+                )
             for row in different[:3]:
                 print(f"    {dict(zip(COLUMNS, row.tolist(), strict=True))}")
     print(

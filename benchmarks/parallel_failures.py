@@ -4,7 +4,9 @@ how soon the ranks work again, and which processes are left. Then let all ranks 
 
 Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2]
 [--seed 0] [--quick]``. It fails if a bound is violated: a death is named within 5 s, a skipped
-collective within 5 s after the timeout, recovery takes at most 30 s, and no process is left.
+collective within 5 s after the timeout, recovery takes at most 30 s, and no process is left. The
+timeout of a skipped collective is counted from the start of the call, so the calls before it are in
+the figure. On more than two ranks the strategies that cut the network into stages are left out.
 ``tests/parallel`` has a few such cases; ``make soak`` runs all.
 """
 
@@ -57,7 +59,7 @@ class Kill:
         """The kill in one line."""
         return (
             f"{self.work:20} rank {self.rank} {self.signal:8} named after "
-            f"{self.named_seconds:5.2f} s, mended after {self.recovered_seconds:5.2f} "
+            f"{self.named_seconds:5.2f} s, usable after {self.recovered_seconds:5.2f} "
             f"s{', others waited' if self.waiting else ''}"
         )
 
@@ -227,12 +229,14 @@ def kills(ranks: Ranks, count: int, seed: int) -> list[Kill]:
 
 def main(arguments: list[str]) -> int:
     """Kill ranks, print the results, and return 1 if a bound is violated."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--skips", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="5 kills, 2 skips")
     chosen = parser.parse_args(arguments)
     kill_count, skip_count = (5, 2) if chosen.quick else (chosen.kills, chosen.skips)
     with gl.parallel.cluster(chosen.ranks, timeout_seconds=20) as ranks:
@@ -252,10 +256,10 @@ def main(arguments: list[str]) -> int:
         _summary("killed", killed),
         _summary(f"skipped, after the timeout of {_TIMEOUT_SECONDS:g} s", skipped),
     ]
-    print(f"stopped in recover(): mended after {stopped_seconds:.2f} s")
+    print(f"stopped in recover(): usable after {stopped_seconds:.2f} s")
     print(f"processes left: {len(orphans)}")
     return int(
-        any(named > NAMED_SECONDS or mended > RECOVERED_SECONDS for named, mended in worst)
+        any(named > NAMED_SECONDS or usable > RECOVERED_SECONDS for named, usable in worst)
         or stopped_seconds > RECOVERED_SECONDS
         or bool(orphans)
     )
@@ -265,7 +269,7 @@ def _summary(what: str, found: list[Kill]) -> tuple[float, float]:
     """Print medians and maxima; return the maxima."""
     if not found:
         return 0.0, 0.0
-    named, mended = (
+    named, usable = (
         [kill.named_seconds for kill in found],
         [kill.recovered_seconds for kill in found],
     )
@@ -273,8 +277,8 @@ def _summary(what: str, found: list[Kill]) -> tuple[float, float]:
         f"{what}: named after {statistics.median(named):.2f} s, at most {max(named):.2f} s",
         end="; ",
     )
-    print(f"mended after {statistics.median(mended):.2f} s, at most {max(mended):.2f} s")
-    return max(named), max(mended)
+    print(f"usable after {statistics.median(usable):.2f} s, at most {max(usable):.2f} s")
+    return max(named), max(usable)
 
 
 if __name__ == "__main__":

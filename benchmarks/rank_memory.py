@@ -2,9 +2,12 @@
 4] [--quick]`.
 
 Each strategy trains the course's transformer and its CNN (or MLP, where layers are split) on a gloo
-cluster of this machine; the live tensor storage of every rank is tracked operator by operator, and
-its peak is compared with `predict_ranks`. Then the largest case is predicted in a process of its
-own: a 7-billion-parameter transformer on 1,024 ranks, with the time and the growth of the process.
+cluster of this machine; the live tensor storage of the first and of the last rank is tracked
+operator by operator, and its peak is compared with `predict_ranks`. Both use the tracker of
+`gpulab.parallel`, on real and on fake tensors: an error of the tracker itself would not show here
+(`memory_prediction.py` has an independent one, for one process). Then the largest case is predicted
+in a process of its own: a 7-billion-parameter transformer on 1,024 ranks, with the time and the
+growth of the process.
 """
 
 from __future__ import annotations
@@ -150,6 +153,9 @@ def main():
     for size in options.ranks:
         with gl.parallel.cluster(size) as ranks:
             errors = compare(ranks, size, options.quick)
+        if not errors:
+            print(f"{size} ranks: no case ran")
+            continue
         worst = max(errors)
         exact = sum(error[0] == 0 for error in errors)
         print(

@@ -29,8 +29,8 @@ PYTORCH = {
 
 
 def against_numpy(name: str, count: int, seed: int) -> int:
-    """Return how many of ``count`` random floats are rounded differently from NumPy's cast; nans
-    are left out.
+    """Return how many of ``count`` random floats are rounded differently from NumPy's cast; a nan
+    must become a nan, whatever its bits.
     """
     rng, wrong = np.random.default_rng(seed), 0
     top = {"float32": 2.0**129, "float16": 2.0**17}[name]
@@ -43,18 +43,23 @@ def against_numpy(name: str, count: int, seed: int) -> int:
             * 2.0 ** -rng.uniform(0, 300 if name == "float32" else 45, some - some // 2)
         )
         x = np.concatenate([bits, spread])
-        x = x[~np.isnan(x)]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             cast = x.astype(name).astype(np.float64)
-        wrong += int((precision.round_to(x, name).view(np.uint64) != cast.view(np.uint64)).sum())
+        rounded = precision.round_to(x, name)
+        same = (rounded.view(np.uint64) == cast.view(np.uint64)) | (
+            np.isnan(rounded) & np.isnan(cast)
+        )
+        wrong += int((~same).sum())
     return wrong
 
 
 def beside_midpoints(name: str) -> tuple[int, int]:
     """Return (how many PyTorch rounds to the wrong side, how many there are) of the float64 numbers
-    on either side of every midpoint.
+    on either side of every midpoint. The numbers of the format are PyTorch's, by their bits.
     """
-    codes = precision.decode(np.arange(2 ** precision.format(name).bits), name)
+    size = PYTORCH[name].itemsize
+    bits = torch.from_numpy(np.arange(2 ** (8 * size), dtype=f"uint{8 * size}"))
+    codes = bits.view(PYTORCH[name]).to(torch.float64).numpy()
     numbers = np.unique(codes[np.isfinite(codes)])
     middles = (numbers[:-1] + numbers[1:]) / 2
     wrong = 0

@@ -1,7 +1,9 @@
 """The speed-up ladder on this machine: its figures, whether they repeat, and how threads slow down
 beside other busy processes.
 
-    python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice
+    python benchmarks/speedup_ladder.py                   the ladder of notebook 09, twice; on a GPU
+                                                          with torch.compile, which the
+                                                          notebook leaves out
     python benchmarks/speedup_ladder.py --neighbours 2    the script on one thread and on all,
                                                           beside two busy processes
     python benchmarks/speedup_ladder.py --product         how often the interval of multiplied gains
@@ -100,6 +102,8 @@ def threads(neighbours: int, steps: int = 60) -> None:
     import torch
 
     everything = torch.get_num_threads()
+    if everything == 1:
+        raise SystemExit("speedup_ladder: --neighbours compares threads, and PyTorch has only one.")
     runs = {
         count: training.Run("digits-cnn", device="cpu", **training.START, steps=10_000)
         for count in (1, everything)

@@ -1,5 +1,5 @@
 """Run every benchmark of ``benchmarks/`` in turn, each in a process of its own. Options are passed
-on, --quick only to benchmarks that have it.
+on, --quick only to benchmarks that have it; a value belongs to its option, as in ``--rounds=3``.
 
 Give names to run only those: ``python tools/run_benchmarks.py interval_coverage --quick``.
 """
@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> int:
     """Run them; return 1 if one failed."""
     names = [a for a in arguments if not a.startswith("-")]
     options = [a for a in arguments if a.startswith("-")]
-    chosen = [path for path in benchmarks() if not names or path.stem in names]
-    if not chosen:
+    there = {path.stem: path for path in benchmarks()}
+    if unknown := [name for name in names if name not in there]:
         print(
-            f"No benchmark fits {' '.join(names)}; there are "
-            f"{', '.join(p.stem for p in benchmarks()) or 'none'}.",
+            f"No benchmark is named {' or '.join(unknown)}; there are {', '.join(there)}.",
             file=sys.stderr,
         )
         return 2
+    chosen = [path for name, path in there.items() if not names or name in names]
     failed = []
     for path in chosen:
         given = [

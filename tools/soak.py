@@ -1,4 +1,5 @@
-"""The long runs, outside continuous integration; an interrupted soak resumes.
+"""The long runs, outside continuous integration; an interrupted soak resumes. A step that passed is
+not run again before ``--again``, even if the code has changed since.
 
     python tools/soak.py            run the steps that have not passed yet
     python tools/soak.py --again    run everything from the start
@@ -7,8 +8,9 @@
 
 Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms
 of the tests, with many more examples; the whole course, each notebook from top to bottom, twenty
-times in a row; the browser tests five times; and the tests with the newest versions of all
-dependencies (tools/newest.py).
+times in a row; the browser tests five times in a row; and the tests with the newest versions of all
+dependencies (tools/newest.py). If a turn of the course or of the browser fails, the turns before it
+do not count and are run again.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def main(arguments: list[str]) -> int:
     # with it set, each of thousands of kernels and ranks would compile all of gpulab again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
-    chosen = [step for step in steps() if step[0].startswith(begins)]
+    there = steps()
+    chosen = [step for step in there if step[0].startswith(begins)]
     if not chosen:
         print(
             f"soak: no step begins with {' or '.join(begins)}; --list names them.", file=sys.stderr
@@ -89,7 +92,7 @@ def main(arguments: list[str]) -> int:
     state = {
         name: one
         for name, one in read_state().items()
-        if "--again" not in arguments or not name.startswith(begins)
+        if name in dict(there) and ("--again" not in arguments or not name.startswith(begins))
     }
     for name, commands in chosen:
         if "--list" in arguments:
@@ -102,6 +105,9 @@ def main(arguments: list[str]) -> int:
         passed = all(
             subprocess.run(command, cwd=ROOT, check=False).returncode == 0 for command in commands
         )
+        if not passed and " of " in name:  # the turns must pass in a row
+            series = name.partition(" ")[0]
+            state = {each: one for each, one in state.items() if not each.startswith(f"{series} ")}
         state[name] = {"passed": passed, "seconds": round(time.monotonic() - start)}
         _write_state(state)
     failed = [name for name, outcome in state.items() if not outcome["passed"]]
