@@ -284,7 +284,6 @@ def test_a_real_gpu_is_found_and_waited_for() -> None:
     )
     assert (m.device, m.has_note("implausible")) == ("cuda:0", False)
     assert m.launch_seconds < m.median_seconds
-    assert 50 < m.energy_joules / m.median_seconds < 1000
     assert m.energy_joules / m.median_seconds == pytest.approx(watts[-2], rel=0.3)
     assert gl.measure(torch.mm, x, x, device="cpu", deadline=0.5).has_note("skipped")
     assert gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2).has_note("skipped")
