@@ -4,7 +4,8 @@
   ``GPULAB_REQUIRE_GPU=1`` it fails.
 - A skipped ``browser`` test fails with ``GPULAB_REQUIRE_BROWSER=1``, which ``.ci/run`` sets.
 - A ``soak`` test runs with ``--soak`` only (``make soak``).
-- HOME and Jupyter's folders are private to the session: no test touches the user's settings.
+- HOME and Jupyter's folders are private to the session: no test touches the user's settings, or
+  follows them, such as a class server's GPULAB_SOLUTIONS or a container's NVIDIA_TF32_OVERRIDE.
 - Every test begins with the same random numbers.
 """
 
@@ -94,8 +95,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(name, str(Path.home() / place))
     if not Path(os.environ["PLAYWRIGHT_BROWSERS_PATH"]).is_dir():
         os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
-    for name in [n for n in os.environ if n.startswith(("JUPYTER", "IPYTHON", "XDG_"))]:
-        os.environ.pop(name)
+    for name in list(os.environ):
+        if re.match("JUPYTER|IPYTHON|XDG_|NVIDIA_TF32|GPULAB_(?!REQUIRE_)", name):
+            os.environ.pop(name)
     os.environ.update(
         HOME=str(home),
         USERPROFILE=str(home),

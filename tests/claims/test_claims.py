@@ -208,9 +208,8 @@ def test_claims_have_keys_sources_and_promises(approved: Any) -> None:
         ledger.of("no-such-claim")
 
 
-def test_what_the_shipped_recordings_say(approved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_shipped_recordings_say(approved: Any) -> None:
     """Every comparison behind every verdict on the three recorded machines."""
-    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     ledger = claims.ledger()
     lines = [repr(ledger)]
     for finding in ledger.findings:
@@ -224,7 +223,6 @@ def test_the_page_is_what_the_command_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/claims.md is generated: rerun `gpulab claims --out docs/claims.md` after a recording."""
-    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cli.main(["claims", "--out=~/claims.md"]) == 0
     page = (tmp_path / "claims.md").read_text(encoding="utf-8")

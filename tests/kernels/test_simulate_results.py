@@ -312,23 +312,27 @@ PARTS = (
     "c[int32(0), 0, int32(1):uint8(4)]",
 )  # fmt: skip
 WALK = """    shape[0], shape[1], shape[2] = part.ndim, part.shape[0], part.size
-    if part.ndim == 1:
-        for k in range(part.shape[0]):
-            out[k] = part[k]
+    for j in range(part.size):
+        if part.ndim == 1:
+            out[j] = part[j]
+        elif part.ndim == 2:
+            out[j] = part[j // part.shape[1], j % part.shape[1]]
+        else:
+            row = j // part.shape[2]
+            out[j] = part[row // part.shape[1], row % part.shape[1], j % part.shape[2]]
 """
 
 
 @pytest.mark.parametrize("text", PARTS)
 def test_a_part_of_an_array_is_numpys(text: str) -> None:
-    """Its dimensions, its first length, its size, and the elements of a row in order."""
+    """Its dimensions, its first length, its size, and its elements in order."""
     expected = eval(text, {"c": CUBE, "int32": int, "uint8": int})
     out, shape = np.full(30, -1.0), np.zeros(3, np.int64)
     header = "from gpulab.kernels import int32, uint8\ndef kernel(out, shape, c):\n"
     kernel = function_of(f"{header}    part = {text}\n{WALK}")
     assert simulate(kernel, 1, 1, out, shape, CUBE).findings == ()
     assert shape.tolist() == [expected.ndim, expected.shape[0], expected.size]
-    if expected.ndim == 1:
-        assert out.tolist() == [*expected, *[-1] * (30 - expected.size)]
+    assert out.tolist() == [*expected.flat, *[-1] * (30 - expected.size)]
 
 
 # -- where a thread is, and what lanes give each other ---------------------------------------------

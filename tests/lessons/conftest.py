@@ -8,10 +8,9 @@ from course import know_this_machine
 
 @pytest.fixture(autouse=True)
 def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The progress file of this test; no setting of a class withholds solutions."""
+    """The progress file of this test, in a folder without a class's settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "kept" / "progress.json"))
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
-    monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     know_this_machine()
     return tmp_path / "kept" / "progress.json"

@@ -87,9 +87,9 @@ def test_the_memory_of_a_product_by_any_name(device, fits):
 
 
 @pytest.mark.parametrize(
-    "options", [{"model": "no such"}, {"weights": "int3"}, {"cache": "none"}, {"batch": 0}]
+    ("name", "value"), [("model", "no such"), ("weights", "int3"), ("cache", "none"), ("batch", 0)]
 )
-def test_what_is_refused(options):
-    """An unknown model or format and a batch of 0 are refused."""
-    with pytest.raises(InputError):
-        plan(**{"model": TINY, "device": ROOFS, **options})
+def test_a_plan_that_cannot_be_is_refused_by_its_value(name, value):
+    """An unknown model or format and a batch of 0 are refused, and the message names them."""
+    with pytest.raises(InputError, match=f"{name} is {value!r}"):
+        plan(**{"model": TINY, "device": ROOFS, name: value})

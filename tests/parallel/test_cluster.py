@@ -156,13 +156,15 @@ def test_a_profiles_engines_are_ranks(tmp_path: Path, monkeypatch: pytest.Monkey
     ):
         (tmp_path / "profile_site" / f"{name}_config.py").write_text(lines)
     command = [sys.executable, "-m", "ipyparallel.cluster", "start", "--profile=site", "--n=1"]
+    file = tmp_path / "profile_site" / "security" / "ipcontroller-client.json"
     with subprocess.Popen(command) as it:
-        while not list(tmp_path.glob("profile_site/security/ipcontroller-client.json")):
-            time.sleep(0.1)
-        time.sleep(1.0)
-        for _ in range(2):
+        try:
+            while not (file.exists() and file.read_text().rstrip().endswith("}")):  # complete
+                time.sleep(0.1)
+            for _ in range(2):
+                with gl.parallel.cluster(1, profile="site") as started:
+                    assert started.run(dist.get_world_size) == [1]
             with gl.parallel.cluster(1, profile="site") as started:
-                assert started.run(dist.get_world_size) == [1]
-        with gl.parallel.cluster(1, profile="site") as started:
-            assert refused(RankDiedError, started.run, os._exit, 7).value.ranks == (0,)
-        it.send_signal(signal.SIGINT)
+                assert refused(RankDiedError, started.run, os._exit, 7).value.ranks == (0,)
+        finally:
+            it.send_signal(signal.SIGINT)

@@ -49,8 +49,10 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
     ranks.run(
         exec, "import psutil; psutil.real, psutil.cpu_count = psutil.cpu_count, lambda logical: 1"
     )
-    found = gl.parallel.scaling(ranks, "mlp", mode=mode, wait_seconds=0.02, deadline=0.6)
-    ranks.run(exec, "import psutil; psutil.cpu_count = psutil.real")
+    try:
+        found = gl.parallel.scaling(ranks, "mlp", mode=mode, wait_seconds=0.02, deadline=0.6)
+    finally:
+        ranks.run(exec, "import psutil; psutil.cpu_count = psutil.real")
     assert [(p.ranks, p.batch) for p in found.points] == list(zip((1, 2), batches, strict=True))
     one, two = found.points
     assert min(one.samples_seconds) >= 0.02

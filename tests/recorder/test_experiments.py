@@ -194,6 +194,10 @@ def test_each_tip_is_what_its_manual_says(
     """Gradients, inference mode, anomaly detection and biases are as the tip says at run time, and
     TF32 is off though the caller allows it.
     """
+    for place in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+        request.addfinalizer(
+            lambda at=place, was=place.fp32_precision: setattr(at, "fp32_precision", was)
+        )
     request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
     torch.set_float32_matmul_precision("high")
     seen: list[tuple[bool, bool, bool]] = []

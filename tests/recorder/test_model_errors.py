@@ -93,11 +93,8 @@ def test_a_gpu_that_has_a_formula_is_set_beside_it() -> None:
         assert errors_of(*copies, add, device=other) == {}
 
 
-def test_the_errors_of_the_shipped_recordings_are_on_the_badges(
-    approved: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_errors_of_the_shipped_recordings_are_on_the_badges(approved: Any) -> None:
     """The badges state the errors; after a new recording the stated ones must be updated."""
-    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     names = recordings.names()
     found = [one for name in names for one in model_errors(recordings.load(name))]
     rows = [

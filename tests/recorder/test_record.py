@@ -376,8 +376,8 @@ def test_the_command_in_this_process(
         ]
     )
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith(" 50 %  1 of 1 · launch launches=1000 operation=stream · visit 1 of 2")
-    assert last == f"1 of 1 cases recorded on {devices.find('cpu').name} in r.json"
+    assert re.search("1 of 1 .*launches=1000.* visit 1 of 2", first)
+    assert re.search(f"1 of 1 .*{re.escape(devices.find('cpu').name)} .*r.json", last)
     assert signal.getsignal(signal.SIGINT) is before
     recording = recordings.read("r.json")
     assert (len(recording.entries[0].timing.visits_seconds), recording.name) == (2, "mine")

@@ -178,7 +178,7 @@ def test_rates_against_ceilings(
 def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, words: str) -> None:
     """It follows PyTorch's switches during the call; a badge of float64 does not mention TF32."""
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [each.allow_tf32 for each in switches]
+    before = [*(each.allow_tf32 for each in switches), switches[0].fp32_precision]
     try:
         switches[0].allow_tf32, switches[1].allow_tf32 = matmul, convolution
         single, double = (
@@ -186,7 +186,8 @@ def test_the_badge_names_tf32(clock: Clock, matmul: bool, convolution: bool, wor
             for kind in ("float32", "float64")
         )
     finally:
-        switches[0].allow_tf32, switches[1].allow_tf32 = before
+        # the old switch alone would leave "ieee", also where all libraries are then asked for TF32
+        switches[0].allow_tf32, switches[1].allow_tf32, switches[0].fp32_precision = before
     assert (words in single.sentence, "TF32" in double.sentence) == (True, False)
 
 
@@ -283,7 +284,6 @@ def test_a_real_gpu_is_found_and_waited_for() -> None:
     )
     assert (m.device, m.has_note("implausible")) == ("cuda:0", False)
     assert m.launch_seconds < m.median_seconds
-    assert 50 < m.energy_joules / m.median_seconds < 1000
     assert m.energy_joules / m.median_seconds == pytest.approx(watts[-2], rel=0.3)
     assert gl.measure(torch.mm, x, x, device="cpu", deadline=0.5).has_note("skipped")
     assert gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2).has_note("skipped")

@@ -127,7 +127,7 @@ def test_run_reads_the_edited_cell(
     assert microscope.outputs["out"][1] == 2.0
 
 
-def test_another_kernel(microscope: SimtMicroscope) -> None:
+def test_an_example_and_back_to_ones_own_kernel(microscope: SimtMicroscope) -> None:
     """An example takes the place of one's own kernel, and one's own comes back."""
     microscope.set(kernel="vector_add")
     assert microscope.outputs["out"].shape == (100,)
