@@ -419,7 +419,9 @@ def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
                     )
                 )
                 yield (
-                    one._replace(case=f"{one.case}, mostly launching", interval=None)
+                    one._replace(
+                        case=", ".join(filter(None, (one.case, "mostly launching"))), interval=None
+                    )
                     if launching
                     else one
                 )
