@@ -419,7 +419,9 @@ def _pairs(rule: Rule, recording: Recording) -> Iterator[Comparison]:
                     )
                 )
                 yield (
-                    one._replace(case=f"{one.case}, mostly launching", interval=None)
+                    one._replace(
+                        case=", ".join(filter(None, (one.case, "mostly launching"))), interval=None
+                    )
                     if launching
                     else one
                 )
@@ -534,6 +536,12 @@ the verdict is **not decided**. A case marked "mostly launching" decides nothing
 the device alone, and the host needs more than half of one of the two times to start the work.
 Claims are about the hardware of their time: one that fails here may be true on the hardware for
 which it was made.
+
+Four limits of these verdicts. A claim without a number is read as "more than 1x", even where it
+says "much faster". The interval of a case that was timed in a single visit covers only that moment,
+and the pace of a machine can change by more until the next case. The date of a machine is that of
+its last run; parts of its recording can be older. Of each CPU whose recording is included, two
+cores of a virtual machine were recorded, so a ratio to it overstates the gain over a whole CPU.
 """
 
 

@@ -130,8 +130,8 @@ def test_ratios_for_each_sample_and_flop_and_figures_of_one_entry() -> None:
         Entry("catalogue", {**convolution, "workload": "depthwise_conv2d"}, thin),
         Entry("catalogue", add, a_timing(with_transfer_seconds=9e-3, **wide)),
         Entry("catalogue", {**MATMUL, "n": 4096}, a_timing(launch_seconds=2.5e-4, **wide)),
-        Entry("catalogue", {**MATMUL, "n": 64}, a_timing(flops=None)),
-        Entry("catalogue", {**MATMUL, "n": 128}, a_timing()),
+        Entry("catalogue", {**MATMUL, "n": 512}, a_timing(flops=None)),
+        Entry("catalogue", {**MATMUL, "n": 1024}, a_timing()),
         *(
             Entry("ladders", {"rung": f"transpose-{rung}"}, a_timing(launch_seconds=s, **wide))
             for rung, s in (("naive", 4e-4), ("tiled", 5e-4), ("padded", 6e-4))
