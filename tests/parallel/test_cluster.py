@@ -105,6 +105,9 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
     gl.parallel.cluster(1).start()  # dropped, as where its cell is run again
     assert mine
     assert gone(below() - before)
+    end = time.monotonic() + 30
+    while psutil.Process().num_threads() > threads and time.monotonic() < end:
+        time.sleep(0.01)
     assert psutil.Process().num_threads() <= threads
     assert states == [
         "<Ranks: 1 on no machines, not started>", "<Ranks: 1 on 1 machine, ready>",
