@@ -162,7 +162,9 @@ def test_a_profiles_engines_are_ranks(tmp_path: Path, monkeypatch: pytest.Monkey
     file = tmp_path / "profile_site" / "security" / "ipcontroller-client.json"
     with subprocess.Popen(command) as it:
         try:
-            while not (file.exists() and file.read_text().rstrip().endswith("}")):  # complete
+            while it.poll() is None and not (
+                file.exists() and file.read_text().rstrip().endswith("}")  # complete
+            ):
                 time.sleep(0.1)
             for _ in range(2):
                 with gl.parallel.cluster(1, profile="site") as started:
