@@ -150,11 +150,11 @@ def test_points_that_cannot_be_fitted_are_refused(x: Any, y: Any) -> None:
     )
 )
 def test_any_positive_points_give_a_usable_fit(points: list[tuple[float, float]]) -> None:
-    """The fit is finite, and its interval holds its prediction."""
+    """The fit is finite, and a prediction lies in its interval."""
     x, y = zip(*points, strict=True)
     f = transfer.fit(x, y)
     low, middle, high = f.predict(x[0])
-    assert low <= high
+    assert low <= middle <= high
     assert math.isfinite(middle)
     assert 0 <= f.latency_seconds < math.inf
     assert f.bandwidth_bytes_per_second > 0
