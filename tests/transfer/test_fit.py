@@ -1,8 +1,6 @@
 """The alpha-beta fit against links whose truth is known."""
 
 import math
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +10,9 @@ from gpulab import recordings, transfer
 from gpulab.errors import InputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from links import KINDS, SIZES, TrueLink
 
 from fake_machine import lines
-
-sys.path.insert(0, str(Path(__file__).parent))
-from links import KINDS, SIZES, TrueLink
 
 
 @pytest.fixture(scope="module")
