@@ -1,6 +1,7 @@
 """Memory that is held: limits, snapshots, cells, releases, shares; and the traffic of operators."""
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -176,7 +177,11 @@ def test_release_gives_back_what_a_failed_cell_and_an_output_hold() -> None:
 def test_a_class_shares_a_gpu(
     text: str, shares: tuple, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """GPUs of 80 and 16 GiB are limited to the share; a share too large or invalid limits none."""
+    """GPUs of 80 and 16 GiB are limited to the share; a share too large or invalid limits none. JAX
+    and TensorFlow, which no share limits, are told not to take a whole GPU.
+    """
+    from gpulab import magics  # needs IPython, which a bare GPU machine lacks
+
     asked: list[tuple[int, float]] = []
     sizes = [types.SimpleNamespace(total_memory=size * 2**30) for size in (80, 16)]
     cuda = {
@@ -186,9 +191,7 @@ def test_a_class_shares_a_gpu(
     }  # fmt: skip
     for name, stand_in in cuda.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setenv("GPULAB_GPU_MEMORY", text)
-    from gpulab import magics  # needs IPython, which a bare GPU machine lacks
-
+    monkeypatch.setattr(os, "environ", {"GPULAB_GPU_MEMORY": text})
     magics.load_ipython_extension(Mock(spec=["register_magic_function", "display_formatter"]))
     said = capsys.readouterr().out
     assert (asked, text in said, "sets no limit" in said) == (
@@ -196,6 +199,11 @@ def test_a_class_shares_a_gpu(
         True,
         bool(text) and not shares,
     )
+    # the variables of JAX's page "GPU memory allocation" and of TensorFlow's "Use a GPU"
+    assert [
+        os.environ.get(name)
+        for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH")
+    ] == (["false", "true"] if text else [None, None])
 
 
 # -- the traffic of operators ----------------------------------------------------------------------
