@@ -105,6 +105,9 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
     gl.parallel.cluster(1).start()  # dropped, as where its cell is run again
     assert mine
     assert gone(below() - before)
+    end = time.monotonic() + 30
+    while psutil.Process().num_threads() > threads and time.monotonic() < end:
+        time.sleep(0.01)
     assert psutil.Process().num_threads() <= threads
     assert states == [
         "<Ranks: 1 on no machines, not started>", "<Ranks: 1 on 1 machine, ready>",
@@ -159,7 +162,9 @@ def test_a_profiles_engines_are_ranks(tmp_path: Path, monkeypatch: pytest.Monkey
     file = tmp_path / "profile_site" / "security" / "ipcontroller-client.json"
     with subprocess.Popen(command) as it:
         try:
-            while not (file.exists() and file.read_text().rstrip().endswith("}")):  # complete
+            while it.poll() is None and not (
+                file.exists() and file.read_text().rstrip().endswith("}")  # complete
+            ):
                 time.sleep(0.1)
             for _ in range(2):
                 with gl.parallel.cluster(1, profile="site") as started:

@@ -120,6 +120,13 @@ def test_a_dead_controller_is_replaced(four_ranks: Ranks) -> None:
     assert four_ranks.recover().run(total) == [4.0] * 4
 
 
+def interrupt_once_begun(folder: Path, ranks: Ranks | None = None) -> None:
+    """Press Ctrl-C, or interrupt the ranks, as soon as four ranks have left files in a folder."""
+    while len(list(folder.glob("[0-3]"))) < 4:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT) if ranks is None else ranks.interrupt()
+
+
 def hang(folder: Path, how: str) -> None:
     """Sleep for 300 s; for "collective", rank 0 waits in an all-reduce without the others."""
     (folder / str(dist.get_rank())).touch()
@@ -134,13 +141,11 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
     another interrupt reaches them during `recover`.
     """
     before = four_ranks.run(os.getpid)
-
-    def act() -> None:
-        while len(list(tmp_path.iterdir())) < 4:
-            time.sleep(0.01)
-        four_ranks.interrupt() if how == "stop" else os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=act, daemon=True).start()
+    threading.Thread(
+        target=interrupt_once_begun,
+        args=(tmp_path, four_ranks if how == "stop" else None),
+        daemon=True,
+    ).start()
     with pytest.raises(StoppedError if how == "stop" else KeyboardInterrupt):
         four_ranks.run(hang, tmp_path, how)
     assert four_ranks.ready or how == "collective"
@@ -153,17 +158,25 @@ def test_an_interrupt_reaches_all_ranks(four_ranks: Ranks, tmp_path: Path, how: 
     assert (four_ranks.run(total), four_ranks.run(os.getpid)) == ([4.0] * 4, before)
 
 
-def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks) -> None:
+def test_an_interrupt_ends_a_px_cell(four_ranks: Ranks, tmp_path: Path) -> None:
     """An interrupt, which ``%%px`` sends by the signal's name, ends the cell. While a cell still
     runs, a call is refused.
     """
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
         four_ranks.recover()
-        shell.run_cell_magic("px", "--noblock", "import time\ntime.sleep(4)")
+        shell.run_cell_magic(
+            "px",
+            "--noblock",
+            f"import pathlib, time\nfolder = pathlib.Path({str(tmp_path)!r})\n"
+            "while not (folder / 'go on').exists(): time.sleep(0.01)",
+        )
         refused(RankError, four_ranks.run, total).match("a cell of %%px")
-        threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-        shell.run_cell_magic("px", "", "time.sleep(300)")
+        (tmp_path / "go on").touch()
+        threading.Thread(target=interrupt_once_begun, args=(tmp_path,), daemon=True).start()
+        shell.run_cell_magic("px", "", "(folder / str(rank)).touch()\ntime.sleep(300)")
+    except KeyboardInterrupt:  # it would end the whole test session
+        pytest.fail("the interrupt did not reach %%px")
     finally:
         InteractiveShell.clear_instance()
     assert four_ranks.run(total) == [4.0] * 4

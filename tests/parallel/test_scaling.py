@@ -30,10 +30,8 @@ def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
     assert [point.nbytes for point in found.points] == [1008, 2**14]  # two ranks' elements of 4
     for point in found.points:
         assert point.samples >= 20
-        if point.interval_seconds is not None:
-            assert (
-                0 < point.interval_seconds[0] <= point.median_seconds <= point.interval_seconds[1]
-            )
+        low, high = point.interval_seconds
+        assert 0 < low <= point.median_seconds <= high
     assert (found.series, found.evidence.samples) == (
         ((operation, "among 2 ranks (gloo)"),),
         sum(point.samples for point in found.points),

@@ -1,17 +1,12 @@
 """Errors of the models on recorded machines: by hand, and as the models' badges state."""
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from gpulab import models, recordings, transfer
 from gpulab.recordings import Entry
 from made_recordings import a_recording, a_timing
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 from model_errors import ModelError, model_errors
 
 

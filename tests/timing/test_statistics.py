@@ -1,12 +1,12 @@
 """Intervals of the median: exact values by hand, invariants, and coverage on seeded processes."""
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
+import _faults_scripted as faults
 import gpulab as gl
 import numpy as np
+import processes
 import pytest
 import scipy.stats
 from gpulab.timing.statistics import (
@@ -22,10 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_machine import Clock
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import _faults_scripted as faults
-import processes
 
 
 def shuffled(n: int, seed: int = 0) -> np.ndarray:
