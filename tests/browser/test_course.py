@@ -28,7 +28,7 @@ PRINTED = {
     "06": {"faster": r"the answer: [1-9][\d.]*x"},
     "08": {"two": r"memory: 104 GiB .*\ntime: +172 days"},
     "09": {"reveal-together": r"the answer: [\d.]+x"},
-    "10": {"retraces-torch": r"^4 programs"},
+    "10": {"retraces-torch": r"^4 programs", "tf-refused": r"^\w+Error: .*(CUDA|NVIDIA)"},
     "11": {"slow": r"same num_heads[^\n]*\n+the flash kernel takes it", "flex": r"True"},
 }
 # These cells are not compared: even their words differ between runs or processors.
@@ -36,7 +36,7 @@ VARIES = (
     "accuracy", "barrier", "cache", "compile", "dead", "detail", "flight", "gain", "ladder",
     "left-out", "levels", "lora-run", "masked-form", "merge", "oom", "pairs", "predict-free",
     "profiler", "progress", "ranks", "report", "reveal-most", "reveal-overlap", "service", "slow",
-    "speedup-use", "stale", "still", "support", "timer", "ways", "workers", "write",
+    "speedup-use", "stale", "still", "support", "tf-refused", "timer", "ways", "workers", "write",
 )  # fmt: skip
 # A match means live numbers: a measurement, or a time or decimals that are neither RECORDED nor
 # MODELLED. Only the words of such a text are compared.
