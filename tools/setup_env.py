@@ -306,18 +306,23 @@ def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
 
 
 def is_there(extras: list[str]) -> bool:
-    """Return whether the environment holds gpulab and all that it and ``extras`` require, so that
-    packages removed by hand are installed again.
+    """Return whether the environment holds gpulab and all that it and ``extras``, with the extras
+    that these name, require, so that packages removed by hand are installed again.
     """
     code = (
         "import importlib.metadata, sys\n"
         "from pip._vendor.packaging.requirements import Requirement\n"
-        "for each in map(Requirement, importlib.metadata.requires('gpulab')):\n"
-        "    wanted = each.marker is None or any(each.marker.evaluate({'extra': extra}) for extra "
-        "in ['', *sys.argv[1:]])\n"
-        "    if wanted and each.name != 'gpulab':\n"
-        "        assert each.specifier.contains(importlib.metadata.version(each.name), "
-        "prereleases=True)"
+        "required = list(map(Requirement, importlib.metadata.requires('gpulab')))\n"
+        "extras = ['', *sys.argv[1:]]\n"
+        "for extra in extras:\n"
+        "    for each in required:\n"
+        "        if each.marker is not None and not each.marker.evaluate({'extra': extra}):\n"
+        "            continue\n"
+        "        if each.name == 'gpulab':\n"
+        "            extras += each.extras - set(extras)\n"
+        "        else:\n"
+        "            found = importlib.metadata.version(each.name)\n"
+        "            assert each.specifier.contains(found, prereleases=True)"
     )
     return (
         subprocess.run(
@@ -448,15 +453,20 @@ def index_options(stack: Stack) -> list[str]:
     return []
 
 
-def project(stack: Stack, extras: list[str]) -> str:
-    """Return the project with its extras as a requirement for pip."""
+def fitting(stack: Stack, extras: list[str]) -> list[str]:
+    """Return ``extras`` and those that this machine's GPU, or the tests without one, need."""
     # CuPy can be imported without a driver, and tests of gpulab's messages in that case need it (it
     # has no macOS build).
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
     # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring
     # it in any case, to compile).
     kernels = ["kernels"] if stack.extra == "cuda13" else []
-    return f"{ROOT}[{','.join([*([cupy] if cupy else []), *kernels, *extras])}]"
+    return [*([cupy] if cupy else []), *kernels, *extras]
+
+
+def project(stack: Stack, extras: list[str]) -> str:
+    """Return the project with its extras as a requirement for pip."""
+    return f"{ROOT}[{','.join(fitting(stack, extras))}]"
 
 
 def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
@@ -536,9 +546,7 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
         fill_wheelhouse(stack, extras, python)
         return
     key, before = wanted_key(stack.name, python), read_stamp()
-    if is_done(before, key, extras) and is_there(
-        [*extras, *([stack.extra] if stack.extra else [])]
-    ):
+    if is_done(before, key, extras) and is_there(fitting(stack, extras)):
         return
     print(f"Setting up for this machine: {stack.name} ({stack.reason}).", flush=True)
     kept = before.get("extras") if before.get("key") == key else None
