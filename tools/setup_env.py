@@ -254,15 +254,22 @@ def look_at_machine() -> Facts:
 
 
 def find_pythons() -> list[tuple[str, tuple[int, int]]]:
-    """Return (command, version) of each Python that runs here; this one included."""
-    found = []
+    """Return (command, version) of each Python that runs here; this one included. If one that is
+    new enough has ensurepip, without which no environment gets pip, only those that have it.
+    """
+    found, complete = [], []
+    code = (
+        "import sys, importlib.util as util; "
+        "print(*sys.version_info[:2], int(util.find_spec('ensurepip') is not None))"
+    )
     for command in (*COMMANDS, sys.executable):
-        text = _output(
-            command, "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"
-        ).split()
-        if len(text) == 2:
-            found.append((command, (int(text[0]), int(text[1]))))
-    return found
+        text = _output(command, "-c", code).split()
+        if len(text) == 3:
+            version = (int(text[0]), int(text[1]))
+            found.append((command, version))
+            if text[2] == "1" and version >= OLDEST:
+                complete.append((command, version))
+    return complete or found
 
 
 def index_answers(index: str, opener: Callable[..., object] = urllib.request.urlopen) -> bool:
@@ -379,7 +386,8 @@ def make_venv() -> tuple[int, int]:
             f"set-up: {command} cannot make an environment in {VENV}; the lines above say why. "
             "Expected a folder that you may write to, with room on the disk, and Python's module "
             "venv, which is a package of its own on Debian and Ubuntu: apt-get install "
-            "python3-venv. Then run this again."
+            "python3-venv. If you may not install it, use a Python that has venv, such as uv's or "
+            "conda's, and put it first in PATH. Then run this again."
         )
     if version > NEWEST_TRIED:
         print(
