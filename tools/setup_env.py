@@ -392,7 +392,8 @@ def make_venv() -> tuple[int, int]:
     if version > NEWEST_TRIED:
         print(
             f"Note: Python {version[0]}.{version[1]} is newer than the newest one supported here "
-            f"({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]})."
+            f"({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}). If packages cannot be installed, install that "
+            f"one, delete {VENV}, and run this again."
         )
     return version
 
@@ -413,8 +414,10 @@ def _pip(*arguments: str) -> None:
                 "`make wheelhouse` there, or rename the folder to install from the network."
             )
         raise SetupError(
-            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network "
-            "there, and room on the disk? Run the same again: it goes on where it stopped."
+            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Expected a "
+            f"network, room on the disk and for temporary files, the right to write to {VENV}, and "
+            f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST_TRIED[0]}.{NEWEST_TRIED[1]} in it. Run the "
+            "same again: it goes on where it stopped."
         )
 
 
@@ -585,6 +588,13 @@ def main() -> int:
         run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
     except SetupError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"set-up: {error}. Expected a folder that you may write to, with room on the disk. "
+            "Then run the same again.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted; run the same again to go on.", file=sys.stderr)
