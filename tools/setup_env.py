@@ -438,8 +438,8 @@ def compile_packages() -> None:
     code = (
         "import compileall, re, sys, sysconfig\n"
         "for place in (sysconfig.get_path('purelib'), *sys.argv[1:]):\n"
-        "    compileall.compile_dir(place, quiet=2, workers=0, "
-        "rx=re.compile(r'[/\\\\]tests[/\\\\]'))"
+        "    tests = re.compile(re.escape(place) + r'.*[/\\\\]tests[/\\\\]')\n"
+        "    compileall.compile_dir(place, quiet=2, workers=0, rx=tests)"
     )
     command = [str(venv_python()), "-c", code, str(ROOT / "gpulab")]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
