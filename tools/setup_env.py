@@ -15,6 +15,7 @@ package is taken from it and none from the network.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import http.client
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -539,6 +540,32 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
     compile_packages()
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other set-up of this folder runs: two of them damage one environment.
+
+    The lock is on the folder itself, so it needs no right to write, and the system frees it when
+    this process ends. Windows, and file systems without locks, do without it.
+    """
+    folder = None
+    try:
+        import fcntl
+
+        folder = os.open(str(ROOT), os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another set-up of this folder (Ctrl-C ends the wait).", flush=True)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
 def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None:
     """Bring .venv up to date, or fill the wheelhouse."""
     python = make_venv()
@@ -585,7 +612,8 @@ def main() -> int:
         )
         return 2
     try:
-        run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
+        with alone():
+            run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
