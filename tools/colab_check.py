@@ -124,7 +124,16 @@ def runs(notebook: Path) -> bool:
 
 
 def main(numbers: list[str]) -> int:
-    """Run the checks; return 1 where one failed."""
+    """Run the checks; return 1 where one failed, 2 where a notebook does not exist."""
+    wanted = numbers or [f"{number:02}" for number in range(8)]
+    there = [path.name[:2] for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    if not set(wanted) <= set(there):
+        print(
+            f"colab-check: there is no notebook {', '.join(sorted(set(wanted) - set(there)))}; "
+            f"expected some of {' '.join(there)}.",
+            file=sys.stderr,
+        )
+        return 2
     build()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(
@@ -146,7 +155,6 @@ def main(numbers: list[str]) -> int:
         (notebooks / "instruments.ipynb").write_text(
             json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
         )
-        wanted = numbers or [f"{number:02}" for number in range(8)]
         chosen = [path for path in sorted(notebooks.glob("*.ipynb")) if path.name[:2] in wanted]
         failed += [
             f"{path.stem} failed"
