@@ -140,7 +140,9 @@ def main(numbers: list[str]) -> int:
             shutil.copytree(
                 ROOT,
                 Path(made) / "gpulab",
-                ignore=shutil.ignore_patterns(".*", "build", "my-notebooks"),
+                ignore=shutil.ignore_patterns(
+                    ".*", "build", "my-notebooks", "wheels", "course-pages"
+                ),
             )
         )
         failed, notebooks = changes(folder), folder / "notebooks"
