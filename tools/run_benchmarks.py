@@ -23,14 +23,15 @@ def benchmarks() -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run them; return 1 if one failed."""
+    """Run them; return 1 if one failed, 2 if a name is unknown."""
     names = [a for a in arguments if not a.startswith("-")]
     options = [a for a in arguments if a.startswith("-")]
     chosen = [path for path in benchmarks() if not names or path.stem in names]
-    if not chosen:
+    unknown = set(names) - {path.stem for path in chosen}
+    if unknown:
         print(
-            f"No benchmark fits {' '.join(names)}; there are "
-            f"{', '.join(p.stem for p in benchmarks()) or 'none'}.",
+            f"There is no benchmark {', '.join(sorted(unknown))}; expected some of "
+            f"{', '.join(path.stem for path in benchmarks())}.",
             file=sys.stderr,
         )
         return 2
