@@ -262,7 +262,6 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the table and end")
     parser.add_argument("--only", default="*", help="a pattern of ids, such as 'kernels-*'")
     parser.add_argument("--again", action="store_true", help="retry what the suite missed")
-    parser.add_argument("--jobs", type=int, choices=(1,), default=1, help="copies at work (1)")
     asked = parser.parse_args()
     listed = json.loads((ROOT / "benchmarks" / "visible_faults.json").read_text(encoding="utf-8"))
     faults = {one["id"]: one for one in listed if Path(one["id"]).match(asked.only)}
