@@ -81,7 +81,8 @@ def _pip(*arguments: str) -> None:
 
 def install() -> None:
     """Make the environment if it is not there, and bring everything in it to the newest version."""
-    if not PYTHON.exists():
+    # without pip where making it was interrupted
+    if setup_env.version_of(str(PYTHON)) is None:
         VENV.parent.mkdir(exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
     stack = setup_env.choose_stack(setup_env.look_at_machine())

@@ -351,7 +351,8 @@ def venv_python() -> Path:
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def _version_of(python: str) -> tuple[int, int] | None:
+def version_of(python: str) -> tuple[int, int] | None:
+    """Return the version of an environment's interpreter; None if it does not run or lacks pip."""
     text = _output(
         python, "-c", "import sys, pip; print(sys.version_info[0], sys.version_info[1])"
     ).split()
@@ -360,7 +361,7 @@ def _version_of(python: str) -> tuple[int, int] | None:
 
 def make_venv() -> tuple[int, int]:
     """Make .venv if it is not there, does not run or was moved; return its Python's version."""
-    version = _version_of(str(venv_python()))
+    version = version_of(str(venv_python()))
     # The programs in .venv/bin name the folder that they were installed in, so a project that was
     # moved needs new ones.
     moved = read_stamp().get("root", str(ROOT)) != str(ROOT)
@@ -381,7 +382,7 @@ def make_venv() -> tuple[int, int]:
         )
     print(f"Making .venv with {command}.", flush=True)
     made = subprocess.run([command, "-m", "venv", "--clear", str(VENV)], check=False)
-    version = _version_of(str(venv_python()))
+    version = version_of(str(venv_python()))
     if made.returncode != 0 or version is None:
         raise SetupError(
             f"set-up: {command} cannot make an environment in {VENV}; the lines above say why. "
