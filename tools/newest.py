@@ -85,7 +85,7 @@ def install() -> None:
     if setup_env.version_of(str(PYTHON)) is None:
         VENV.parent.mkdir(exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-    stack = setup_env.choose_stack(setup_env.look_at_machine())
+    stack = setup_env.stack_here()
     answers = stack.index is None or setup_env.index_answers(stack.index)
     if not answers:
         print(
@@ -125,6 +125,9 @@ def main(arguments: list[str]) -> int:
             )
             return 1
         there = installed()
+    except setup_env.SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
     except subprocess.CalledProcessError as error:
         print(
             f"newest: `{' '.join(map(str, error.cmd))}` failed; its last lines say why.",

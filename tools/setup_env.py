@@ -164,6 +164,19 @@ def choose_stack(facts: Facts) -> Stack:
     return Stack("cpu", None if windows else "cpu", None, reason)
 
 
+def stack_here() -> Stack:
+    """Return the packages that GPULAB_STACK asks for; without it, those for this machine."""
+    wanted, fits = os.environ.get("GPULAB_STACK"), choose_stack(look_at_machine())
+    if not wanted:
+        return fits
+    if wanted not in INDEX_OF:
+        raise SetupError(
+            f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(INDEX_OF)}."
+        )
+    extra = wanted if wanted.startswith("cuda") else None
+    return Stack(wanted, INDEX_OF[wanted], extra, "asked for by GPULAB_STACK")
+
+
 def cuda_of_driver(driver: str) -> tuple[int, int] | None:
     """Return the CUDA version that a driver version such as "580.65.06" supports, by its major
     number; None if unknown.
@@ -567,17 +580,10 @@ def alone() -> Iterator[None]:
             os.close(folder)
 
 
-def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None:
+def run(extras: list[str], wheelhouse: bool = False) -> None:
     """Bring .venv up to date, or fill the wheelhouse."""
+    stack = stack_here()
     python = make_venv()
-    stack = choose_stack(look_at_machine())
-    if wanted:
-        stack = Stack(
-            wanted,
-            INDEX_OF[wanted],
-            wanted if wanted.startswith("cuda") else None,
-            "asked for by GPULAB_STACK",
-        )
     # PyTorch for CUDA 12.6 brings its own compiler and gets none of CUDA 13: an older driver cannot
     # load what CUDA 13's compiler makes.
     extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
@@ -605,16 +611,9 @@ def main() -> int:
         help="install nothing; download the packages into wheels/",
     )
     options = parser.parse_args()
-    wanted = os.environ.get("GPULAB_STACK")
-    if wanted and wanted not in ROOM:
-        print(
-            f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.",
-            file=sys.stderr,
-        )
-        return 2
     try:
         with alone():
-            run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
+            run(["test", "dev"] if options.tests else [], options.wheelhouse)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
