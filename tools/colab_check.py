@@ -46,7 +46,10 @@ for name in widgets.__all__:
 
 def _pip(*arguments: str | Path) -> str:
     command = [VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    environment = {**os.environ, "PIP_USER": "0"}
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    ).stdout
 
 
 def build() -> None:

@@ -75,6 +75,7 @@ def newer(pinned: dict[str, str], installed: dict[str, str]) -> list[tuple[str, 
 def _pip(*arguments: str) -> None:
     subprocess.run(
         [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", *arguments],
+        env={**os.environ, "PIP_USER": "0"},
         check=True,
     )
 
