@@ -4,6 +4,7 @@
 BIN := .venv/bin
 # Whatever Python there is to start with; tools/setup_env.py then looks for a newer one where it must.
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
+NEED_PYTHON := $(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help lab html wheelhouse check test test-newest colab-check bench peer-suite gpu-check soak env env-tests
@@ -19,7 +20,7 @@ html: env ## run the course and write it as pages that open from the disk (ARGS=
 	@$(BIN)/gpulab html --out course-pages $(ARGS)
 
 wheelhouse: ## download all packages into wheels/, from which `make lab` then installs without a network (ARGS=--tests: JAX and TensorFlow too)
-	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(NEED_PYTHON)
 	@$(BOOT) tools/setup_env.py --wheelhouse $(ARGS)
 
 check: env-tests ## before each commit: lint, types, layers, size and the fast tests (90 s)
@@ -52,9 +53,9 @@ soak: env-tests ## the long runs, resumable: full benchmarks, many examples, the
 	@$(BIN)/python tools/soak.py $(ARGS)
 
 env:
-	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(NEED_PYTHON)
 	@$(BOOT) tools/setup_env.py
 
 env-tests:
-	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(NEED_PYTHON)
 	@$(BOOT) tools/setup_env.py --tests

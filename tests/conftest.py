@@ -64,7 +64,11 @@ _HOME_PREFIX = "gpulab-tests-"
 _QUICK = ("tests/lessons/", "tests/recorder/", "tests/widgets/", "tests/test_magics.py")
 # Caches that are expensive to fill and hold no settings keep their place when HOME moves.
 _KEPT_CACHES = {
-    "PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright",
+    # Playwright's own place: in the system's folder for caches, which on Linux can be moved.
+    "PLAYWRIGHT_BROWSERS_PATH": {
+        "darwin": "Library/Caches/ms-playwright",
+        "win32": "AppData/Local/ms-playwright",
+    }.get(sys.platform, f"{os.environ.get('XDG_CACHE_HOME') or '.cache'}/ms-playwright"),
     "TRITON_CACHE_DIR": ".triton/cache",
     "CUPY_CACHE_DIR": ".cupy/kernel_cache",
 }
@@ -211,10 +215,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Turn a skipped browser test into a failure where the browser is required."""
+    """Turn a browser test that was skipped for want of the browser into a failure where the browser
+    is required.
+    """
     report = yield
-    required = os.environ.get("GPULAB_REQUIRE_BROWSER") == "1"
-    if report.skipped and required and item.get_closest_marker("browser") is not None:
+    marks = {mark.name for mark in item.iter_markers()} & {"browser", "skipif"}
+    if report.skipped and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1" and marks == {"browser"}:
         report.outcome = "failed"
         report.longrepr = f"skipped, though GPULAB_REQUIRE_BROWSER=1: {report.longrepr}"
     return report

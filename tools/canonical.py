@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> int:
             state = "not canonical; run tools/canonical.py" if chosen.check else "rewritten"
             print(f"{path}: {state}")
             if not chosen.check:
-                path.write_text(wanted, encoding="utf-8")
+                path.write_text(wanted, encoding="utf-8", newline="\n")
     return 1 if chosen.check and different else 0
 
 

@@ -46,7 +46,10 @@ for name in widgets.__all__:
 
 def _pip(*arguments: str | Path) -> str:
     command = [VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    environment = {**os.environ, "PIP_USER": "0"}
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    ).stdout
 
 
 def build() -> None:
@@ -124,14 +127,25 @@ def runs(notebook: Path) -> bool:
 
 
 def main(numbers: list[str]) -> int:
-    """Run the checks; return 1 where one failed."""
+    """Run the checks; return 1 where one failed, 2 where a notebook does not exist."""
+    wanted = numbers or [f"{number:02}" for number in range(8)]
+    there = [path.name[:2] for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    if not set(wanted) <= set(there):
+        print(
+            f"colab-check: there is no notebook {', '.join(sorted(set(wanted) - set(there)))}; "
+            f"expected some of {' '.join(there)}.",
+            file=sys.stderr,
+        )
+        return 2
     build()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(
             shutil.copytree(
                 ROOT,
                 Path(made) / "gpulab",
-                ignore=shutil.ignore_patterns(".*", "build", "my-notebooks"),
+                ignore=shutil.ignore_patterns(
+                    ".*", "build", "my-notebooks", "wheels", "course-pages"
+                ),
             )
         )
         failed, notebooks = changes(folder), folder / "notebooks"
@@ -146,7 +160,6 @@ def main(numbers: list[str]) -> int:
         (notebooks / "instruments.ipynb").write_text(
             json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
         )
-        wanted = numbers or [f"{number:02}" for number in range(8)]
         chosen = [path for path in sorted(notebooks.glob("*.ipynb")) if path.name[:2] in wanted]
         failed += [
             f"{path.stem} failed"

@@ -141,8 +141,11 @@ def _installed(name: str) -> bool:
 
 
 def _version(name: str) -> str:
-    """Return the installed version without a build's tag (+cpu), so that every build fits it."""
-    return ELSEWHERE.get(name) or metadata.version(name).split("+")[0]
+    """Return the version that is named above, else the installed one without a build's tag (+cpu),
+    so that every build fits it.
+    """
+    named = {**ELSEWHERE, **FIXED_BY_TORCH, **OF_THE_SAME_TOOLKIT}
+    return named.get(name) or metadata.version(name).split("+")[0]
 
 
 def _line(name: str, platforms: set[str]) -> str:
@@ -156,6 +159,11 @@ def _line(name: str, platforms: set[str]) -> str:
 
 def main() -> None:
     """Write the file."""
+    if _version("torch") != TORCH:
+        raise SystemExit(
+            f"make_constraints: torch {_version('torch')} is installed, FIXED_BY_TORCH is for "
+            f"{TORCH}. Read there what to check, and change both."
+        )
     lines = [_line(name, platforms) for name, platforms in sorted(needed_on().items())]
     CONSTRAINTS.write_text(_HEADER + "".join(lines), encoding="utf-8")
     print(f"{CONSTRAINTS.name}: {len(lines)} packages")

@@ -75,16 +75,18 @@ def newer(pinned: dict[str, str], installed: dict[str, str]) -> list[tuple[str, 
 def _pip(*arguments: str) -> None:
     subprocess.run(
         [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", *arguments],
+        env={**os.environ, "PIP_USER": "0"},
         check=True,
     )
 
 
 def install() -> None:
     """Make the environment if it is not there, and bring everything in it to the newest version."""
-    if not PYTHON.exists():
+    # without pip where making it was interrupted
+    if setup_env.version_of(str(PYTHON)) is None:
         VENV.parent.mkdir(exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-    stack = setup_env.choose_stack(setup_env.look_at_machine())
+    stack = setup_env.stack_here()
     answers = stack.index is None or setup_env.index_answers(stack.index)
     if not answers:
         print(
@@ -124,6 +126,9 @@ def main(arguments: list[str]) -> int:
             )
             return 1
         there = installed()
+    except setup_env.SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
     except subprocess.CalledProcessError as error:
         print(
             f"newest: `{' '.join(map(str, error.cmd))}` failed; its last lines say why.",

@@ -294,7 +294,12 @@ def run_suite(who: str, part: str) -> dict[str, dict[str, Any]]:
     worker = Worker(who)
     worker.start()
     try:
-        return {name: worker.run(name) for name in worker.names if part in name}
+        chosen = [name for name in worker.names if part in name]
+        if not chosen:
+            raise SystemExit(
+                f"peer_suite: none of {len(worker.names)} tests has {part!r} in its name."
+            )
+        return {name: worker.run(name) for name in chosen}
     finally:
         worker.end()
 

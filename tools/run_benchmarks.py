@@ -23,7 +23,7 @@ def benchmarks() -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run them; return 1 if one failed."""
+    """Run them; return 1 if one failed, 2 if a name is unknown."""
     names = [a for a in arguments if not a.startswith("-")]
     options = [a for a in arguments if a.startswith("-")]
     there = {path.stem: path for path in benchmarks()}

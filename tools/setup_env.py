@@ -15,6 +15,7 @@ package is taken from it and none from the network.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import http.client
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -163,6 +164,19 @@ def choose_stack(facts: Facts) -> Stack:
     return Stack("cpu", None if windows else "cpu", None, reason)
 
 
+def stack_here() -> Stack:
+    """Return the packages that GPULAB_STACK asks for; without it, those for this machine."""
+    wanted, fits = os.environ.get("GPULAB_STACK"), choose_stack(look_at_machine())
+    if not wanted:
+        return fits
+    if wanted not in INDEX_OF:
+        raise SetupError(
+            f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(INDEX_OF)}."
+        )
+    extra = wanted if wanted.startswith("cuda") else None
+    return Stack(wanted, INDEX_OF[wanted], extra, "asked for by GPULAB_STACK")
+
+
 def cuda_of_driver(driver: str) -> tuple[int, int] | None:
     """Return the CUDA version that a driver version such as "580.65.06" supports, by its major
     number; None if unknown.
@@ -254,15 +268,22 @@ def look_at_machine() -> Facts:
 
 
 def find_pythons() -> list[tuple[str, tuple[int, int]]]:
-    """Return (command, version) of each Python that runs here; this one included."""
-    found = []
+    """Return (command, version) of each Python that runs here; this one included. If one that is
+    new enough has ensurepip, without which no environment gets pip, only those that have it.
+    """
+    found, complete = [], []
+    code = (
+        "import sys, importlib.util as util; "
+        "print(*sys.version_info[:2], int(util.find_spec('ensurepip') is not None))"
+    )
     for command in (*COMMANDS, sys.executable):
-        text = _output(
-            command, "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"
-        ).split()
-        if len(text) == 2:
-            found.append((command, (int(text[0]), int(text[1]))))
-    return found
+        text = _output(command, "-c", code).split()
+        if len(text) == 3:
+            version = (int(text[0]), int(text[1]))
+            found.append((command, version))
+            if text[2] == "1" and version >= OLDEST:
+                complete.append((command, version))
+    return complete or found
 
 
 def index_answers(index: str, opener: Callable[..., object] = urllib.request.urlopen) -> bool:
@@ -306,18 +327,23 @@ def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
 
 
 def is_there(extras: list[str]) -> bool:
-    """Return whether the environment holds gpulab and all that it and ``extras`` require, so that
-    packages removed by hand are installed again.
+    """Return whether the environment holds gpulab and all that it and ``extras``, with the extras
+    that these name, require, so that packages removed by hand are installed again.
     """
     code = (
         "import importlib.metadata, sys\n"
         "from pip._vendor.packaging.requirements import Requirement\n"
-        "for each in map(Requirement, importlib.metadata.requires('gpulab')):\n"
-        "    wanted = each.marker is None or any(each.marker.evaluate({'extra': extra}) for extra "
-        "in ['', *sys.argv[1:]])\n"
-        "    if wanted and each.name != 'gpulab':\n"
-        "        assert each.specifier.contains(importlib.metadata.version(each.name), "
-        "prereleases=True)"
+        "required = list(map(Requirement, importlib.metadata.requires('gpulab')))\n"
+        "extras = ['', *sys.argv[1:]]\n"
+        "for extra in extras:\n"
+        "    for each in required:\n"
+        "        if each.marker is not None and not each.marker.evaluate({'extra': extra}):\n"
+        "            continue\n"
+        "        if each.name == 'gpulab':\n"
+        "            extras += each.extras - set(extras)\n"
+        "        else:\n"
+        "            found = importlib.metadata.version(each.name)\n"
+        "            assert each.specifier.contains(found, prereleases=True)"
     )
     return (
         subprocess.run(
@@ -338,7 +364,8 @@ def venv_python() -> Path:
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def _version_of(python: str) -> tuple[int, int] | None:
+def version_of(python: str) -> tuple[int, int] | None:
+    """Return the version of an environment's interpreter; None if it does not run or lacks pip."""
     text = _output(
         python, "-c", "import sys, pip; print(sys.version_info[0], sys.version_info[1])"
     ).split()
@@ -347,7 +374,7 @@ def _version_of(python: str) -> tuple[int, int] | None:
 
 def make_venv() -> tuple[int, int]:
     """Make .venv if it is not there, does not run or was moved; return its Python's version."""
-    version = _version_of(str(venv_python()))
+    version = version_of(str(venv_python()))
     # The programs in .venv/bin name the folder that they were installed in, so a project that was
     # moved needs new ones.
     moved = read_stamp().get("root", str(ROOT)) != str(ROOT)
@@ -368,18 +395,20 @@ def make_venv() -> tuple[int, int]:
         )
     print(f"Making .venv with {command}.", flush=True)
     made = subprocess.run([command, "-m", "venv", "--clear", str(VENV)], check=False)
-    version = _version_of(str(venv_python()))
+    version = version_of(str(venv_python()))
     if made.returncode != 0 or version is None:
         raise SetupError(
             f"set-up: {command} cannot make an environment in {VENV}; the lines above say why. "
             "Expected a folder that you may write to, with room on the disk, and Python's module "
             "venv, which is a package of its own on Debian and Ubuntu: apt-get install "
-            "python3-venv. Then run this again."
+            "python3-venv. If you may not install it, use a Python that has venv, such as uv's or "
+            "conda's, and put it first in PATH. Then run this again."
         )
     if version > NEWEST_TRIED:
         print(
             f"Note: Python {version[0]}.{version[1]} is newer than the newest one supported here "
-            f"({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]})."
+            f"({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}). If packages cannot be installed, install that "
+            f"one, delete {VENV}, and run this again."
         )
     return version
 
@@ -400,8 +429,10 @@ def _pip(*arguments: str) -> None:
                 "`make wheelhouse` there, or rename the folder to install from the network."
             )
         raise SetupError(
-            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network "
-            "there, and room on the disk? Run the same again: it goes on where it stopped."
+            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Expected a "
+            f"network, room on the disk and for temporary files, the right to write to {VENV}, and "
+            f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST_TRIED[0]}.{NEWEST_TRIED[1]} in it. Run the "
+            "same again: it goes on where it stopped."
         )
 
 
@@ -422,8 +453,8 @@ def compile_packages() -> None:
     code = (
         "import compileall, re, sys, sysconfig\n"
         "for place in (sysconfig.get_path('purelib'), *sys.argv[1:]):\n"
-        "    compileall.compile_dir(place, quiet=2, workers=0, "
-        "rx=re.compile(r'[/\\\\]tests[/\\\\]'))"
+        "    tests = re.compile(re.escape(place) + r'.*[/\\\\]tests[/\\\\]')\n"
+        "    compileall.compile_dir(place, quiet=2, workers=0, rx=tests)"
     )
     command = [str(venv_python()), "-c", code, str(ROOT / "gpulab")]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -448,15 +479,20 @@ def index_options(stack: Stack) -> list[str]:
     return []
 
 
-def project(stack: Stack, extras: list[str]) -> str:
-    """Return the project with its extras as a requirement for pip."""
+def fitting(stack: Stack, extras: list[str]) -> list[str]:
+    """Return ``extras`` and those that this machine's GPU, or the tests without one, need."""
     # CuPy can be imported without a driver, and tests of gpulab's messages in that case need it (it
     # has no macOS build).
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
     # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring
     # it in any case, to compile).
     kernels = ["kernels"] if stack.extra == "cuda13" else []
-    return f"{ROOT}[{','.join([*([cupy] if cupy else []), *kernels, *extras])}]"
+    return [*([cupy] if cupy else []), *kernels, *extras]
+
+
+def project(stack: Stack, extras: list[str]) -> str:
+    """Return the project with its extras as a requirement for pip."""
+    return f"{ROOT}[{','.join(fitting(stack, extras))}]"
 
 
 def fill_wheelhouse(stack: Stack, extras: list[str], python: tuple[int, int]) -> None:
@@ -518,17 +554,36 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
     compile_packages()
 
 
-def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None:
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other set-up of this folder runs: two of them damage one environment.
+
+    The lock is on the folder itself, so it needs no right to write, and the system frees it when
+    this process ends. Windows, and file systems without locks, do without it.
+    """
+    folder = None
+    try:
+        import fcntl
+
+        folder = os.open(str(ROOT), os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another set-up of this folder (Ctrl-C ends the wait).", flush=True)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+def run(extras: list[str], wheelhouse: bool = False) -> None:
     """Bring .venv up to date, or fill the wheelhouse."""
+    stack = stack_here()
     python = make_venv()
-    stack = choose_stack(look_at_machine())
-    if wanted:
-        stack = Stack(
-            wanted,
-            INDEX_OF[wanted],
-            wanted if wanted.startswith("cuda") else None,
-            "asked for by GPULAB_STACK",
-        )
     # PyTorch for CUDA 12.6 brings its own compiler and gets none of CUDA 13: an older driver cannot
     # load what CUDA 13's compiler makes.
     extras = ["lab", *([] if stack.name == "cuda12" else ["compiler"]), *extras]
@@ -536,9 +591,7 @@ def run(extras: list[str], wanted: str | None, wheelhouse: bool = False) -> None
         fill_wheelhouse(stack, extras, python)
         return
     key, before = wanted_key(stack.name, python), read_stamp()
-    if is_done(before, key, extras) and is_there(
-        [*extras, *([stack.extra] if stack.extra else [])]
-    ):
+    if is_done(before, key, extras) and is_there(fitting(stack, extras)):
         return
     print(f"Setting up for this machine: {stack.name} ({stack.reason}).", flush=True)
     kept = before.get("extras") if before.get("key") == key else None
@@ -558,17 +611,18 @@ def main() -> int:
         help="install nothing; download the packages into wheels/",
     )
     options = parser.parse_args()
-    wanted = os.environ.get("GPULAB_STACK")
-    if wanted and wanted not in ROOM:
-        print(
-            f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.",
-            file=sys.stderr,
-        )
-        return 2
     try:
-        run(["test", "dev"] if options.tests else [], wanted, options.wheelhouse)
+        with alone():
+            run(["test", "dev"] if options.tests else [], options.wheelhouse)
     except SetupError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"set-up: {error}. Expected a folder that you may write to, with room on the disk. "
+            "Then run the same again.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted; run the same again to go on.", file=sys.stderr)

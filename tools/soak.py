@@ -81,9 +81,10 @@ def main(arguments: list[str]) -> int:
     """Run the steps that have not passed; return 1 if a step failed."""
     # with it set, each of thousands of kernels and ranks would compile all of gpulab again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["GPULAB_REQUIRE_BROWSER"] = "1"  # a step that only skipped its tests has not passed
     begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
-    there = steps()
-    chosen = [step for step in there if step[0].startswith(begins)]
+    every = dict(steps())
+    chosen = [step for step in every.items() if step[0].startswith(begins)]
     if not chosen:
         print(
             f"soak: no step begins with {' or '.join(begins)}; --list names them.", file=sys.stderr
@@ -92,7 +93,7 @@ def main(arguments: list[str]) -> int:
     state = {
         name: one
         for name, one in read_state().items()
-        if name in dict(there) and ("--again" not in arguments or not name.startswith(begins))
+        if name in every and ("--again" not in arguments or not name.startswith(begins))
     }
     for name, commands in chosen:
         if "--list" in arguments:
