@@ -104,8 +104,11 @@ def test_the_roofs_of_this_machine_are_measured() -> None:
     made = lessons.report(progress=False)
     roof = made.rooflines()[0]
     rates = made.roofs[0]
+    # a processor adds numbers of 4 bytes faster than its main memory sends them
     assert (
-        roof.arithmetic_roof("float32").flops_per_second == rates.flops_per_second["float32"] > 1e9
+        roof.arithmetic_roof("float32").flops_per_second
+        == rates.flops_per_second["float32"]
+        > min(rates.bytes_per_second.values()) / 4
     )
     assert {m.bytes_per_second for m in roof.memory} == set(rates.bytes_per_second.values())
     assert (str(roof.evidence.badge), roof.evidence.command) == ("RECORDED", "gpulab report")
