@@ -314,6 +314,13 @@ def test_two_measurements_take_turns(probe: Probe, gate: Gate) -> None:
     other.close()
 
 
+def test_waiting_with_a_limit_stops_what_is_not_done_by_then(probe: Probe, gate: Gate) -> None:
+    """A script that waits a second goes on with what the work had found so far."""
+    _begin(probe, gate)
+    probe.wait(seconds=0.01)
+    assert (probe.status, probe.result) == ("idle", "stopped early")
+
+
 def test_closing_stops_the_work(probe: Probe, gate: Gate) -> None:
     """A closed instrument leaves no work behind."""
     _begin(probe, gate)
