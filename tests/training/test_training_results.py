@@ -102,7 +102,7 @@ def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> No
     page = tmp_path / "page.md"
     assert training.speedup_report(page, *results) == page
     assert list(tmp_path.iterdir()) == [page]
-    assert page.read_text() == approved
+    assert page.read_text(encoding="utf-8") == approved
 
 
 def test_what_a_ladder_says(approved: Any) -> None:
