@@ -260,7 +260,7 @@ def test_the_stop_button_ends_the_check_and_the_answer() -> None:
     assert (result.state, threads[0].is_alive()) == ("not attempted", False)
 
 
-def test_an_error_in_an_answer_is_told_with_its_line() -> None:
+def test_an_error_in_an_answer_is_shown_with_its_line() -> None:
     """The type, a short message and the learner's own line, even if a library raised the error."""
 
     def singular(x: int) -> Any:

@@ -201,7 +201,7 @@ def test_code_that_misbehaves_costs_only_itself(
 
 @pytest.mark.slow
 @boxed
-def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
+def test_all_answers_of_a_student_share_a_time_limit(tmp_path: Path) -> None:
     """A student without time left gets no points for the rest.
 
     An answer that equals one of another student still counts.

@@ -114,7 +114,7 @@ def test_the_roofs_of_this_machine_are_measured() -> None:
     assert (str(roof.evidence.badge), roof.evidence.command) == ("RECORDED", "gpulab report")
 
 
-def test_nothing_tells_who_or_where(
+def test_a_report_names_no_user_host_or_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """No report contains user, host or home, also if they are in a self-built kernel's release; if
@@ -374,7 +374,7 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
     assert "student,file,points" in capsys.readouterr().out
 
 
-def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
+def test_the_end_of_a_long_path_is_shown(tmp_path: Path) -> None:
     """In a platform's archive, all paths begin with the same long name."""
     for part in "ab":
         write(tmp_path / ("x" * 120) / part, "d.json", report_of(1, "Ann", {}))
@@ -382,7 +382,7 @@ def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
     assert ends == ["/a/d.json)", "/b/d.json)"]
 
 
-def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
+def test_different_reports_with_one_name_are_not_merged(tmp_path: Path) -> None:
     """Different reports with one name get no points until the instructor decides about them."""
     doubtful = {
         "Anna": ("a/1.json", "b/1.json"),

@@ -87,7 +87,7 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
         ((-0.019, 0.03), "kept"),
     ],
 )
-def test_an_accuracy_is_lost_only_below_nothing(interval: tuple, verdict: str) -> None:
+def test_an_accuracy_is_lost_if_its_interval_is_below_zero(interval: tuple, verdict: str) -> None:
     """Two points may be lost: an interval up to 0 is not "lost", one from -2 points not "kept"."""
     found = replace(SCRIPTS, accuracy_interval=interval)
     assert found.accuracy_verdict == verdict
