@@ -134,12 +134,13 @@ def test_a_report_names_no_user_host_or_home(
         secret for secret in ("annabel77", "anna-laptop-9", str(tmp_path)) if secret in text
     ]
     assert "Check it before you send it" not in capsys.readouterr().out
-    lessons.check("02.8", "by annabel77")
+    lessons.check("02.8", "by annabel77 on anna-laptop-9")
     lessons.check("03.10", ("lines", f"{home}/x"))
     lessons.write_report(lessons.report(measure=False), "mine.json")
     out = capsys.readouterr().out
-    assert re.findall(r"send it: (your \w+ \w+) appears in (?:answer )?(\d\d\.\d+)", out) == [
-        ("your user name", "02.8"), ("your user name", "03.10"), ("your home folder", "03.10"),
+    assert re.findall(r"send it: ([\w' ]+) appears in (?:answer )?(\d\d\.\d+)", out) == [
+        ("your user name", "02.8"), ("your user name", "03.10"), ("this machine's name", "02.8"),
+        ("your home folder", "03.10"),
     ]  # fmt: skip
 
 
