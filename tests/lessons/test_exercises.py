@@ -130,7 +130,7 @@ def raising(error: BaseException) -> Any:
 def changing(*given: Any) -> Any:
     """A function that overwrites what it is given and returns it."""
     for each in given:
-        if isinstance(each, np.ndarray):
+        if isinstance(each, (np.ndarray, torch.Tensor)):
             each[...] = 7
     return given[0] if given else 1
 
@@ -173,12 +173,15 @@ JUNK = (
 @pytest.mark.usefixtures("ranks_of_the_notebook")
 @each_marked
 def test_junk_ends_in_a_sentence_and_never_passes(exercise: Exercise) -> None:
-    """Whatever is handed in, nothing is raised, nothing passes, and the next check works."""
+    """Whatever is handed in, nothing is raised, nothing passes, and the solution passes afterwards,
+    also if the junk overwrote what a check gave it.
+    """
     for junk in JUNK:
         result = lessons.check(exercise.id, junk)
         assert result.state in ("wrong", "not attempted"), result.message
         assert result.message or result.state == "not attempted"
-    assert lessons.check(exercise.id, ...).state == "not attempted"
+    if exercise.id not in SLOW:  # whose solutions take up to half a minute
+        assert_passes(exercise, exercise.solution)
 
 
 VALUES = st.recursive(
@@ -211,7 +214,7 @@ def doubles(answer: Any) -> str:
     return "8 is twice 4."
 
 
-OWN = Exercise("91.2", "twice", "f", "f = ...", "", ("Add.",), doubles, (), limit_seconds=0.3)
+OWN = Exercise("91.2", "twice", "f", "f = ...", "", ("Add.",), doubles, (), limit_seconds=60.0)
 
 
 def endless(x: int) -> int:
@@ -232,10 +235,10 @@ def stubborn(x: int) -> int:
 @pytest.mark.parametrize("answer", [endless, stubborn])
 def test_a_loop_without_an_end_is_ended(answer: Any) -> None:
     """An endless answer is ended at the exercise's time limit, and its thread is gone."""
-    before = threading.active_count()
-    result = lessons.check(OWN, answer)
+    before = set(threading.enumerate())
+    result = lessons.check(dataclasses.replace(OWN, limit_seconds=0.3), answer)
     assert (result.state, "0.3 s" in result.message) == ("wrong", True)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     assert lessons.check(OWN, lambda x: 2 * x).state == "passed"
 
 
@@ -250,14 +253,14 @@ def test_the_stop_button_ends_the_check_and_the_answer() -> None:
         return endless(x)
 
     try:
-        result = lessons.check(dataclasses.replace(OWN, limit_seconds=60.0), forever)
+        result = lessons.check(OWN, forever)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert (result.state, threads[0].is_alive()) == ("not attempted", False)
 
 
-def test_an_error_in_an_answer_is_told_with_its_line() -> None:
+def test_an_error_in_an_answer_is_shown_with_its_line() -> None:
     """The type, a short message and the learner's own line, even if a library raised the error."""
 
     def singular(x: int) -> Any:

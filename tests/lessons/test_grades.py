@@ -144,7 +144,7 @@ ATTACKS = {
     "mount": "import ctypes\nassert not ctypes.CDLL(None).mount(b'', b'/usr', b'tmpfs', 0, 0)\n",
     "library": "open(os.__file__, 'a')\n",
     "daemon": "if not os.fork():\n os.setsid()\n"
-    " open('/proc/self/comm', 'w').write('gpulab-left')\n time.sleep(99)\n" + STOP,
+    " open('/proc/self/comm', 'w').write('left-PORT')\n time.sleep(99)\n" + STOP,
     "memory": "for _ in range(6):\n"
     " os.fork() or (bytearray(b'1') * 2**28, time.sleep(1), os._exit(0))\n"
     "for _ in range(6): assert not os.wait()[1]\n",
@@ -196,12 +196,12 @@ def test_code_that_misbehaves_costs_only_itself(
     kept = {name: found[name] for name in ("honest", *MISBEHAVING)}
     assert "".join(f"{n}: {g.found}. {g.message[:70]}\n" for n, g in kept.items()) == approved
     assert not trace.exists()
-    assert "gpulab-left" not in {each.info["name"] for each in psutil.process_iter(["name"])}
+    assert f"left-{port}" not in {each.info["name"] for each in psutil.process_iter(["name"])}
 
 
 @pytest.mark.slow
 @boxed
-def test_a_student_has_so_much_time_in_all(tmp_path: Path) -> None:
+def test_all_answers_of_a_student_share_a_time_limit(tmp_path: Path) -> None:
     """A student without time left gets no points for the rest.
 
     An answer that equals one of another student still counts.

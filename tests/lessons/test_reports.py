@@ -2,8 +2,8 @@
 
 import json
 import os
+import platform
 import re
-import resource
 import socket
 import threading
 from pathlib import Path
@@ -104,22 +104,28 @@ def test_the_roofs_of_this_machine_are_measured() -> None:
     made = lessons.report(progress=False)
     roof = made.rooflines()[0]
     rates = made.roofs[0]
+    # a processor adds numbers of 4 bytes faster than its main memory sends them
     assert (
-        roof.arithmetic_roof("float32").flops_per_second == rates.flops_per_second["float32"] > 1e9
+        roof.arithmetic_roof("float32").flops_per_second
+        == rates.flops_per_second["float32"]
+        > min(rates.bytes_per_second.values()) / 4
     )
     assert {m.bytes_per_second for m in roof.memory} == set(rates.bytes_per_second.values())
     assert (str(roof.evidence.badge), roof.evidence.command) == ("RECORDED", "gpulab report")
 
 
-def test_nothing_tells_who_or_where(
+def test_a_report_names_no_user_host_or_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """No report contains user, host or home; if an answer contains them, a warning says so."""
+    """No report contains user, host or home, also if they are in a self-built kernel's release; if
+    an answer contains them, a warning says so.
+    """
     home = tmp_path / "home-of-annabel77"
     home.mkdir()
     for name, value in (("HOME", str(home)), ("USER", "annabel77"), ("LOGNAME", "annabel77")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(socket, "gethostname", lambda: "anna-laptop-9.example")
+    monkeypatch.setattr(platform, "release", lambda: "6.1.0-annabel77")
     monkeypatch.chdir(home)
     lessons.check("00.5", clocked())
     assert cli.main(["report", "--name", "Anna B.", "--no-measure", "--out", "out/mine.json"]) == 0
@@ -128,12 +134,13 @@ def test_nothing_tells_who_or_where(
         secret for secret in ("annabel77", "anna-laptop-9", str(tmp_path)) if secret in text
     ]
     assert "Check it before you send it" not in capsys.readouterr().out
-    lessons.check("02.8", "by annabel77")
+    lessons.check("02.8", "by annabel77 on anna-laptop-9")
     lessons.check("03.10", ("lines", f"{home}/x"))
     lessons.write_report(lessons.report(measure=False), "mine.json")
     out = capsys.readouterr().out
-    assert re.findall(r"send it: (your \w+ \w+) appears in (?:answer )?(\d\d\.\d+)", out) == [
-        ("your user name", "02.8"), ("your user name", "03.10"), ("your home folder", "03.10"),
+    assert re.findall(r"send it: ([\w' ]+) appears in (?:answer )?(\d\d\.\d+)", out) == [
+        ("your user name", "02.8"), ("your user name", "03.10"), ("this machine's name", "02.8"),
+        ("your home folder", "03.10"),
     ]  # fmt: skip
 
 
@@ -176,7 +183,6 @@ def test_the_progress_of_the_working_copy_is_taken_where_there_is_no_other(
             lessons.check("02.8", answer)
     monkeypatch.delenv("GPULAB_PROGRESS")
     assert cli.main(["report", "--no-measure", "--out", "r.json"]) == 0
-    os.environ.pop("GPULAB_PROGRESS", None)
     assert [c.state for c in lessons.read_report("r.json").checks] == ["wrong" if own else "passed"]
 
 
@@ -355,6 +361,10 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
     )
     text = capsys.readouterr().out.replace(str(tmp_path), "HERE")
     assert text + (tmp_path / "g.csv").read_text(encoding="utf-8") == approved
+    for words in (["--no-code"], ["--rubric", str(rubric)], ["--grades", str(tmp_path)]):
+        assert cli.main(["class", str(folder), *words]) != 0
+    assert "passed" not in capsys.readouterr().out
+    resource = pytest.importorskip("resource")  # Windows has none
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9, limits[1]))  # as on a disk that is full by then
     try:
@@ -363,12 +373,9 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert full != 0
     assert "student,file,points" in capsys.readouterr().out
-    for words in (["--no-code"], ["--rubric", str(rubric)], ["--grades", str(tmp_path)]):
-        assert cli.main(["class", str(folder), *words]) != 0
-    assert "passed" not in capsys.readouterr().out
 
 
-def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
+def test_the_end_of_a_long_path_is_shown(tmp_path: Path) -> None:
     """In a platform's archive, all paths begin with the same long name."""
     for part in "ab":
         write(tmp_path / ("x" * 120) / part, "d.json", report_of(1, "Ann", {}))
@@ -376,7 +383,7 @@ def test_of_a_long_place_the_end_is_shown(tmp_path: Path) -> None:
     assert ends == ["/a/d.json)", "/b/d.json)"]
 
 
-def test_a_name_alone_takes_nobodys_place(tmp_path: Path) -> None:
+def test_different_reports_with_one_name_are_not_merged(tmp_path: Path) -> None:
     """Different reports with one name get no points until the instructor decides about them."""
     doubtful = {
         "Anna": ("a/1.json", "b/1.json"),

@@ -101,7 +101,7 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
     ],
     ids=str,
 )
-def test_what_is_no_other_training_learns_the_same(
+def test_loading_and_memory_options_learn_the_same(
     name: str, options: dict, tolerance: float
 ) -> None:
     """Loading and checkpointing change no bit, even past the end of an epoch; the other options
@@ -298,7 +298,7 @@ def lacks(result: training.FitResult) -> list[str]:
     ],
     ids=str,
 )  # fmt: skip
-def test_who_feeds_changes_no_bit(options: dict) -> None:
+def test_loading_changes_no_bit_on_a_gpu(options: dict) -> None:
     """Loading changes no loss on the GPU; the first losses equal the CPU's up to rounding."""
     fed = run(**options)
     assert (fed.losses.tolist(), lacks(fed)) == (run().losses.tolist(), [])

@@ -62,7 +62,7 @@ def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float
     assert (model.training, found.evidence.samples) == (True, count)
 
 
-def test_answers_that_hang_together_are_one_item() -> None:
+def test_answers_to_one_item_are_not_independent() -> None:
     """40 windows of 64 answers, or 40 digits in two copies, have the interval of 40 items."""
     half = [0.0] * 20 + [1.0] * 20
     windows = training.evaluate(Says(np.repeat(half, 64).reshape(40, 64)), asked(40, (64,)))

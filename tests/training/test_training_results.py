@@ -87,7 +87,7 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
         ((-0.019, 0.03), "kept"),
     ],
 )
-def test_an_accuracy_is_lost_only_below_nothing(interval: tuple, verdict: str) -> None:
+def test_an_accuracy_is_lost_if_its_interval_is_below_zero(interval: tuple, verdict: str) -> None:
     """Two points may be lost: an interval up to 0 is not "lost", one from -2 points not "kept"."""
     found = replace(SCRIPTS, accuracy_interval=interval)
     assert found.accuracy_verdict == verdict
@@ -102,7 +102,7 @@ def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> No
     page = tmp_path / "page.md"
     assert training.speedup_report(page, *results) == page
     assert list(tmp_path.iterdir()) == [page]
-    assert page.read_text() == approved
+    assert page.read_text(encoding="utf-8") == approved
 
 
 def test_what_a_ladder_says(approved: Any) -> None:

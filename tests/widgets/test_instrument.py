@@ -175,7 +175,7 @@ def test_a_run_shows_its_result(probe: Probe) -> None:
         ("look", {"on": True}, True),
     ],
 )
-def test_a_moved_control_is_told_beside_the_old_result(
+def test_an_old_result_is_called_outdated_if_a_control_moved(
     probe: Probe, action: str, moved: dict[str, Any], stale: bool
 ) -> None:
     """A message appears, unless the control only changes the display or is for another action.
@@ -277,14 +277,14 @@ def test_incomplete_results_are_shown_and_taken_back(probe: Probe, gate: Gate) -
     assert (probe.shown.rows[0][1], probe.error) == ("found", "It failed.")
 
 
-def test_a_picture_that_cannot_be_drawn_is_told(probe: Probe) -> None:
+def test_an_error_of_the_picture_is_shown(probe: Probe) -> None:
     """The run ends, and the error is shown as a sentence."""
     probe.broken = True
     probe.run(wait=True)
     assert ("no picture" in probe.error, probe.status) == (True, "idle")
 
 
-def test_what_was_moved_meanwhile_is_not_turned(probe: Probe, gate: Gate) -> None:
+def test_a_control_moved_during_the_work_keeps_its_value(probe: Probe, gate: Gate) -> None:
     """A control moved during the work keeps its value; a message says that settings changed."""
     probe.set(grid=True)
     _begin(probe, gate)
@@ -312,6 +312,13 @@ def test_two_measurements_take_turns(probe: Probe, gate: Gate) -> None:
     probe.wait()
     assert (other.latest, probe.result) == ("run", "gone through")
     other.close()
+
+
+def test_waiting_with_a_limit_stops_what_is_not_done_by_then(probe: Probe, gate: Gate) -> None:
+    """A script that waits a second goes on with what the work had found so far."""
+    _begin(probe, gate)
+    probe.wait(seconds=0.01)
+    assert (probe.status, probe.result) == ("idle", "stopped early")
 
 
 def test_closing_stops_the_work(probe: Probe, gate: Gate) -> None:
