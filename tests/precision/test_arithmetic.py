@@ -242,14 +242,16 @@ def test_refusals_and_defaults(approved: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_does_what_the_models_say() -> None:
+def test_a_gpu_does_what_the_models_say(request: pytest.FixtureRequest) -> None:
     """Autocast follows its documentation; TF32 keeps ten mantissa bits of each operand."""
     policy = precision.autocast_policy("cuda", "float16")
     assert (policy.evidence.badge, policy.row("layer_norm").policy) == ("MEASURED", "float32")
     a, b = (torch.randn(256, 256) for _ in range(2))
     exact, errors = a.double() @ b.double(), []
-    for precise in ("high", "highest"):  # the last is PyTorch's default
-        torch.set_float32_matmul_precision(precise)
+    at = torch.backends.cuda.matmul
+    request.addfinalizer(lambda was=at.fp32_precision: setattr(at, "fp32_precision", was))
+    for arithmetic in ("tf32", "ieee"):
+        at.fp32_precision = arithmetic
         product = (a.cuda() @ b.cuda()).cpu().double()
         errors.append(float((product - exact).abs().max() / exact.abs().max()))
     simulated = precision.matmul_error(a, b, ["tf32"], device="simulated").rows[1]
