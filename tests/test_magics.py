@@ -91,7 +91,7 @@ def test_compile_shows_what_each_kernel_takes(
     assert "t<64>" in capsys.readouterr().out
     for line, source, shows in (
         ("", "__global__ void k(float* x) {\n  x[0] = foo;\n}", "line 2"),
-        ("--arch sm_50", "__global__ void k() {}", "sm_75"),
+        ("--arch sm_20", "__global__ void k() {}", "sm_90"),
         ("-o 3x", "__global__ void k() {}", "3x"),
     ):
         shell.run_cell(f"%%gpu_compile {line}\n{source}")
