@@ -297,9 +297,9 @@ BUILT = {
 def test_the_memory_of_products_is_whole_chips() -> None:
     """A product's memory is chips x GiB per chip; boards sold in two sizes have no entry."""
     assert memory_sizes.gpus() == tuple(BUILT)
-    corrected = ("T4", "A10", "A40", "L4", "L40", "L40S")  # which takes a sixteenth
+    with_ecc = ("T4", "A10", "A40", "L4", "L40", "L40S")  # error correction takes a sixteenth
     for name, (chips, gigabytes) in BUILT.items():
-        built = chips * gigabytes * GIB * (15 / 16 if name in corrected else 1)
+        built = chips * gigabytes * GIB * (15 / 16 if name in with_ecc else 1)
         assert memory_sizes.memory_bytes(name) == pytest.approx(built, abs=1)
     with pytest.raises(InputError):
         memory_sizes.memory_bytes("GeForce RTX 3080")

@@ -140,7 +140,7 @@ def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: flo
         assert at(high).overflowing_share == 0 < at(2 * high).overflowing_share
 
 
-def test_windows_and_updates_in_words(approved: Any) -> None:
+def test_gradient_windows_in_words(approved: Any) -> None:
     """By hand: 2^-30 s > 2^-25 from s = 64 on, 8 s < 65,520 up to 4,096; many are sampled."""
     found = precision.gradient_window([2.0**-30, 2.0**-10, 8.0], "float16", tolerance=0.0)
     assert (found.lowest_scale, found.highest_scale) == (64.0, 4096.0)
