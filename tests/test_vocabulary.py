@@ -152,8 +152,7 @@ def test_errors_are_what_older_code_expects_too() -> None:
     for name, parent in parents.items():
         assert issubclass(getattr(errors, name), parent)
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    ours = [kind for kind in kinds if issubclass(kind, Exception)]
-    assert all(issubclass(kind, errors.GpulabError) for kind in ours)
+    assert all(issubclass(k, errors.GpulabError) for k in kinds if issubclass(k, Exception))
 
 
 def test_a_foreign_value_is_shown_safely() -> None:
