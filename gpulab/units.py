@@ -95,7 +95,7 @@ def format_bytes(nbytes: float) -> str:
     for unit, scale in _BINARY:
         if abs(nbytes) >= scale:
             return f"{_digits(nbytes / scale)} {unit}"
-    return f"{nbytes:.0f} B"
+    return f"{round(float(nbytes))} B"  # an integer has no "-0"
 
 
 def format_bytes_per_second(rate: float) -> str:

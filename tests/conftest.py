@@ -5,7 +5,7 @@
 - A skipped ``browser`` test fails with ``GPULAB_REQUIRE_BROWSER=1``, which ``.ci/run`` sets.
 - A ``soak`` test runs with ``--soak`` only (``make soak``).
 - HOME and Jupyter's folders are private to the session: no test touches the user's settings, or
-  follows them, such as a class server's GPULAB_SOLUTIONS or a container's NVIDIA_TF32_OVERRIDE.
+  follows them, such as a class server's GPULAB_SOLUTIONS or a container's switches for TF32.
 - Every test begins with the same random numbers.
 """
 
@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not Path(os.environ["PLAYWRIGHT_BROWSERS_PATH"]).is_dir():
         os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
     for name in list(os.environ):
-        if re.match("JUPYTER|IPYTHON|XDG_|NVIDIA_TF32|GPULAB_(?!REQUIRE_)", name):
+        if re.match("JUPYTER|IPYTHON|XDG_|NVIDIA_TF32|TORCH_ALLOW_TF32|GPULAB_(?!REQUIRE_)", name):
             os.environ.pop(name)
     os.environ.update(
         HOME=str(home),

@@ -106,8 +106,6 @@ def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None
     text = "".join(table_text(body).partition("01 · First")[1:])
     for value, name in ((where.device, "DEVICE"), (where.date[:10], "DATE")):
         text = text.replace(value, name)
-    assert "the answer was" not in text
-    assert "A Jupyter widget" not in text
     assert text == approved
 
 
@@ -125,7 +123,7 @@ def test_the_machine_of_the_run_is_on_each_page(site: Path) -> None:
 def test_figures_have_data_and_words(site: Path) -> None:
     """A figure is drawn from data in the page and has a description for screen readers."""
     text = _text(site, "02_second")
-    assert all(len(words) > 20 for words in Page(text).named)
+    assert min(map(len, Page(text).named)) > 20
     stored = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     assert stored
     assert all({"data", "layout"} <= set(json.loads(each)) for each in stored)
@@ -137,7 +135,8 @@ def test_figures_have_data_and_words(site: Path) -> None:
 
 def test_solutions_come_when_asked(site: Path, tmp_path: Path) -> None:
     """``--solutions`` adds them to the page; a link to another notebook leads to its page."""
-    secret = "Only the rate of C is above the memory"
+    exercise = Path(devices.__file__).parents[1] / "course" / "00" / "impossible.py"
+    secret = exercise.read_text(encoding="utf-8").partition("# %% solution\n# ")[2].splitlines()[0]
     assert secret not in _text(site, "01_first")
     assert "02_second.html#top" in Page(_text(site, "01_first")).links
     _write(tmp_path / "notebooks" / "01_first.ipynb", ["import gpulab as gl", FIRST[5]])

@@ -35,6 +35,7 @@ WRITTEN: list[tuple[Any, dict[float, str]]] = [
         {
             **{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 3 * 2**30: "3.00 GiB"},
             **{2**20 - 1: "1024 KiB", 2**20: "1.00 MiB", 2**40: "1.00 TiB", -2048: "-2.00 KiB"},
+            **{-0.4: "0 B", 2.6: "3 B"},
         },
     ),
     (
@@ -151,8 +152,7 @@ def test_errors_are_what_older_code_expects_too() -> None:
     for name, parent in parents.items():
         assert issubclass(getattr(errors, name), parent)
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    ours = [kind for kind in kinds if issubclass(kind, Exception)]
-    assert all(issubclass(kind, errors.GpulabError) for kind in ours)
+    assert all(issubclass(k, errors.GpulabError) for k in kinds if issubclass(k, Exception))
 
 
 def test_a_foreign_value_is_shown_safely() -> None:

@@ -1,6 +1,5 @@
 """Theoretical peaks of devices with their sources, and the rates measured on this machine."""
 
-import contextlib
 import dataclasses
 import math
 import operator
@@ -243,15 +242,16 @@ def test_a_product_is_known_by_the_whole_of_its_name(name: str, part: str | None
     ],
 )
 def test_which_arithmetic_pytorch_may_use(
-    dtype: str, kind: str, settings: dict[str, str], found: Any
+    request: Any, dtype: str, kind: str, settings: dict[str, str], found: Any
 ) -> None:
     """PyTorch's current settings decide; a dtype without hardware of its own runs as another."""
-    with contextlib.ExitStack() as before:
-        for path, value in settings.items():
-            place = operator.attrgetter(path)(torch.backends)
-            before.callback(setattr, place, "fp32_precision", place.fp32_precision)
-            place.fp32_precision = value
-        assert arithmetic(dtype, kind, "matmul") == found
+    for path, value in settings.items():
+        place = operator.attrgetter(path)(torch.backends)
+        request.addfinalizer(
+            lambda at=place, was=place.fp32_precision: setattr(at, "fp32_precision", was)
+        )
+        place.fp32_precision = value
+    assert arithmetic(dtype, kind, "matmul") == found
 
 
 # Number of GDDR chips or HBM stacks, and the GiB of each (NVIDIA's product pages).
@@ -297,9 +297,9 @@ BUILT = {
 def test_the_memory_of_products_is_whole_chips() -> None:
     """A product's memory is chips x GiB per chip; boards sold in two sizes have no entry."""
     assert memory_sizes.gpus() == tuple(BUILT)
-    corrected = ("T4", "A10", "A40", "L4", "L40", "L40S")  # which takes a sixteenth
+    with_ecc = ("T4", "A10", "A40", "L4", "L40", "L40S")  # error correction takes a sixteenth
     for name, (chips, gigabytes) in BUILT.items():
-        built = chips * gigabytes * GIB * (15 / 16 if name in corrected else 1)
+        built = chips * gigabytes * GIB * (15 / 16 if name in with_ecc else 1)
         assert memory_sizes.memory_bytes(name) == pytest.approx(built, abs=1)
     with pytest.raises(InputError):
         memory_sizes.memory_bytes("GeForce RTX 3080")

@@ -300,7 +300,7 @@ def test_a_cpus_streams_count_each_array_once(
 
 
 @pytest.mark.slow
-def test_the_time_of_a_curve(gpu: PlayedCupy) -> None:
+def test_a_curve_out_of_time_is_still_complete(gpu: PlayedCupy) -> None:
     """When the time is used up, each size still gets one chase."""
     spent = hierarchy.latency([4096, 2 * MIB], "cuda:5", chases=5, deadline=1e-9, clock=gpu.clock)
     assert [p.chases for p in spent.points] == [1, 1]

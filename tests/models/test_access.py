@@ -63,7 +63,7 @@ def by_sets(row, active, size):
     ids=str,
 )
 def test_patterns_by_hand(asked, expected):
-    """Sectors, wavefronts and conflicts of the textbook's patterns."""
+    """Textbook patterns move the sectors, and take the wavefronts, that were counted by hand."""
     kind, *numbers, lanes = asked
     found = access_pattern(*numbers, kind=kind, active_lanes=lanes)
     names = ("sectors", "ideal_sectors", "wavefronts", "conflict_ways")

@@ -65,8 +65,8 @@ def test_the_published_number_of_parameters(name, parameters):
     ],
 )
 def test_a_tiny_model_by_hand(options, step, prefill, limit, fits, knee):
-    """A step takes the longer of reading and computing; batches fit beside the weights; the source
-    has those of both rates.
+    """A step takes the longer of reading and computing; batches fit beside the weights; the badge
+    names the sources of both rates.
     """
     found = plan(TINY, ROOFS, **options)
     assert (

@@ -62,7 +62,7 @@ def test_the_counted_bubble_is_the_formulas(s):
 
 
 @given(pipelines(even=False))
-def test_what_is_held_at_most(s):
+def test_how_many_microbatches_a_stage_holds_at_most(s):
     """Stage s of 1F1B holds min(m, p - s) microbatches, GPipe all m; counted at each time."""
     m, p = s.microbatches, s.stages
     fewest = [min(m, p - stage) if s.schedule == "1f1b" else m for stage in range(p)]

@@ -49,7 +49,7 @@ CACHE_ONLY = dataclasses.replace(MADE, memory=MADE.memory[:1])
     ],
 )
 def test_roofs_by_hand(found, expected):
-    """Ridges, attainable times, binding roofs and memory levels."""
+    """Ridges, attainable times, the roof that binds and the memory level are those by hand."""
     assert found == expected
 
 

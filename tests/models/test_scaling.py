@@ -1,4 +1,4 @@
-"""Amdahl, Gustafson, a step with its all-reduce, and the serial share fitted back."""
+"""Speed-ups by Amdahl, by Gustafson, and of a training step with its all-reduce."""
 
 import math
 from fractions import Fraction
@@ -29,7 +29,7 @@ STEP = {"latency_seconds": 0.001, "bandwidth_bytes_per_second": 1000.0}
     ],
 )
 def test_the_laws_by_hand(curve, speedup, limit, best):
-    """The speed-up on the most ranks requested, its upper limit, and the best number of ranks."""
+    """Speed-up, its upper limit and the best number of ranks are those calculated by hand."""
     assert (curve.speedup, curve.limit_speedup) == pytest.approx((speedup, limit))
     assert curve.best_ranks == best
     assert curve.points[-1].efficiency == pytest.approx(speedup / curve.points[-1].ranks)
@@ -53,7 +53,7 @@ def test_the_laws_by_hand(curve, speedup, limit, best):
     ],
 )
 def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup):
-    """Compute, communication, its exposed part, and the speed-up over one rank."""
+    """The parts of a step on four ranks, and its speed-up, are those calculated by hand."""
     (point,) = scaling(1.0, nbytes, ranks=4, **{**STEP, **options}).points
     found = (point.compute_seconds, point.communication_seconds, point.exposed_seconds)
     assert found == pytest.approx((compute, communication, exposed), abs=1e-12)
@@ -87,7 +87,7 @@ def test_steps_by_hand(nbytes, options, compute, communication, exposed, speedup
     ],
 )
 def test_the_best_number_of_ranks_by_hand(step, options, best, limit):
-    """The number beyond which more ranks do not help, and the upper limit of the speed-up."""
+    """More ranks than the best number do not help; the speed-up stays below its upper limit."""
     curve = scaling(*step, [1, 2], **options)
     assert (curve.best_ranks, curve.limit_speedup) == (best, pytest.approx(limit))
 
@@ -151,8 +151,8 @@ def test_what_cannot_be_is_refused_with_its_value(call, value):
     assert scaling(1.0, 0, 0, math.inf, 2**20).speedup == pytest.approx(2**20)
 
 
-def test_curves_and_fits_as_they_are_shown(approved):
-    """Each law's table and sentence."""
+def test_curves_as_they_are_shown(approved):
+    """The tables: the speed-up on each number of ranks, with its limit in words."""
     shown = [
         amdahl(0.1, [1, 9], seconds=2.0),
         amdahl(0.1, 1),

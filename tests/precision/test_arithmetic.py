@@ -140,7 +140,7 @@ def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: flo
         assert at(high).overflowing_share == 0 < at(2 * high).overflowing_share
 
 
-def test_windows_and_updates_in_words(approved: Any) -> None:
+def test_gradient_windows_in_words(approved: Any) -> None:
     """By hand: 2^-30 s > 2^-25 from s = 64 on, 8 s < 65,520 up to 4,096; many are sampled."""
     found = precision.gradient_window([2.0**-30, 2.0**-10, 8.0], "float16", tolerance=0.0)
     assert (found.lowest_scale, found.highest_scale) == (64.0, 4096.0)
@@ -242,14 +242,16 @@ def test_refusals_and_defaults(approved: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_does_what_the_models_say() -> None:
+def test_a_gpu_does_what_the_models_say(request: pytest.FixtureRequest) -> None:
     """Autocast follows its documentation; TF32 keeps ten mantissa bits of each operand."""
     policy = precision.autocast_policy("cuda", "float16")
     assert (policy.evidence.badge, policy.row("layer_norm").policy) == ("MEASURED", "float32")
     a, b = (torch.randn(256, 256) for _ in range(2))
     exact, errors = a.double() @ b.double(), []
-    for precise in ("high", "highest"):  # the last is PyTorch's default
-        torch.set_float32_matmul_precision(precise)
+    at = torch.backends.cuda.matmul
+    request.addfinalizer(lambda was=at.fp32_precision: setattr(at, "fp32_precision", was))
+    for arithmetic in ("tf32", "ieee"):
+        at.fp32_precision = arithmetic
         product = (a.cuda() @ b.cuda()).cpu().double()
         errors.append(float((product - exact).abs().max() / exact.abs().max()))
     simulated = precision.matmul_error(a, b, ["tf32"], device="simulated").rows[1]

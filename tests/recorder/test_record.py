@@ -372,7 +372,7 @@ def test_the_command_in_this_process(
     assert not cli.main(
         [
             *("record", "--out", "r.json", "--only", "launch", "--device", "cpu"),
-            *("--minutes", "0.2", "--visits", "2", "--name", "mine"),
+            *("--minutes", "5", "--visits", "2", "--name", "mine"),
         ]
     )
     first, *_, last = capsys.readouterr().out.splitlines()

@@ -265,15 +265,17 @@ def test_what_a_device_takes(accelerator, kind, facts, name, n, dtype, refused):
         get(name)(n=n, dtype=dtype).check(kind)
 
 
-def test_tf32_counts_where_the_settings_permit(accelerator):
+def test_tf32_counts_where_the_settings_permit(accelerator, request):
     """Convolutions may use TF32 by default, products only when it is allowed; tolerances follow."""
     work = [get(name)(n=64) for name in ("matmul", "conv2d", "exp")]
     strict, settings = [one.tolerance for one in work], torch.backends.cuda.matmul
     accelerator("cuda")
     assert [w.arithmetic_on("cuda") for w in work] == ["float32", "tf32", "float32"]
-    before, settings.fp32_precision = settings.fp32_precision, "tf32"
+    request.addfinalizer(
+        lambda was=settings.fp32_precision: setattr(settings, "fp32_precision", was)
+    )
+    settings.fp32_precision = "tf32"
     found = [(w.arithmetic_on("cuda"), w.arithmetic_on("cpu"), w.tolerance) for w in work]
-    settings.fp32_precision = before
     assert [one[:2] for one in found] == [(name, "float32") for name in ("tf32", "tf32", "float32")]
     # Four roundings of 2^-11 in place of 2^-24 (NVIDIA, A100 whitepaper: ten bits).
     more = [one[2] - least for one, least in zip(found, strict, strict=True)]
