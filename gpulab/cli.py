@@ -1,4 +1,4 @@
-"""The command line: ``gpulab doctor``, ``lab``, ``html`` and so on; ``_COMMANDS`` lists all.
+"""The command line: ``gpulab doctor``, ``lab``, ``html`` and so on; ``COMMANDS`` lists all.
 
 Each command lives in a module of its own with ``add_arguments(parser)`` and ``run(arguments) ->
 exit code``. Only the module of the requested command is imported, so ``gpulab record`` runs on a
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from gpulab.errors import GpulabError, install_extra
 
 # The command's name, its module, and the line that the help shows.
-_COMMANDS = {
+COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab.lab", "open the course in JupyterLab"),
     "report": (
@@ -84,7 +84,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for name, (module, line) in _COMMANDS.items():
+    for name, (module, line) in COMMANDS.items():
         below = subparsers.add_parser(name, help=line)
         if name == asked:
             command = importlib.import_module(module)

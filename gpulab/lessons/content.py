@@ -1,10 +1,10 @@
 """The content of a lesson: questions to predict and exercises to solve, read from the files of
 ``gpulab/course`` and found by their id.
 
-An id is the notebook's number and a running number ("02.3"), in the order of the notebook. A
-notebook's folder contains ``predictions.toml``, the questions and the misconceptions behind common
-wrong predictions, and one file for each exercise, in cells that begin with a line such as
-``# %% stub``:
+An id is the notebook's number and a running number ("02.3"). A notebook's folder contains
+``predictions.toml``, the questions and the misconceptions behind common wrong predictions, in the
+order of the notebook, and one file for each exercise. The notebook has its exercises in the order
+of their numbers. The file of an exercise has cells that begin with a line such as ``# %% stub``:
 
 - ``exercise``: the fields of ``Exercise`` that are plain values;
 - ``stub`` and ``solution``: sources as a learner would write them;
@@ -177,7 +177,7 @@ class Lesson:
 
     @property
     def ids(self) -> list[str]:
-        """Every id, in the order of the notebook."""
+        """Every id, in the order of their numbers."""
         return sorted([*self.questions, *self.exercises], key=lambda id: int(id.partition(".")[2]))
 
 

@@ -20,7 +20,7 @@ Attention and the training steps count matrix products and convolutions only, as
 does. Bytes are the compulsory traffic: each input read once, each output written once; repeated
 reads and memory that an implementation keeps between operators are not counted.
 
-Adding a workload takes a dozen lines in one place, here or in your own module::
+Adding a workload takes 13 lines in one place, here or in your own module::
 
     from gpulab.workloads import WorkloadSpec, draw, register
 
@@ -34,6 +34,7 @@ Adding a workload takes a dozen lines in one place, here or in your own module::
             flops=lambda w: w.n,
             nbytes=lambda w: 2 * w.n * w.itemsize,
             make_inputs=lambda w, generator: (draw.normal(generator, w.n),),
+            counts="n FLOPs; one array read, one written",
         )
     )
 

@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpulab.cli import main
+from gpulab.cli import COMMANDS, main
 
-COMMANDS = (
-    *("doctor", "lab", "report", "class", "nbgrader", "html", "claims", "recordings", "record"),
-    *("misconceptions", "simulate"),
-)
 RUN = [sys.executable, "-m", "gpulab"]
 
 

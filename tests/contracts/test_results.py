@@ -199,4 +199,6 @@ def test_no_number_without_a_badge() -> None:
         if any(name.endswith(units) for name in typing.get_type_hints(cls))
     ]
     assert len(with_numbers) > 20
-    assert [cls.__name__ for cls in with_numbers if not covered(cls)] == []
+    assert [cls.__name__ for cls in with_numbers if not covered(cls)] == [], (
+        "these need a field `evidence`"
+    )

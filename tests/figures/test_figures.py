@@ -209,7 +209,9 @@ def test_a_figure_shows_what_was_approved(name: str, approved: Any) -> None:
 
 def test_every_figure_has_a_case() -> None:
     """Every public figure function has at least one case."""
-    assert {name.partition(",")[0] for name in CASES} == set(figures.__all__) - PARTS
+    assert {name.partition(",")[0] for name in CASES} == set(figures.__all__) - PARTS, (
+        "add a case of each figure to CASES"
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -72,7 +72,7 @@ def test_an_exercise_from_stub_to_solution(exercise: Exercise, approved: Any, ca
         lessons.hint(exercise.id)
     lessons.solution(exercise.id)
     assert len(set(exercise.hints)) == len(exercise.hints) >= 2
-    assert len({usual.says for usual in exercise.usual}) >= 3, "each mistake has words of its own"
+    assert len({usual.says for usual in exercise.usual}) >= 3, "too few different mistakes"
     words = capsys.readouterr().out
     assert_passes(exercise, exercise.solution)
     for number in range(len(exercise.usual)):

@@ -197,7 +197,7 @@ def test_a_notebook_asks_reveals_and_checks_what_the_course_has(lesson: Any) -> 
         "predict": list(lesson.questions),
         "reveal": list(lesson.questions),
         "check": list(lesson.exercises),
-    }
+    }, "predictions stand in the order of predictions.toml, exercises in that of their numbers"
     seen: set[str] = set()
     for tree in trees(name):
         reveals = calls(tree, "reveal")
@@ -216,7 +216,9 @@ def test_the_guide_names_each_prediction_and_exercise(lesson: Any) -> None:
     heading = f"{lesson.notebook[:2]} ·"
     section = next((part for part in GUIDE.split("\n## ") if part.startswith(heading)), "")
     assert f"`{lesson.notebook}`" in section, f"docs/teaching.md needs a section '## {heading} ...'"
-    assert set(re.findall(r"^\| (\d\d\.\d+)", section, re.MULTILINE)) == set(lesson.ids)
+    assert set(re.findall(r"^\| (\d\d\.\d+)", section, re.MULTILINE)) == set(lesson.ids), (
+        "docs/teaching.md needs a row for each prediction and exercise, and no other"
+    )
     assert [
         id
         for id, exercise in lesson.exercises.items()

@@ -172,7 +172,7 @@ def test_a_case_of_each_experiment_runs(
         assert nbytes is None or timing.nbytes == nbytes, entry.key
     assert {name for name, *_ in TINY + SLOW} == {
         one.name for one in recorder.experiments() if list(one.cases(CPU))
-    }, "each experiment of the registry is run here"
+    }, "add the cheapest case of each experiment to TINY"
 
 
 @pytest.mark.gpu
