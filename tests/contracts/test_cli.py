@@ -21,9 +21,13 @@ RUN = [sys.executable, "-m", "gpulab"]
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_of_each_command(
-    command: str, capsys: pytest.CaptureFixture[str], approved: Any
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    approved: Any,
 ) -> None:
     """``gpulab COMMAND --help`` says what it does, with each option and its default."""
+    monkeypatch.setenv("COLUMNS", "1000")  # narrower lines may end within a word with a hyphen
     with pytest.raises(SystemExit) as ended:
         main([*filter(None, [command]), "--help"])
     assert ended.value.code == 0
