@@ -100,7 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not Path(os.environ["PLAYWRIGHT_BROWSERS_PATH"]).is_dir():
         os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
     for name in list(os.environ):
-        if re.match("JUPYTER|IPYTHON|XDG_|NVIDIA_TF32|TORCH_ALLOW_TF32|GPULAB_(?!REQUIRE_)", name):
+        if re.match(
+            "JUPYTER|IPYTHON|XDG_|NVIDIA_TF32|TORCH_ALLOW_TF32|PYTEST_ADD|GPULAB_(?!REQUIRE_)", name
+        ):
             os.environ.pop(name)
     os.environ.update(
         HOME=str(home),

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lab_driver import Lab
+from lab_driver import SECONDS, Lab
 
 pytestmark = pytest.mark.browser
 
@@ -45,7 +44,12 @@ def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
     server = Lab(tmp_path / "work")
     try:
         again = subprocess.run(
-            server.command(), env=server.environment, capture_output=True, text=True, check=True
+            server.command(),
+            env=server.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=SECONDS,  # a second server would not end
         )
         assert server.url in again.stdout
         assert server.stop(how) == 0
@@ -58,20 +62,19 @@ def test_one_signal_stops_the_server(tmp_path: Path, how: int) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C in another way")
 def test_one_signal_stops_a_busy_server(tmp_path: Path) -> None:
     """Ctrl-C is not lost when it arrives while the server answers a request."""
-    server, answers, stopped = Lab(tmp_path / "work"), list[bytes](), threading.Event()
+    server, answers, stopped = Lab(tmp_path / "work"), threading.Semaphore(0), threading.Event()
 
     def ask() -> None:
         while not stopped.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
-                answers.append(_get(server, "/api/contents", server.token))
+                _get(server, "/api/contents", server.token)
+                answers.release()
 
     with ThreadPoolExecutor() as pool:
         try:
             for _ in range(4):
                 pool.submit(ask)
-            while len(answers) < 20:
-                assert server.process.poll() is None
-                time.sleep(0.05)
+            assert all(answers.acquire(timeout=SECONDS) for _ in range(20))
             assert server.stop() == 0
         finally:
             stopped.set()

@@ -209,7 +209,7 @@ def test_claims_have_keys_sources_and_promises(approved: Any) -> None:
 
 
 def test_what_the_shipped_recordings_say(approved: Any) -> None:
-    """Every comparison behind every verdict on the three recorded machines."""
+    """Every comparison behind every verdict on the recorded machines that ship."""
     ledger = claims.ledger()
     lines = [repr(ledger)]
     for finding in ledger.findings:

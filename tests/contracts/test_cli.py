@@ -17,9 +17,13 @@ RUN = [sys.executable, "-m", "gpulab"]
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_of_each_command(
-    command: str, capsys: pytest.CaptureFixture[str], approved: Any
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    approved: Any,
 ) -> None:
     """``gpulab COMMAND --help`` says what it does, with each option and its default."""
+    monkeypatch.setenv("COLUMNS", "1000")  # narrower lines may end within a word with a hyphen
     with pytest.raises(SystemExit) as ended:
         main([*filter(None, [command]), "--help"])
     assert ended.value.code == 0
@@ -41,7 +45,7 @@ def test_the_help_loads_nothing_heavy() -> None:
     "arguments",
     [
         *([], ["dance"], *([command, "--dance"] for command in COMMANDS)),
-        *(["html"], ["nbgrader"], ["class"], ["record", "--minutes", "soon"]),
+        *(["html"], ["nbgrader"], ["class"], ["simulate"], ["record", "--minutes", "soon"]),
     ],
     ids=" ".join,
 )
@@ -65,8 +69,11 @@ def test_a_wrong_option_ends_with_two(
             ["report", "--notebook", "77"],
         ),
         *(["report", "--name", "x" * 5000], ["claims", "--recording", "no-such"]),
-        *(["record", "--only", "no-such"], ["record", "--minutes", "-1"]),
-        ["record", "--device", "cuda:99"],
+        *(
+            ["record", "--out", "r.json", *words]
+            for words in (["--only", "no-such"], ["--minutes", "-1"], ["--device", "cuda:99"])
+        ),
+        *(["record", "--minutes", "1"], ["simulate", "no-such.py"]),
         *(["html", "--out", "o", "--notebooks", "no-such"], ["html", "--out", "~nosuchuser/x"]),
         *(["nbgrader", "--out", "o", "--points", "-1"], ["nbgrader", "--out", "file"]),
         *(["lab", "--reset", "77", "--dir", "mine"], ["claims", "--out", "file/inside"]),
@@ -80,7 +87,7 @@ def test_what_cannot_be_done_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A missing file, folder, device or name gives one line on standard error and the code 2."""
+    """What is missing or wrong gives one line on standard error and the code 2; no file appears."""
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("in the way")
     assert main(arguments) == 2
@@ -88,7 +95,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert len(said) == 1
     assert said[0].startswith("gpulab: ")
     assert len(said[0]) < 800
-    assert Path("file").read_text() == "in the way"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "in the way"}
 
 
 def test_a_folder_that_is_gone_is_one_sentence(

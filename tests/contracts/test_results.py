@@ -158,7 +158,7 @@ def test_the_table_shows_badge_and_notes(name: str) -> None:
     if hints.get("notes") == tuple[Note, ...]:
         one = dataclasses.replace(one, notes=(Note("stopped", "It was stopped at last."),))  # type: ignore[type-var]
         assert "It was stopped at last." in one._repr_html_()
-    if hints.get("evidence") is Evidence:
+    if hints.get("evidence") in (Evidence, Evidence | None):
         evidences = (
             Evidence.measured("a device", 7),
             Evidence.modelled("a formula", "its source"),

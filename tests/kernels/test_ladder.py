@@ -98,9 +98,6 @@ def test_counts_and_registers_as_an_h200_had_them(rung):
         for what in ("requests", "sectors"):
             counted = metrics[f"l1tex__t_{what}_pipe_lsu_mem_global_op_{short}.sum"]
             assert sum(getattr(a, what) for a in accesses if a.kind == kind) == counted
-    every = [c for k in file["kernels"] for c in k["comparisons"]]
-    equal = [c["equal"] for c in every if c["hardware"] or c["simulated"]]
-    assert f"{sum(equal)} of {len(equal)} counters" in simulation.evidence.known_error
     numba_cuda = pytest.importorskip("numba_cuda")
     (facts,) = compile_python(rung.kernel, *rung.arguments(rung.sizes[0])).kernels.values()
     assert (facts.spill_bytes, facts.stack_bytes) == (0, 0)

@@ -126,7 +126,7 @@ RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
 
 SIMULATE = ["simulate", "--fail-on-findings", "test_program.py", "--more", "1"]
 COMMAND = f"from gpulab.cli import main\ncode = main({SIMULATE})\nprint('torch' in sys.modules)"
-PLUGIN = ["-p", "gpulab.pytest_simulate", "-p", "no:cacheprovider", "--fail-on-findings"]
+PLUGIN = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fail-on-findings"]
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_what_is_no_python_function_is_refused(kernel: Any) -> None:
     exec("def untold(x):\n    x[0] = 1\n", names)
     for each in (kernel, names["untold"]):
         with pytest.raises(GpulabError):
-            simulate(each, 1, 1)
+            simulate(each, 1, 1, np.zeros(1))
 
 
 WRITERS = (

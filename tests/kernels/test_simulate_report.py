@@ -244,15 +244,14 @@ def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
     assert (run(kernel), simulate(kernel, 1, 32, zeros(32)).shared_bytes) == ([1] * 3, 256)
 
 
-def test_a_device_function_in_another_file_keeps_its_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_function_in_another_file_keeps_its_lines() -> None:
     """By hand: 16 of 32 lanes are within bounds, of four sectors; a note names the file."""
-    (tmp_path / "of_another_file.py").write_text("\n\ndef second(x, i):\n    return x[2 * i]\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    text = "\n\ndef second(x, i):\n    return x[2 * i]\n"
+    second = function_of(text, "second", "of_another_file.py")
     body = "    i = cuda.grid(1)\n    out[i] = second(x, i)\n"
-    text = f"{HEADER}from of_another_file import second\ndef kernel(out, x):\n{body}"
-    s = simulate(function_of(text), 1, 32, zeros(32), zeros(32))
+    kernel = function_of(f"{HEADER}def kernel(out, x):\n{body}")
+    kernel.__globals__["second"] = second
+    s = simulate(kernel, 1, 32, zeros(32), zeros(32))
     (finding,) = s.findings
     assert (finding.kind, finding.code, finding.count) == ("bounds", "return x[2 * i]", 16)
     assert s.lines[finding.line].global_load_sectors == 4
