@@ -20,6 +20,7 @@ import cmath
 import numpy as np
 from gpulab.kernels import cuda, int8, int16, int32, int64, float32, float64
 from gpulab.kernels import uint8, uint16, uint32, uint64
+from numba.cuda import libdevice
 """
 NAN, INF = math.nan, math.inf
 
@@ -240,6 +241,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("math.copysign(1.0, cmath.exp(complex(-p, -p)).imag)", INF, 1.0),
     ("cmath.rect(0.0, p).imag", INF, 0.0), ("cmath.rect(p, 0.0).imag", INF, 0.0),
     ("cuda.fma(p, 0.0, 1.0)", INF, NAN), ("p // 0.0", 3.0, INF), ("float(p)", 2**53 + 1, 2**53),
+    ("libdevice.fast_log2f(p)", 0.125, -3.0), ("libdevice.fast_fdividef(p, 4.0)", 3.0, 0.75),
 ]  # fmt: skip
 
 
