@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpulab import _files, devices
+from gpulab import _files, _validate, devices
 from gpulab.compression import compressed_layers
 from gpulab.compression.compressed_layers import finish
 from gpulab.errors import CheckpointError, shown
@@ -61,12 +61,12 @@ def save(model: Any, path: str | Path) -> int:
     Raises
     ------
     InputError
-        If it is not a module.
+        If it is not a module, or ``path`` is no path.
     OSError
         If the file cannot be written.
     """
     content = packed(model)
-    _files.write_atomically(Path(path), content)
+    _files.write_atomically(_validate.expanded("save", path), content)
     return len(content)
 
 
@@ -79,11 +79,12 @@ def load(path: str | Path) -> dict[str, Any]:
     CheckpointError
         If the file is damaged or was not written by ``save``.
     InputError
-        If the file has a tensor of a library's own type, and that library is not installed.
+        If ``path`` is no path, or the file has a tensor of a library's own type, and that library
+        is not installed.
     OSError
         If it cannot be read.
     """
-    content = _files.read_regular(Path(path), 2**62)
+    content = _files.read_regular(_validate.expanded("load", path), 2**62)
     head = len(_MAGIC) + 8
     length, checksum = (
         int.from_bytes(content[at : at + 4], "little") for at in (head - 8, head - 4)

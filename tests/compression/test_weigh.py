@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpulab import compression, networks, training
 from gpulab.compression import Recipe, WeighedModel, Weighing
-from gpulab.errors import CheckpointError, StoppedError
+from gpulab.errors import CheckpointError, InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from made_training import Clock, told
 from torch import nn
@@ -132,6 +132,7 @@ def test_files_give_the_same_tensors_back(kind: str, tmp_path: Path) -> None:
     for each in (*wrong, b"", content[:-1], content + b"x"):
         path.write_bytes(each)
         refused(CheckpointError, compression.load, path)
+    refused(InputError, compression.load, None)
 
 
 def test_sizes_by_hand() -> None:
