@@ -696,7 +696,7 @@ def _is_disputed(group: Sequence[_Read], names: Mapping[str, int]) -> bool:
 
 
 def _ids(one: _Read) -> set[str]:
-    return {entry.id for entry in (*one.report.predictions, *one.report.checks)}
+    return {p.id for p in one.report.predictions} | {c.id for c in one.report.checks}
 
 
 def _two(*read: _Read) -> str:
