@@ -142,13 +142,13 @@ def live_stopped(seed: int) -> Measurement:
 
 
 def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
-    """Return a control group with a fifth of a core, and its parent, to which the process goes
-    back; None if the machine does not allow making one.
+    """Return a control group with a fifth of a core, and the process's own, to which it goes back;
+    None if the machine does not allow making one.
     """
     root = pathlib.Path("/sys/fs/cgroup")
-    for parent, quota, value in (
-        (root / "cpu", "cpu.cfs_quota_us", "20000"),
-        (root, "cpu.max", "20000 100000"),
+    for parent, quota, value, controller in (
+        (root / "cpu", "cpu.cfs_quota_us", "20000", "cpu"),
+        (root, "cpu.max", "20000 100000", ""),
     ):
         group = parent / f"gpulab-benchmark-{os.getpid()}"
         try:
@@ -158,7 +158,15 @@ def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
             with contextlib.suppress(OSError):
                 group.rmdir()
             continue
-        return group, parent
+        lines = pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+        places = {
+            name: path
+            for _, names, path in (x.split(":", 2) for x in lines)
+            for name in names.split(",")
+        }
+        own = parent / places.get(controller, "").lstrip("/")
+        # in a container the path may be the host's
+        return group, own if own.is_dir() else parent
     return None
 
 
@@ -167,14 +175,14 @@ def live_throttled(_: int) -> Measurement | None:
     made = _make_cgroup()
     if made is None:
         return None
-    group, parent = made
+    group, own = made
     x, y = arrays()
     try:
         (group / "cgroup.procs").write_text(str(os.getpid()))
         conditions._cpu_stats.cache_clear()  # gpulab caches the groups of its process
         return measure(work_on, x, y, deadline=LIVE_DEADLINE)
     finally:
-        (parent / "cgroup.procs").write_text(str(os.getpid()))
+        (own / "cgroup.procs").write_text(str(os.getpid()))
         conditions._cpu_stats.cache_clear()
         time.sleep(0.05)
         group.rmdir()
