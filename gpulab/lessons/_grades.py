@@ -73,8 +73,14 @@ class Grade(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the report claims an outcome that differs from the one found."""
-        return self.found not in (OPEN, self.claimed)
+        """Whether the report claims an outcome that differs from the one found, or claims "passed"
+        for an answer that it does not hold.
+        """
+        return (
+            self.claimed == PASSED and self.points == 0 < self.most
+            if self.found == OPEN
+            else self.found != self.claimed
+        )
 
 
 class StudentGrades(NamedTuple):
