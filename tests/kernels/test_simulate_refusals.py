@@ -274,7 +274,7 @@ def test_a_launch_that_cannot_be_is_refused(
 def test_what_is_no_python_function_is_refused(kernel: Any) -> None:
     """Numbers, types, built-in functions, and a function without a text."""
     names: dict[str, Any] = {}
-    exec("def untold(x):\n    x[0] = 1\n", names)
+    exec(compile("def untold(x):\n    x[0] = 1\n", "<no file>", "exec"), names)
     for each in (kernel, names["untold"]):
         with pytest.raises(GpulabError):
             simulate(each, 1, 1, np.zeros(1))
