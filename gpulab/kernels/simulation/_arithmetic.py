@@ -530,7 +530,7 @@ _HALVES_COMPARED: Functions = {
     **{"gt": np.greater, "ge": np.greater_equal},
 }
 _DEVICE_OF_ONE = _UNARY | {
-    **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "frexp": np.frexp},
+    **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "exp10": _HALVES_OF_ONE["exp10"], "frexp": np.frexp},
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
 _DEVICE_OF_TWO = _BINARY | _PAIRS | _POWERS
