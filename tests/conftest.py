@@ -2,7 +2,8 @@
 
 - A ``gpu`` test is skipped, with the reason, where torch sees no CUDA device; with
   ``GPULAB_REQUIRE_GPU=1`` it fails.
-- A skipped ``browser`` test fails with ``GPULAB_REQUIRE_BROWSER=1``, which ``.ci/run`` sets.
+- A skipped ``browser`` test fails with ``GPULAB_REQUIRE_BROWSER=1``, which ``.ci/run`` and
+  ``make soak`` set, and ``make test`` where it finds a browser.
 - A ``soak`` test runs with ``--soak`` only (``make soak``).
 - HOME and Jupyter's folders are private to the session: no test touches the user's settings, or
   follows them, such as a class server's GPULAB_SOLUTIONS or a container's switches for TF32.

@@ -73,8 +73,8 @@ class Grade(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the report claims an outcome that differs from the one found, or claims "passed"
-        for an answer that it does not hold.
+        """Whether the report claims an outcome that differs from the one found. "open" differs only
+        from "passed", and only if it gives no points, as where the report holds no answer.
         """
         return (
             self.claimed == PASSED and self.points == 0 < self.most

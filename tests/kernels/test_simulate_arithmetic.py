@@ -242,6 +242,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("cmath.rect(0.0, p).imag", INF, 0.0), ("cmath.rect(p, 0.0).imag", INF, 0.0),
     ("cuda.fma(p, 0.0, 1.0)", INF, NAN), ("p // 0.0", 3.0, INF), ("float(p)", 2**53 + 1, 2**53),
     ("libdevice.fast_log2f(p)", 0.125, -3.0), ("libdevice.fast_fdividef(p, 4.0)", 3.0, 0.75),
+    ("libdevice.fast_exp10f(p)", 2.0, 100.0), ("libdevice.exp10(p)", -2.0, 0.01),
 ]  # fmt: skip
 
 

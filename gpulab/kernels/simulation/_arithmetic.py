@@ -530,7 +530,7 @@ _HALVES_COMPARED: Functions = {
     **{"gt": np.greater, "ge": np.greater_equal},
 }
 _DEVICE_OF_ONE = _UNARY | {
-    **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "frexp": np.frexp},
+    **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "exp10": _HALVES_OF_ONE["exp10"], "frexp": np.frexp},
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
 _DEVICE_OF_TWO = _BINARY | _PAIRS | _POWERS
@@ -596,17 +596,29 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     ("cuda.fp16.h", _in_halves(_HALVES_OF_TWO), (2, 2), _fixed(_types.SINGLE)),
     ("cuda.fp16.h", _in_halves({"fma": lambda x, y, z: x * y + z}), (3, 3), _fixed(_types.FLOAT)),
     ("cuda.fp16.h", _HALVES_COMPARED, (2, 2), _fixed(np.dtype(np.float16))),
-    # functions of float64, and those of float32, whose names end in f; fast_ ones are exact here
+    # functions of float64, and those of float32, whose names end in f
     *(
-        ("libdevice.", {f"{fast}{name}{mark}": function}, (count, count), _fixed(dtype))
-        for fast, mark, dtype in (
-            *(("", "", _types.FLOAT), ("", "f", _types.SINGLE)),
-            ("fast_", "f", _types.SINGLE),
-        )
+        ("libdevice.", {f"{name}{mark}": function}, (count, count), _fixed(dtype))
+        for mark, dtype in (("", _types.FLOAT), ("f", _types.SINGLE))
         for functions, count in ((_DEVICE_OF_ONE, 1), (_DEVICE_OF_TWO, 2))
         for name, function in functions.items()
     ),
-    ("libdevice.", {"fast_fdividef": np.true_divide}, (2, 2), _fixed(_types.SINGLE)),
+    # approximate on a GPU, exact here
+    (
+        "libdevice.",
+        {
+            f"fast_{name}f": _DEVICE_OF_ONE[name]
+            for name in ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "sincos")
+        },
+        (1, 1),
+        _fixed(_types.SINGLE),
+    ),
+    (
+        "libdevice.",
+        {"fast_powf": np.power, "fast_fdividef": np.true_divide},
+        (2, 2),
+        _fixed(_types.SINGLE),
+    ),
     ("libdevice.", {"sad": lambda x, y, z: abs(x - y) + z}, (3, 3), _fixed(_INT32)),
 ]
 for _prefix, _functions, _counts, _rule in _TABLE:
