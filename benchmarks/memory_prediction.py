@@ -173,7 +173,7 @@ def run(cases, peers):
         f"{len(rows)} cases: median |error| {statistics.median(errors):.3%}, largest "
         f"{max(errors):.3%}; first step's largest {max(abs(row[1]) for row in rows):.3%}; peak + "
         f"scratch under the allocator's peak in {sum(row[2] < 0 for row in rows)} (lowest "
-        f"{1 + min(row[2] for row in rows):.3f}, median "
+        f"{1 + min(row[2] for row in rows):.6f}, median "
         f"{1 + statistics.median(row[2] for row in rows):.3f})"
     )
     return max(errors) < LARGEST_ERROR
