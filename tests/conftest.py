@@ -218,9 +218,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Turn a browser test that was skipped for want of the browser into a failure where the browser
-    is required.
-    """
+    """Turn a skip for a missing browser into a failure where the browser is required."""
     report = yield
     marks = {mark.name for mark in item.iter_markers()} & {"browser", "skipif"}
     if report.skipped and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1" and marks == {"browser"}:

@@ -192,8 +192,8 @@ def test_a_recorded_sweep_has_the_recordings_numbers(approved: Any) -> None:
 
 @pytest.mark.gpu
 def test_copies_to_a_real_gpu() -> None:
-    """All four series are measured with PyTorch; a copy is waited for, so 64 MiB take longer than
-    4 KiB, which are queued as fast.
+    """All four series are measured with PyTorch; each copy is waited for: 64 MiB take longer than
+    4 KiB, though both are queued in the same time.
     """
     found = transfer.sweep("cuda", sizes=[2**12, 2**16, 2**20, 2**26], deadline=4)
     assert (len(found.series), found.library, found.evidence.badge) == (4, "torch", "MEASURED")
