@@ -529,11 +529,12 @@ _HALVES_COMPARED: Functions = {
     **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
     **{"gt": np.greater, "ge": np.greater_equal},
 }
-_DEVICE_OF_ONE = _UNARY | {
+_DEVICE_OF_ONE = _known(math, _UNARY) | {
     **{"rsqrt": _HALVES_OF_ONE["rsqrt"], "exp10": _HALVES_OF_ONE["exp10"], "frexp": np.frexp},
+    "tgamma": _UNARY["gamma"],
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
-_DEVICE_OF_TWO = _BINARY | _PAIRS | _POWERS
+_DEVICE_OF_TWO = _known(math, _BINARY | _PAIRS | _POWERS)
 _float_ufunc = functools.partial(_types.ufunc_type, gives_float=True)
 _pair_type = functools.partial(_types.float_pair_type, is_power=False)
 _power_type = functools.partial(_types.float_pair_type, is_power=True)
@@ -602,6 +603,7 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
         for mark, dtype in (("", _types.FLOAT), ("f", _types.SINGLE))
         for functions, count in ((_DEVICE_OF_ONE, 1), (_DEVICE_OF_TWO, 2))
         for name, function in functions.items()
+        if name not in ("degrees", "gamma", "radians")  # which only math has
     ),
     # approximate on a GPU, exact here
     (
