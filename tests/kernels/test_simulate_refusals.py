@@ -16,7 +16,7 @@ import os
 import random
 import time
 import numpy as np
-from gpulab.kernels import cuda, float32, int32
+from gpulab.kernels import cuda, float32, int32; from numba.cuda import libdevice
 
 class Thing:
     field = 3
@@ -70,6 +70,7 @@ REFUSED: dict[str, str] = {
     "list outside": "v = names[0]  # HERE",
     "class": "class A:  # HERE\n    pass",
     "class outside": "v = Thing()  # HERE",
+    "not in libdevice": "v = libdevice.radiansf(1.0)  # HERE",
     "attribute outside": "v = Thing.field  # HERE",
     "record outside": "out[i] = records[0]  # HERE",
     "texts outside": "out[i] = texts[0]  # HERE",
