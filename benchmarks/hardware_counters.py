@@ -289,7 +289,7 @@ def summary(record: records.CounterRecord) -> str:
     every = [c for kernel in record.kernels for c in kernel.comparisons]
     counted = [c for c in every if not c.is_empty]
     lines.append(
-        f"{sum(c.equal for c in counted)} of {len(counted)} counters above zero of "
+        f"{sum(c.equal for c in counted)} of {len(counted)} nonzero counters of "
         f"{len(record.kernels)} kernels are equal ({record.rule}); {len(every) - len(counted)} more "
         "are zero on both sides."
     )

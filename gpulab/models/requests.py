@@ -247,8 +247,8 @@ _LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
 # A test compares this text with the committed comparison; the microscope counts a kernel's accesses
 # by the same rules.
 KNOWN_ERROR = (
-    "131 of 135 nonzero counts of sectors, wavefronts and conflicts, in 44 kernels, are those of an "
-    "NVIDIA H200; its compiler changed the other accesses"
+    "131 of 135 nonzero counts of sectors, wavefronts and conflicts, in 44 kernels, are those of "
+    "an NVIDIA H200; its compiler changed the other accesses"
 )
 _EVIDENCE = Evidence.modelled(
     "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by "
