@@ -369,9 +369,11 @@ def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int, _Life]
         is_dense = not torch.nn.parameter.is_lazy(array) and array.layout is torch.strided
         place = array.device.type, array.device.index or 0
         if is_dense and place == (where.torch_type, where.index):
-            # a wrapper has no storage of its own, and a fake tensor's is on no device
+            # a fake tensor's storage is on no device, and a wrapper's has no memory of its own:
+            # its address cannot be asked for
             with contextlib.suppress(NotImplementedError, RuntimeError):
                 storage = array.untyped_storage()
+                storage.data_ptr()
                 if storage.device.type == where.torch_type:
                     return "torch", storage._cdata, int(storage.nbytes()), weakref.ref(storage)
     elif isinstance(array, np.ndarray) and where.is_cpu:

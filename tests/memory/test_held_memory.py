@@ -79,6 +79,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
         "_hidden": x, "x": x, "part": x[:5], "model": model, "optimizer": optimizer,
         "a": array, "in a": torch.from_numpy(array[7:]), "batch": {"k": [torch.zeros(55)]},
         "meta": torch.zeros(9, device="meta"),
+        "wrapper": torch._to_functional_tensor(torch.zeros(66)),
         "losses": [nn.Linear(70, 80)(torch.zeros(1, 70)).expand(90, -1).exp().sum()],
     })  # fmt: skip
     assert ({found.total_bytes, sum(found.parts.values())}, min(found.parts.values()) >= 0) == (
@@ -89,7 +90,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
         "x": (4936, "torch"), "model.weight": (4800, "torch"), "model.weight.grad": (4800, "torch"),
         "a": (616, "numpy"), "batch['k'][0]": (220, "torch"),
         "optimizer.state[0].exp_avg": (4800, "torch"), "_hidden": None, "part": None, "meta": None,
-        "in a": None, "graph of losses[0]": (28_800, "torch"),
+        "in a": None, "wrapper": None, "graph of losses[0]": (28_800, "torch"),
     }  # fmt: skip
     assert {name: sizes.get(name) for name in wanted} == wanted
     assert unnamed.nbytes in {tensor.nbytes for tensor in found.tensors if not tensor.name}
