@@ -378,8 +378,8 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
         guide(n, text, bottom=rate, before=not rate and n > middle, yshift=row * k)
         for k, (n, text) in enumerate(inside)
     ]
-    if not rate:
-        latency = fit.latency_seconds
+    latency = fit.latency_seconds
+    if not rate and latency > 0:  # a logarithmic axis has no place for a latency of 0
         guides.append(guide(latency, f"latency {format_seconds(latency)}", axis="y"))
     return guides
 
