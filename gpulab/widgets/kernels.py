@@ -438,7 +438,9 @@ class RooflineExplorer(Instrument):
         """Return the loop over the workloads: measure, place, draw."""
         where, name = values["device"], values["beside"]
         sizes = ", ".join(
-            f'"{each}": {_size(each, values["size"])}' for each in values["workloads"]
+            f'"{each}": {_size(each, values["size"])}'
+            for each in values["workloads"]
+            if values["dtype"] in workloads.get(each).dtypes  # the others are skipped, with a note
         )
         others = ["    others.append(far.place_workload(work))"]
         if name in recordings.readable():
