@@ -162,9 +162,7 @@ class CompareTimings(Instrument):
             Slider(
                 name="deadline",
                 label="Time for each device",
-                options=[
-                    (s, format_seconds(s).replace(".00", "")) for s in (0.5, 1.0, 2.0, 5.0, 10.0)
-                ],
+                options=[(s, rounded(format_seconds(s))) for s in (0.5, 1.0, 2.0, 5.0, 10.0)],
                 default=2.0,
                 help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the "
                 "median.",
