@@ -414,7 +414,8 @@ class TransferExplorer(Instrument):
                 label="Recorded machine",
                 options=machines,
                 help="Measurements of a named machine, shown for comparison.",
-                **{**shown["sweep"], "views": ("sweep", "overlap")},
+                views=("sweep", "overlap"),
+                shows_only=True,
             ),
             Choice(
                 name="quantity",
