@@ -67,7 +67,8 @@ def write_course(
     Raises
     ------
     InputError
-        If there is no notebook, or ``out`` cannot be written to.
+        If there is no notebook, or one with the name of the first page, or ``out`` cannot be
+        written to.
     GpulabError
         If a cell fails.
     """
@@ -77,6 +78,11 @@ def write_course(
         raise InputError(
             f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
             "--notebooks with another folder."
+        )
+    if any(path.stem.lower() == "index" for path in notebooks):
+        raise InputError(
+            f"html: the page of index.ipynb in {source} would be index.html, which lists the "
+            "pages; expected another name. Rename the notebook."
         )
     with writing("html", out):
         refuse_unwritable(out / "index.html")  # before the notebooks run for minutes
