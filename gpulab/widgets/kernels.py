@@ -420,13 +420,14 @@ class RooflineExplorer(Instrument):
         message = " ".join([*([] if live else [start]), *([missing] if beyond else [])])
         if not there:
             return Drawing(notes=notes, message=message)
-        made = self._made.get("run", values) if live else values
         headers, rows = _table(there)
         # one entry per badge and device: the points of one machine differ only in their samples
         evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
         several = {(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}
         return Drawing(
-            figures.roofline(there[0], there[1:], arithmetic=made["dtype"]),
+            figures.roofline(
+                there[0], there[1:], arithmetic=self._made.get("run", values)["dtype"]
+            ),
             headers,
             rows,
             list(several.values())[::-1],
