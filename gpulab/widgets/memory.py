@@ -407,8 +407,7 @@ class MemoryInspector(FollowingInstrument):
         message = (
             f"Peak {format_bytes(t.peak_bytes)} in the {t.peak_phase}, after {t.peak_operator}."
         )
-        made = self._made.get("trace")
-        p = self._predictions.get(_Step.of(made)) if made else None
+        p = self._predictions.get(_Step.of(self._made["trace"]))
         if p is not None and not t.notes:
             error = (p.peak_bytes - t.peak_bytes) / max(t.peak_bytes, 1)
             message += (
