@@ -67,7 +67,8 @@ def write_course(
     Raises
     ------
     InputError
-        If there is no notebook, or ``out`` cannot be written to.
+        If there is no notebook, or one with the name of the first page, or ``out`` cannot be
+        written to.
     GpulabError
         If a cell fails.
     """
@@ -77,6 +78,11 @@ def write_course(
         raise InputError(
             f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Pass "
             "--notebooks with another folder."
+        )
+    if any(path.stem.lower() == "index" for path in notebooks):
+        raise InputError(
+            f"html: the page of index.ipynb in {source} would be index.html, which lists the "
+            "pages; expected another name. Rename the notebook."
         )
     with writing("html", out):
         refuse_unwritable(out / "index.html")  # before the notebooks run for minutes
@@ -123,8 +129,8 @@ def _render(page: Page, before: Page | None, after: Page | None, solutions: bool
         "facts": _facts(page.where),
     }
     text, _ = exporter.from_notebook_node(notebook, resources={"gpulab": course})
-    # a link to another notebook leads to its page
-    text = re.sub(r'(<a\b[^>]*\bhref="\d\d_\w+)\.ipynb', r"\1.html", text)
+    # a link to another notebook of the folder leads to its page
+    text = re.sub(r'(<a\b[^>]*\bhref="[^":/]+)\.ipynb', r"\1.html", text)
     return text.replace(
         'class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"'
     )

@@ -73,8 +73,7 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     """
     line, total, count = t.timeline, t.timeline.total_bytes, len(t.timeline.steps)
     modelled = t.evidence.badge is not Badge.MEASURED
-    steps = "" if count < 1 else f"{count} training steps of "
-    what = f"{'one training step of ' if count == 1 else steps}{t.label}"
+    steps = {0: "", 1: "one training step of "}.get(count, f"{count} training steps of ")
     keep = _thinned(total)
     names = [line.operators[k].removeprefix("aten.").removesuffix(".default") for k in keep]
     drawn = {
@@ -110,7 +109,7 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
         marks = [{**note(f"peak {format_bytes(high)}", peak, high, f"x y {side}"), **arrow}]
         phases = _phase_names(runs, len(line))
     return picture(
-        f"Memory of {what}",
+        f"Memory of {steps}{t.label}",
         t.evidence,
         describe(t),
         traces,

@@ -59,7 +59,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     """
     from gpulab import precision
 
-    many = [numbers] if isinstance(numbers, precision.Number) else list(numbers)
+    many = list(numbers) if isinstance(numbers, Sequence) else [numbers]
     if not 1 <= len(many) <= 2 or not all(isinstance(n, precision.Number) for n in many):
         raise InputError(
             f"number_line: got {shown(numbers)}; expected one Number or two. Pass "

@@ -617,7 +617,6 @@ def inference(
         f"{last.batch:,}."
     )
     evidence = [first.evidence, *{one.sentence: one for *_, one in measured}.values()]
-    fits = most and first.batch <= most <= last.batch
     return picture(
         "Tokens per second over the batch",
         evidence,
@@ -635,7 +634,7 @@ def inference(
                 before=most > last.batch / 4,
             )
         ]
-        if most and fits
+        if most and first.batch <= most <= last.batch
         else (),
     )
 

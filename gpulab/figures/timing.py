@@ -35,6 +35,7 @@ from gpulab.figures._style import (
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains
 from gpulab.timing import Comparison, ComparisonRow, Measurement
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
+from gpulab.transfer.copies import SERIES_WORDS
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -203,7 +204,6 @@ def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
 
 # Copies.
 
-_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 # The second symbol is for modelled points, which would otherwise look recorded.
 _SYMBOLS = {"pageable": ("circle", "cross"), "pinned": ("diamond", "x")}
 _CURVE_POINTS = 160
@@ -332,7 +332,7 @@ def _series_points(
         "markers",
         [p.nbytes for p in points],
         values,
-        f"{_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})",
+        f"{SERIES_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})",
         map(_point_words, points),
         error_y=interval_bars(values, ends, color),
         marker=palette.marker(badge, color, symbol, 8),
@@ -378,8 +378,8 @@ def _fit_guides(fit: AlphaBeta, rate: bool, low: float, high: float) -> list[Any
         guide(n, text, bottom=rate, before=not rate and n > middle, yshift=row * k)
         for k, (n, text) in enumerate(inside)
     ]
-    if not rate:
-        latency = fit.latency_seconds
+    latency = fit.latency_seconds
+    if not rate and latency > 0:  # a logarithmic axis has no place for a latency of 0
         guides.append(guide(latency, f"latency {format_seconds(latency)}", axis="y"))
     return guides
 

@@ -356,11 +356,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.values.update({name: c.initial for name, c in self.controls.items()})
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
         self._panel = ControlsPanel(title=self.title, summary=self.summary, actions=buttons)
+        # before the Output, which is open from the start: a refused value leaves no widget behind
+        self._assign(values)
         self._picture = ipywidgets.Output()
         self._picture.add_class("gpulab-picture")
         self._results = ResultsPanel(label=f"Results of {self.title}")
         self._panel.on_msg(self._on_message)
-        self._assign(values)
         self._redraw()
         self._panel.open_now()
         self._results.open_now()
@@ -522,10 +523,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         return self.code_for(self.values)
 
     def close(self) -> None:
-        """Stop the work and close the widgets."""
-        self.stop()
-        for part in (*self.children, self._picture):
-            part.close()
+        """Stop the work and close the widgets; ipywidgets also closes an instrument whose
+        constructor raised, which may have neither yet.
+        """
+        if hasattr(self, "_results"):
+            self.stop()
+            for part in (*self.children, self._picture):
+                part.close()
         super().close()
 
     def __repr__(self) -> str:

@@ -420,13 +420,14 @@ class RooflineExplorer(Instrument):
         message = " ".join([*([] if live else [start]), *([missing] if beyond else [])])
         if not there:
             return Drawing(notes=notes, message=message)
-        made = self._made.get("run", values) if live else values
         headers, rows = _table(there)
         # one entry per badge and device: the points of one machine differ only in their samples
         evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
         several = {(e.badge, e.device, e.assumptions): e for e in reversed(evidence)}
         return Drawing(
-            figures.roofline(there[0], there[1:], arithmetic=made["dtype"]),
+            figures.roofline(
+                there[0], there[1:], arithmetic=self._made.get("run", values)["dtype"]
+            ),
             headers,
             rows,
             list(several.values())[::-1],
@@ -438,7 +439,9 @@ class RooflineExplorer(Instrument):
         """Return the loop over the workloads: measure, place, draw."""
         where, name = values["device"], values["beside"]
         sizes = ", ".join(
-            f'"{each}": {_size(each, values["size"])}' for each in values["workloads"]
+            f'"{each}": {_size(each, values["size"])}'
+            for each in values["workloads"]
+            if values["dtype"] in workloads.get(each).dtypes  # the others are skipped, with a note
         )
         others = ["    others.append(far.place_workload(work))"]
         if name in recordings.readable():

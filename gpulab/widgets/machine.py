@@ -12,6 +12,7 @@ from gpulab.evidence import Badge, Evidence, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep
+from gpulab.transfer.copies import SERIES_WORDS
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -162,9 +163,7 @@ class CompareTimings(Instrument):
             Slider(
                 name="deadline",
                 label="Time for each device",
-                options=[
-                    (s, format_seconds(s).replace(".00", "")) for s in (0.5, 1.0, 2.0, 5.0, 10.0)
-                ],
+                options=[(s, rounded(format_seconds(s))) for s in (0.5, 1.0, 2.0, 5.0, 10.0)],
                 default=2.0,
                 help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the "
                 "median.",
@@ -308,7 +307,6 @@ def _verdict(c: Comparison) -> str:
 # Copies.
 
 _MIB = 2**20
-_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _NONE = "none"  # the choice of no recorded machine
 _NUMBERS = ("latency_seconds", "bandwidth_bytes_per_second")  # of the modelled link
 _ARRANGEMENTS = {"serial": "one after the other", "chunked": "in overlapping chunks"}
@@ -416,7 +414,8 @@ class TransferExplorer(Instrument):
                 label="Recorded machine",
                 options=machines,
                 help="Measurements of a named machine, shown for comparison.",
-                **{**shown["sweep"], "views": ("sweep", "overlap")},
+                views=("sweep", "overlap"),
+                shows_only=True,
             ),
             Choice(
                 name="quantity",
@@ -780,7 +779,7 @@ def _break_even_arguments(values: Values, link: Any) -> dict[str, Any]:
 
 
 def _series_words(direction: str, memory: str) -> str:
-    return f"{_WORDS.get(direction, direction)}, {memory}"
+    return f"{SERIES_WORDS.get(direction, direction)}, {memory}"
 
 
 def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str]:

@@ -335,7 +335,7 @@ class MemoryInspector(FollowingInstrument):
             progress(0.0, f"predicting {step.words}")
             found = step.run("meta", progress, stop)
         with self._lock:
-            _remember(self._predictions, step, found)
+            self._predictions[step] = found
         return found
 
     def _trace(self, step: _Step, device: str, progress: Progress, stop: Stop) -> MemoryTrace:
@@ -376,9 +376,9 @@ class MemoryInspector(FollowingInstrument):
 
     def _draw_prediction(self, values: Values) -> Drawing:
         step = _Step.of(values)
-        known = self._predictions.get(step)
+        known = self._predictions.pop(step, None)
         if known is not None:
-            _remember(self._predictions, step, known)
+            self._predictions[step] = known  # at the end, as the last used
         several = [
             (s, found) for s, found in reversed(self._predictions.items()) if s.model == step.model
         ][:_BARS]
@@ -407,8 +407,7 @@ class MemoryInspector(FollowingInstrument):
         message = (
             f"Peak {format_bytes(t.peak_bytes)} in the {t.peak_phase}, after {t.peak_operator}."
         )
-        made = self._made.get("trace")
-        p = self._predictions.get(_Step.of(made)) if made else None
+        p = self._predictions.get(_Step.of(self._made["trace"]))
         if p is not None and not t.notes:
             error = (p.peak_bytes - t.peak_bytes) / max(t.peak_bytes, 1)
             message += (
@@ -431,12 +430,6 @@ class MemoryInspector(FollowingInstrument):
             "release": [call("memory.release", device, **outputs)],
         }[values["view"]]
         return cell(*lines)
-
-
-def _remember(predictions: dict[Any, Any], asked: Any, found: Any) -> None:
-    """Put a prediction at the end, as the newest; it is kept for when the controls move back."""
-    predictions.pop(asked, None)
-    predictions[asked] = found
 
 
 def _room(p: Prediction, capacity: str) -> tuple[float, str, str]:

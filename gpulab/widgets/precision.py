@@ -111,14 +111,11 @@ class NumberFormats(Instrument):
         super().__init__(**values)
 
     def _assign(self, values: Values) -> None:
-        """Set the values, then tick the bits of the number, before the browser gets them."""
+        """Set the values; once all are accepted, keep number and bits consistent: the bits decide
+        if they were set, else the number does.
+        """
         super()._assign(values)
-        if "bits" not in values:
-            self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
-
-    def changed(self, name: str) -> None:
-        """Keep number and bits consistent: the one that changed decides."""
-        if name == "bits":
+        if "bits" in values:
             one = precision.format(self.values["format"])
             code = sum(1 << (one.bits - 1 - place) for place in self.values["bits"])
             held = precision.number_from_bits(code, one).held
@@ -126,8 +123,13 @@ class NumberFormats(Instrument):
             self._special = code if not math.isfinite(held) or (held == 0 and code) else None
             if math.isfinite(held):
                 self.values["value"], self.values["steps"] = held, 0
-        elif name != "beside":
-            self._special = None
+        else:
+            if values.keys() & {"format", "value", "steps"}:
+                self._special = None
+            self.values["bits"] = tuple(k for k, bit in enumerate(self.number.bits) if bit == "1")
+
+    def changed(self, name: str) -> None:
+        """Offer the bits of a new format; a new number is no steps away."""
         if name == "format":
             self.rebuild("bits")
         if name == "value":

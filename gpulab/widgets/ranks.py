@@ -687,7 +687,7 @@ def _options(values: Values) -> dict[str, Any]:
 
 
 def _powers(top: int) -> list[int]:
-    return [2**k for k in range(top.bit_length()) if 2**k <= top]
+    return [2**k for k in range(top.bit_length())]
 
 
 def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:

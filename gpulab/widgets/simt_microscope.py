@@ -482,8 +482,8 @@ class Launch:
         parameters = dict(enumerate(self.parameters))
         words = (
             variables.get(id(argument), parameters.get(k, f"argument{k}"))
-            if np.ndim(argument)
-            else repr(argument)
+            if getattr(argument, "ndim", 0)
+            else shown(argument)
             for k, argument in enumerate(self.arguments)
         )
         return ", ".join([self.name, str(self.grid), str(self.block), *words])

@@ -173,7 +173,7 @@ class PipelineTimeline(Instrument):
                 label="Cores",
                 default=devices.environment("cpu").cores,
                 minimum=1,
-                maximum=512,
+                maximum=4096,
                 integer=True,
                 suggestions=(1, 2, 4, 8, 16, 32, 64),
                 shows_only=True,
