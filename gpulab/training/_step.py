@@ -365,6 +365,9 @@ class Step:
 
     def _forward(self, batch: Batch) -> Any:
         """Return the loss of a batch, in the run's precision."""
+        # Inside another block of autocast, such as the caller's, the end of this one would keep the
+        # converted weights, and the next step would compute with the weights before the update.
+        torch.clear_autocast_cache()
         # Autocast's cache of converted weights must not outlive the recording of a CUDA graph.
         with torch.autocast(
             self.device.torch_type,

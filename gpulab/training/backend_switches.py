@@ -166,7 +166,8 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     tensor; that is left out, since it would be timed as part of the step.
 
     With ``autotune`` cuDNN times the deterministic algorithms and takes the fastest, so another run
-    may take another one. Only one thread at a time is in such a block.
+    may take another one. The caller's autocast and default device do not apply. Only one thread at
+    a time is in such a block.
     """
     with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
@@ -177,7 +178,18 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)
-        with warnings.catch_warnings(), torch.enable_grad():
+        # an optimizer makes its counters on the default device
+        on_cpu: Any = (
+            contextlib.nullcontext()
+            if torch.get_default_device().type == "cpu"
+            else torch.device("cpu")
+        )
+        with (
+            warnings.catch_warnings(),
+            torch.enable_grad(),
+            torch.autocast(device.torch_type, enabled=False),
+            on_cpu,
+        ):
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield
 

@@ -153,7 +153,9 @@ def prose() -> tuple[Data, Data]:
     the last tenth is for the test.
     """
     number = {character: index for index, character in enumerate(characters())}
-    tokens = torch.tensor([number[character] for character in _PROSE.read_text(encoding="ascii")])
+    tokens = torch.tensor(
+        [number[character] for character in _PROSE.read_text(encoding="ascii")], device="cpu"
+    )
     end = round(len(tokens) * (1 - _TEST_SHARE))
     return _windows(tokens[:end], _STRIDE), _windows(tokens[end:], CONTEXT)
 
@@ -209,7 +211,7 @@ class Task:
         InputError
             If the seed is not a whole number from 0 to 2**63 - 1.
         """
-        with backend_switches.exclusive(), torch.random.fork_rng(devices=[]):
+        with backend_switches.exclusive(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.manual_seed(seed)
             return self._build()
 

@@ -196,7 +196,7 @@ class BatchSet:
             for k in range(self.batch_size)
         ]
         images = torch.from_numpy(np.stack([decode(file, self.size, random) for file, _ in chosen]))
-        labels = torch.tensor([label for _, label in chosen])
+        labels = torch.tensor([label for _, label in chosen], device="cpu")
         worker = getattr(get_worker_info(), "id", -1)
         return images, labels, worker, start, time.perf_counter()
 
@@ -785,6 +785,7 @@ class LiveAccelerator:
             self._begin.record()
         device.synchronize()
 
+    @torch.enable_grad()
     def _train(self, images: Any, labels: Any) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(self._model(images.float().div_(255)), labels).backward()  # type: ignore[no-untyped-call]
@@ -1001,7 +1002,7 @@ def loader(data: BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterato
             "multiprocessing_context": context,
             "worker_init_fn": _interrupts.leave_to_the_run,
         }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.device("cpu"):  # the workers must not use an accelerator
         # PyTorch warns of more workers than cores; the result has a note about it
         warnings.simplefilter("ignore", UserWarning)
         loading: Any = DataLoader(
