@@ -123,7 +123,8 @@ def threads(count: int, device: Device) -> Iterator[None]:
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
     """After the block, restore the switches of PyTorch that it may have changed: threads, precision
-    of float32, cuDNN's choice of algorithms, deterministic algorithms, default dtype, gradients.
+    of float32, cuDNN's choice of algorithms, deterministic algorithms, default dtype and device,
+    gradients.
 
     So a switch that one script sets for itself is not set for the next one.
     """
@@ -137,6 +138,7 @@ def put_back() -> Iterator[None]:
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
+        (_default_device, _set_default_device),
         (torch.is_grad_enabled, torch.set_grad_enabled),
         # set by the function that also sets Inductor's switch; mode 0 is off, 1 warns
         (
@@ -192,6 +194,20 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         ):
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield
+
+
+def _default_device() -> Any:
+    """Return what ``torch.set_default_device`` has set in this thread, or None; a block of ``with
+    torch.device(...)`` does not count.
+    """
+    context = getattr(cast(Any, torch)._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return getattr(context, "device", None)
+
+
+def _set_default_device(device: Any) -> None:
+    # PyTorch refuses to set it, even to the same device, inside ``with torch.device(...)``
+    if device != _default_device():
+        torch.set_default_device(device)
 
 
 def _matmul_precision(wanted: str | None = None) -> str:
