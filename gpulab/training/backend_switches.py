@@ -130,11 +130,13 @@ def put_back() -> Iterator[None]:
     """
     # A place whose precision is "none" has that of its library, or the one for all. (oneDNN's own
     # attribute reads the former, and sets the latter.)
+    places = (torch.backends, torch.backends.cudnn, *_FLOAT32)
     found: list[tuple[Any, str]] = [
-        (place, "fp32_precision") for place in (torch.backends, torch.backends.cudnn, *_FLOAT32)
+        *((place, "fp32_precision") for place in places),
+        (torch.backends.cudnn, "benchmark"),
+        (torch.backends.cudnn, "deterministic"),
+        (torch.utils.deterministic, "fill_uninitialized_memory"),
     ]
-    found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
-    found += [(torch.utils.deterministic, "fill_uninitialized_memory")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
