@@ -94,6 +94,9 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
     return dealt[:, :64].reshape(-1, 8, 8) / np.float32(_BRIGHTEST), dealt[:, 64].astype(np.int64)
 
 
+# The data are kept for the session: made in the caller's inference mode, no model could train on
+# them.
+@torch.inference_mode(False)
 def _as_data(images: np.ndarray, classes: np.ndarray, copies: int = 1) -> Data:
     return Data(
         torch.from_numpy(np.ascontiguousarray(images[:, None])),
@@ -160,6 +163,7 @@ def prose() -> tuple[Data, Data]:
     return _windows(tokens[:end], _STRIDE), _windows(tokens[end:], CONTEXT)
 
 
+@torch.inference_mode(False)  # as for _as_data
 def _windows(tokens: Any, stride: int) -> Data:
     pieces = tokens.unfold(0, CONTEXT + 1, stride)
     return Data(pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous())
