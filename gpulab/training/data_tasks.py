@@ -227,7 +227,7 @@ class Task:
 
     def correct(self, model: Any, batch: tuple[Any, Any]) -> Any:
         """Return how many answers of each item are right, int64 of shape (batch,)."""
-        right = model(batch[0]).argmax(-1) == batch[1]
+        right = model(batch[0]).argmax(-1).reshape(batch[1].shape) == batch[1]
         return right.flatten(1).sum(1) if right.dim() > 1 else right.long()
 
     def renew_norms(self, model: Any) -> None:
