@@ -521,6 +521,8 @@ def schedule(
     compute_seconds=_BATCH_SECONDS,
     copy_seconds=_BATCH_SECONDS,
     cores=partial(_validate.whole, low=1, high=4096),
+    batch_size=partial(_validate.whole, low=1, high=2**30),
+    batch_bytes=partial(_validate.whole, low=1, high=2**50),
     workers=partial(_validate.whole, low=0, high=64),
     prefetch=_PREFETCH,
     steps=_STEPS,
@@ -560,7 +562,8 @@ def model_pipeline(
     cores : int
         Of the host; more workers than cores take turns on them.
     batch_size, batch_bytes : int
-        Used only in the result's texts.
+        Images and bytes of a batch: for the images per second and the texts; the times do not
+        depend on them.
     steps : int
         2 to 1000.
 
