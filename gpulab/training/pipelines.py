@@ -409,21 +409,18 @@ class PipelineResult(Result):
         return f"{waits[0].upper()}{waits[1:]}{what}."
 
     @property
-    def _between(self) -> str:
-        interval = self.images_per_second_interval
+    def _rate(self) -> str:
+        rate, interval = f"{self.images_per_second:.0f}", self.images_per_second_interval
         # the times of a model do not vary, so an interval would show nothing
         if interval is None or self.evidence.badge is Badge.MODELLED:
-            return ""
-        return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
+            return rate
+        return f"{rate} (95 % {interval[0]:.0f} to {interval[1]:.0f})"
 
     def __repr__(self) -> str:
         who = "no workers" if not self.workers else plural(self.workers, "worker")
-        rate = (
-            f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
-        )
         return (
-            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: {rate}, "
-            f"{self.stall_ratio:.0%} stalled>"
+            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: "
+            f"{self._rate} images/s, {self.stall_ratio:.0%} stalled>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -437,11 +434,7 @@ class PipelineResult(Result):
             ("computing on a batch", format_seconds(self.compute_seconds), modelled),
             ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
-            (
-                "images per second",
-                f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""),
-                both,
-            ),
+            ("images per second", self._rate, both),
             ("time to the first batch", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
