@@ -120,9 +120,8 @@ def settle(
             f"fit: both epochs={shown(epochs)} and steps={shown(values['steps'])} were given; "
             "expected one of them. Leave one out."
         )
-    if values["batch_size"] is None:
-        values["batch_size"] = job.batch_size
-    size = _validate.whole("fit", "batch_size", values["batch_size"], 1, items)
+    size = job.batch_size if values["batch_size"] is None else values["batch_size"]
+    values["batch_size"] = size = _validate.whole("fit", "batch_size", size, 1, items)
     an_epoch = items // size
     if values["steps"] is None:
         most = MOST_STEPS // an_epoch
