@@ -427,8 +427,11 @@ class WorkloadSpec:
             If the size is not a positive whole number, or a dtype or parameter is not one of the
             entry's.
         """
-        size = self.sizes[len(self.sizes) // 2]
-        size = size if n is None else whole(self.name, "n", n, 1, LARGEST_SIZE)
+        size = (
+            self.sizes[len(self.sizes) // 2]
+            if n is None
+            else whole(self.name, "n", n, 1, LARGEST_SIZE)
+        )
         for key in params:
             word(self.name, "a parameter's name", key, self.params)
         given = {
