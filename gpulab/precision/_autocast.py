@@ -597,15 +597,14 @@ def documented(kind: str, operator: str) -> str:
     )
 
 
-Kernel = tuple[str, list[str], list[str]]  # name, input types, output types
+Kernel = tuple[list[str], list[str]]  # input types, output types
 # Operators whose kernel depends on the GPU, and the note that says so.
 _NEEDS_A_GPU = {"scaled_dot_product_attention": "which kernel it takes depends on the GPU"}
 
 
-Maker = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-
-
-def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
+def observe(
+    name: str, make: Callable[[tuple[int, ...], torch.dtype], torch.Tensor], low: torch.dtype
+) -> Seen:
     """Return the policy of one operator, with inputs made by ``make``; autocast must be on."""
     function, shapes = CASES[name]
 
@@ -636,7 +635,7 @@ def observe(name: str, make: Maker, low: torch.dtype) -> Seen:
     elif second == "float32":
         policy = "float32"
     else:
-        policy = "widest" if mixed and set(mixed[0][1]) == {"float32"} else "inputs"
+        policy = "widest" if mixed and set(mixed[0][0]) == {"float32"} else "inputs"
     return policy, first, second, ""
 
 
@@ -644,7 +643,7 @@ def _runs_in(kernel: Kernel) -> str:
     """Return the type in which a kernel computes: the wider of the types of its first input and
     first output, since a softmax may read a narrow type and return a wide one.
     """
-    _, given, gave = kernel
+    given, gave = kernel
     types = [given[0], *gave[:1]]
     return "float32" if "float32" in types else types[0]
 
@@ -691,8 +690,8 @@ _IDLE = frozenset(
 
 
 class KernelTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep the name and the floating-point types of the inputs and outputs of each operator that
-    computes. The mode works below autocast, so it sees the types after autocast's casts.
+    """Keep the floating-point types of the inputs and outputs of each operator that computes. The
+    mode works below autocast, so it sees the types after autocast's casts.
     """
 
     def __init__(self) -> None:
@@ -705,7 +704,7 @@ class KernelTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         given, gave = _types((args, kwargs)), _types(result)
         if given and not (func.namespace == "prim" or func.is_view or name in _IDLE):
-            self.kernels.append((name, given, gave))
+            self.kernels.append((given, gave))
         return result
 
 
