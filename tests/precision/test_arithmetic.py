@@ -218,8 +218,8 @@ REFUSED = [
     *[(precision.number_from_bits, (bits, "int8"), {}) for bits in ("0101", "2" * 8, 256, 1.5)],
     (precision.nearby, (1.0, math.inf, "int8"), {}), (precision.nearby, (2.0, 1.0, "int8"), {}),
     *[(precision.sum_error, given_, {}) for given_ in (
-        ([],), ([math.nan],), ([1.0], []), ([1.0], ["int8"]), ([1.0], 5), ([1.0], ["float16"], -1),
-        (np.ones(1_000_001),),
+        ([],), ([math.nan],), ([1e308] * 2,), ([1.0], []), ([1.0], ["int8"]), ([1.0], 5),
+        ([1.0], ["float16"], -1), (np.ones(1_000_001),),
     )],
     (precision.matmul_error, (*ONE, ["int8"]), {}),
     (precision.matmul_error, ([[1.0] * 3] * 2, [[1.0] * 3] * 2), {}),
