@@ -29,7 +29,7 @@ MOST_KEPT = 2**17
 KINDS = ("parameters", "activations")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Magnitudes(Result):
     """The sizes of one kind of gradients.
 
