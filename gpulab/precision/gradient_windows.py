@@ -393,7 +393,10 @@ class GradientWindow(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each fate of a gradient, and the safe scales."""
         beyond = self.format.overflow_words
-        kept = 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share
+        # without a nonzero gradient every share is 0, this one too
+        normal = float(self.largest > 0) - (
+            self.vanishing_share + self.subnormal_share + self.overflowing_share
+        )
         rows = [
             (
                 "zero in the format",
@@ -405,7 +408,7 @@ class GradientWindow(Result):
                 share(self.subnormal_share),
                 f"below {self.format.smallest_normal / self.scale:.2g}",
             ),
-            ("normal", share(max(0.0, kept)), ""),
+            ("normal", share(max(0.0, normal)), ""),
             (
                 f"beyond the largest ({beyond})",
                 share(self.overflowing_share),
