@@ -213,29 +213,28 @@ def gradients(
     (1.0, 4.0, 1)
     """
     try:
-        cuda = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-        with torch.random.fork_rng(devices=sorted(cuda)):
-            ours = copy.deepcopy(model).float()
-            moved = tuple(
-                x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-                for x in inputs
-            )
-            where = devices.find(next(iter(ours.parameters())).device)
-            step = training_step.Step(
-                "gradients",
-                ours,
-                inputs=moved,
-                targets=targets,
-                loss=loss,
-                precision="float32",
-                device=where.torch_type,
-            )
-            found = _backward(ours, step)
+        where = devices.find(next(model.parameters()).device)
     except StopIteration:
         raise InputError(
             "gradients: the model has no parameters; expected at least one. Pass a model with "
             "parameters."
         ) from None
+    with training_step.undisturbed(where.torch_type):
+        ours = copy.deepcopy(model).float()
+        moved = tuple(
+            x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for x in inputs
+        )
+        step = training_step.Step(
+            "gradients",
+            ours,
+            inputs=moved,
+            targets=targets,
+            loss=loss,
+            precision="float32",
+            device=where.torch_type,
+        )
+        found = _backward(ours, step)
     kinds = tuple(Magnitudes.of(kind, found[kind]) for kind in KINDS if found[kind])
     return Gradients(type(model).__name__, kinds, Evidence.measured(where.name, samples=1))
 
@@ -262,12 +261,11 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
 
     for module in [each for each in model.modules() if not list(each.children())]:
         module.register_forward_hook(watch)  # on the copy, which is used only here
-    with torch.enable_grad():
-        value = step._guard("forward", step._forward)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        gradient = step._guard(
-            "backward", lambda: torch.autograd.grad(value, trained, allow_unused=True)
-        )
+    value = step._guard("forward", step._forward)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradient = step._guard(
+        "backward", lambda: torch.autograd.grad(value, trained, allow_unused=True)
+    )
     found["parameters"] = [_in_numpy(each) for each in gradient if each is not None]
     return found
 
