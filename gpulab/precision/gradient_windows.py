@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -105,6 +105,16 @@ class Gradients(Result):
     kinds: tuple[Magnitudes, ...]
     evidence: Evidence
 
+    rows_from = "kinds"
+    columns: ClassVar = {
+        "gradients of": lambda one: one.kind,
+        "how many": lambda one: f"{one.count:,}",
+        "exactly zero": lambda one: share(one.zeros / max(one.count, 1)),
+        "smallest": lambda one: _number(one.smallest),
+        "median": lambda one: _number(one.median),
+        "largest": lambda one: _number(one.largest),
+    }
+
     def kind(self, name: str) -> Magnitudes:
         """Return one kind, or "all".
 
@@ -149,21 +159,6 @@ class Gradients(Result):
             f"<gradients of {self.label}: "
             f"{'; '.join(words)}{f'; {broken:,} infinite or nan' if broken else ''}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per kind."""
-        rows = [
-            (
-                k.kind,
-                f"{k.count:,}",
-                share(k.zeros / max(k.count, 1)),
-                _number(k.smallest),
-                _number(k.median),
-                _number(k.largest),
-            )
-            for k in self.kinds
-        ]
-        return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
 
 
 def _number(value: float | None) -> str:
