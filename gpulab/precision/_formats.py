@@ -429,11 +429,10 @@ def as_float64(function: str, x: Any) -> np.ndarray:
     InputError
         If they are not real numbers, or float64 cannot hold one of them exactly.
     """
-    is_tensor = isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool
     expected = "real numbers. Pass a float, a list of floats or an array."
     with devices.guard(f"{function}: reading x", expected):  # a sparse tensor is no array
-        if is_tensor:
-            x = x.detach().cpu()
+        if isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool:
+            x = x.detach().cpu().resolve_neg()
             x = x.double() if x.is_floating_point() else x
         given = np.asarray(x)
     if given.dtype.kind not in "fiu":

@@ -139,7 +139,10 @@ def sum_error(
             f"{_MOST_VALUES:,} finite numbers. Pass values within these limits."
         )
     chance = np.random.default_rng(_validate.whole("sum_error", "seed", seed, 0, 2**63 - 1))
-    exact = math.fsum(given.tolist())
+    with devices.guard(
+        "sum_error: adding the values", "a sum that float64 holds. Scale them down."
+    ):
+        exact = math.fsum(given.tolist())
     rows: list[SumRow] = []
     for one in _narrow("sum_error", formats):
         held = rounded(given, one, one.overflow)

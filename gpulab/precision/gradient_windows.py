@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ MOST_KEPT = 2**17
 KINDS = ("parameters", "activations")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Magnitudes(Result):
     """The sizes of one kind of gradients.
 
@@ -105,6 +105,16 @@ class Gradients(Result):
     kinds: tuple[Magnitudes, ...]
     evidence: Evidence
 
+    rows_from = "kinds"
+    columns: ClassVar = {
+        "gradients of": lambda one: one.kind,
+        "how many": lambda one: f"{one.count:,}",
+        "exactly zero": lambda one: share(one.zeros / max(one.count, 1)),
+        "smallest": lambda one: _number(one.smallest),
+        "median": lambda one: _number(one.median),
+        "largest": lambda one: _number(one.largest),
+    }
+
     def kind(self, name: str) -> Magnitudes:
         """Return one kind, or "all".
 
@@ -149,21 +159,6 @@ class Gradients(Result):
             f"<gradients of {self.label}: "
             f"{'; '.join(words)}{f'; {broken:,} infinite or nan' if broken else ''}>"
         )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row per kind."""
-        rows = [
-            (
-                k.kind,
-                f"{k.count:,}",
-                share(k.zeros / max(k.count, 1)),
-                _number(k.smallest),
-                _number(k.median),
-                _number(k.largest),
-            )
-            for k in self.kinds
-        ]
-        return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
 
 
 def _number(value: float | None) -> str:
@@ -213,29 +208,28 @@ def gradients(
     (1.0, 4.0, 1)
     """
     try:
-        cuda = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-        with torch.random.fork_rng(devices=sorted(cuda)):
-            ours = copy.deepcopy(model).float()
-            moved = tuple(
-                x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-                for x in inputs
-            )
-            where = devices.find(next(iter(ours.parameters())).device)
-            step = training_step.Step(
-                "gradients",
-                ours,
-                inputs=moved,
-                targets=targets,
-                loss=loss,
-                precision="float32",
-                device=where.torch_type,
-            )
-            found = _backward(ours, step)
+        where = devices.find(next(model.parameters()).device)
     except StopIteration:
         raise InputError(
             "gradients: the model has no parameters; expected at least one. Pass a model with "
             "parameters."
         ) from None
+    with training_step.undisturbed(where.torch_type):
+        ours = copy.deepcopy(model).float()
+        moved = tuple(
+            x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for x in inputs
+        )
+        step = training_step.Step(
+            "gradients",
+            ours,
+            inputs=moved,
+            targets=targets,
+            loss=loss,
+            precision="float32",
+            device=where.torch_type,
+        )
+        found = _backward(ours, step)
     kinds = tuple(Magnitudes.of(kind, found[kind]) for kind in KINDS if found[kind])
     return Gradients(type(model).__name__, kinds, Evidence.measured(where.name, samples=1))
 
@@ -262,12 +256,11 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
 
     for module in [each for each in model.modules() if not list(each.children())]:
         module.register_forward_hook(watch)  # on the copy, which is used only here
-    with torch.enable_grad():
-        value = step._guard("forward", step._forward)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        gradient = step._guard(
-            "backward", lambda: torch.autograd.grad(value, trained, allow_unused=True)
-        )
+    value = step._guard("forward", step._forward)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradient = step._guard(
+        "backward", lambda: torch.autograd.grad(value, trained, allow_unused=True)
+    )
     found["parameters"] = [_in_numpy(each) for each in gradient if each is not None]
     return found
 
@@ -393,7 +386,10 @@ class GradientWindow(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each fate of a gradient, and the safe scales."""
         beyond = self.format.overflow_words
-        kept = 1 - self.vanishing_share - self.subnormal_share - self.overflowing_share
+        # without a nonzero gradient every share is 0, this one too
+        normal = float(self.largest > 0) - (
+            self.vanishing_share + self.subnormal_share + self.overflowing_share
+        )
         rows = [
             (
                 "zero in the format",
@@ -405,7 +401,7 @@ class GradientWindow(Result):
                 share(self.subnormal_share),
                 f"below {self.format.smallest_normal / self.scale:.2g}",
             ),
-            ("normal", share(max(0.0, kept)), ""),
+            ("normal", share(max(0.0, normal)), ""),
             (
                 f"beyond the largest ({beyond})",
                 share(self.overflowing_share),

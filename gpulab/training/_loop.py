@@ -58,8 +58,6 @@ class Meter:
 
     Attributes
     ----------
-    is_opaque : bool
-        Whether the step is compiled, so that it has no operators to follow.
     step_seconds : list of float
     first_step_seconds : float or None
     total_seconds : float
@@ -68,8 +66,8 @@ class Meter:
     by_category : dict of str to int
     """
 
-    def __init__(self, clock: Callable[[], float], device: devices.Device, is_opaque: bool) -> None:
-        self.clock, self.device, self.is_opaque = clock, device, is_opaque
+    def __init__(self, clock: Callable[[], float], device: devices.Device) -> None:
+        self.clock, self.device = clock, device
         self.step_seconds: list[float] = []
         self.first_step_seconds: float | None = None
         self.total_seconds = 0.0
@@ -221,7 +219,7 @@ class Run:
         self._graph = GraphedStep(self._step) if self.options.cuda_graph else None
         self.losses: list[float] = []
         self._generators = backend_switches.Generators(self.options.seed, self.device)
-        self.meter = Meter(read_clock, self.device, is_opaque=self.options.compile)
+        self.meter = Meter(read_clock, self.device)
         self._feed: Generator[Batch, None, None] | None = None
         self.first_bad_step: int | None = None
         self.parts_every = _PARTED_EVERY
@@ -302,7 +300,6 @@ class Run:
         self._stretches += counts
         if first and self.options.compile and self._step.compiled is None:
             self.options = dataclasses.replace(self.options, compile=False)
-            self.meter.is_opaque = False
         if self._graph is not None and self._graph.has_failed:
             self.options = dataclasses.replace(self.options, cuda_graph=False)
 
@@ -326,7 +323,7 @@ class Run:
                 batch = step.to_device(batch)
                 self.meter.mark("copy")
             following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if followed and not self.meter.is_opaque:
+            if followed and not o.compile:  # a compiled step has no operators to follow
                 following = self.meter.following(self.model, step.optimizer, batch)
             with following:
                 return (self._graph or step).run(batch, self.meter.mark)
@@ -385,7 +382,7 @@ class Run:
         rate, span, reason = self.meter.rate(o.batch_size)
         if span is None and reason is not None:
             notes.append(Note("no-interval", reason))
-        if self.meter.is_opaque:
+        if o.compile:
             notes.append(
                 Note(
                     "skipped",

@@ -422,7 +422,7 @@ def hidden_waits(
     ):
         for _ in range(calls):
             fn(*args)
-    sites = tuple((*where, count) for where, count in waits.found.most_common())
+    sites = tuple((line, what, count) for (line, what), count in waits.found.most_common())
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
     return HiddenWaits(label, str(where), calls, sites, Evidence.measured(where.name, calls))
 

@@ -120,9 +120,8 @@ def settle(
             f"fit: both epochs={shown(epochs)} and steps={shown(values['steps'])} were given; "
             "expected one of them. Leave one out."
         )
-    if values["batch_size"] is None:
-        values["batch_size"] = job.batch_size
-    size = _validate.whole("fit", "batch_size", values["batch_size"], 1, items)
+    size = job.batch_size if values["batch_size"] is None else values["batch_size"]
+    values["batch_size"] = size = _validate.whole("fit", "batch_size", size, 1, items)
     an_epoch = items // size
     if values["steps"] is None:
         most = MOST_STEPS // an_epoch
@@ -365,6 +364,9 @@ class Step:
 
     def _forward(self, batch: Batch) -> Any:
         """Return the loss of a batch, in the run's precision."""
+        # Inside another block of autocast, such as the caller's, the end of this one would keep the
+        # converted weights, and the next step would compute with the weights before the update.
+        torch.clear_autocast_cache()
         # Autocast's cache of converted weights must not outlive the recording of a CUDA graph.
         with torch.autocast(
             self.device.torch_type,

@@ -123,20 +123,24 @@ def threads(count: int, device: Device) -> Iterator[None]:
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
     """After the block, restore the switches of PyTorch that it may have changed: threads, precision
-    of float32, cuDNN's choice of algorithms, deterministic algorithms, default dtype, gradients.
+    of float32, cuDNN's choice of algorithms, deterministic algorithms, default dtype and device,
+    gradients.
 
     So a switch that one script sets for itself is not set for the next one.
     """
     # A place whose precision is "none" has that of its library, or the one for all. (oneDNN's own
     # attribute reads the former, and sets the latter.)
+    places = (torch.backends, torch.backends.cudnn, *_FLOAT32)
     found: list[tuple[Any, str]] = [
-        (place, "fp32_precision") for place in (torch.backends, torch.backends.cudnn, *_FLOAT32)
+        *((place, "fp32_precision") for place in places),
+        (torch.backends.cudnn, "benchmark"),
+        (torch.backends.cudnn, "deterministic"),
+        (torch.utils.deterministic, "fill_uninitialized_memory"),
     ]
-    found += [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")]
-    found += [(torch.utils.deterministic, "fill_uninitialized_memory")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
         (torch.get_default_dtype, torch.set_default_dtype),
+        (_default_device, _set_default_device),
         (torch.is_grad_enabled, torch.set_grad_enabled),
         # set by the function that also sets Inductor's switch; mode 0 is off, 1 warns
         (
@@ -166,7 +170,8 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     tensor; that is left out, since it would be timed as part of the step.
 
     With ``autotune`` cuDNN times the deterministic algorithms and takes the fastest, so another run
-    may take another one. Only one thread at a time is in such a block.
+    may take another one. The caller's autocast and default device do not apply. Only one thread at
+    a time is in such a block.
     """
     with exclusive(), put_back():
         wanted = "tf32" if precision == "tf32" else "ieee"
@@ -177,9 +182,34 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)
-        with warnings.catch_warnings(), torch.enable_grad():
+        # an optimizer makes its counters on the default device
+        on_cpu: Any = (
+            contextlib.nullcontext()
+            if torch.get_default_device().type == "cpu"
+            else torch.device("cpu")
+        )
+        with (
+            warnings.catch_warnings(),
+            torch.enable_grad(),
+            torch.autocast(device.torch_type, enabled=False),
+            on_cpu,
+        ):
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield
+
+
+def _default_device() -> Any:
+    """Return what ``torch.set_default_device`` has set in this thread, or None; a block of ``with
+    torch.device(...)`` does not count.
+    """
+    context = getattr(cast(Any, torch)._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return getattr(context, "device", None)
+
+
+def _set_default_device(device: Any) -> None:
+    # PyTorch refuses to set it, even to the same device, inside ``with torch.device(...)``
+    if device != _default_device():
+        torch.set_default_device(device)
 
 
 def _matmul_precision(wanted: str | None = None) -> str:

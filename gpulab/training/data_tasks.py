@@ -94,6 +94,9 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
     return dealt[:, :64].reshape(-1, 8, 8) / np.float32(_BRIGHTEST), dealt[:, 64].astype(np.int64)
 
 
+# The data are kept for the session: made in the caller's inference mode, no model could train on
+# them.
+@torch.inference_mode(False)
 def _as_data(images: np.ndarray, classes: np.ndarray, copies: int = 1) -> Data:
     return Data(
         torch.from_numpy(np.ascontiguousarray(images[:, None])),
@@ -153,11 +156,14 @@ def prose() -> tuple[Data, Data]:
     the last tenth is for the test.
     """
     number = {character: index for index, character in enumerate(characters())}
-    tokens = torch.tensor([number[character] for character in _PROSE.read_text(encoding="ascii")])
+    tokens = torch.tensor(
+        [number[character] for character in _PROSE.read_text(encoding="ascii")], device="cpu"
+    )
     end = round(len(tokens) * (1 - _TEST_SHARE))
     return _windows(tokens[:end], _STRIDE), _windows(tokens[end:], CONTEXT)
 
 
+@torch.inference_mode(False)  # as for _as_data
 def _windows(tokens: Any, stride: int) -> Data:
     pieces = tokens.unfold(0, CONTEXT + 1, stride)
     return Data(pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous())
@@ -209,7 +215,7 @@ class Task:
         InputError
             If the seed is not a whole number from 0 to 2**63 - 1.
         """
-        with backend_switches.exclusive(), torch.random.fork_rng(devices=[]):
+        with backend_switches.exclusive(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.manual_seed(seed)
             return self._build()
 
@@ -221,7 +227,7 @@ class Task:
 
     def correct(self, model: Any, batch: tuple[Any, Any]) -> Any:
         """Return how many answers of each item are right, int64 of shape (batch,)."""
-        right = model(batch[0]).argmax(-1) == batch[1]
+        right = model(batch[0]).argmax(-1).reshape(batch[1].shape) == batch[1]
         return right.flatten(1).sum(1) if right.dim() > 1 else right.long()
 
     def renew_norms(self, model: Any) -> None:

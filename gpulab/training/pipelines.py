@@ -196,7 +196,7 @@ class BatchSet:
             for k in range(self.batch_size)
         ]
         images = torch.from_numpy(np.stack([decode(file, self.size, random) for file, _ in chosen]))
-        labels = torch.tensor([label for _, label in chosen])
+        labels = torch.tensor([label for _, label in chosen], device="cpu")
         worker = getattr(get_worker_info(), "id", -1)
         return images, labels, worker, start, time.perf_counter()
 
@@ -409,21 +409,18 @@ class PipelineResult(Result):
         return f"{waits[0].upper()}{waits[1:]}{what}."
 
     @property
-    def _between(self) -> str:
-        interval = self.images_per_second_interval
+    def _rate(self) -> str:
+        rate, interval = f"{self.images_per_second:.0f}", self.images_per_second_interval
         # the times of a model do not vary, so an interval would show nothing
         if interval is None or self.evidence.badge is Badge.MODELLED:
-            return ""
-        return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
+            return rate
+        return f"{rate} (95 % {interval[0]:.0f} to {interval[1]:.0f})"
 
     def __repr__(self) -> str:
         who = "no workers" if not self.workers else plural(self.workers, "worker")
-        rate = (
-            f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
-        )
         return (
-            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: {rate}, "
-            f"{self.stall_ratio:.0%} stalled>"
+            f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: "
+            f"{self._rate} images/s, {self.stall_ratio:.0%} stalled>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -437,11 +434,7 @@ class PipelineResult(Result):
             ("computing on a batch", format_seconds(self.compute_seconds), modelled),
             ("a whole step", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
-            (
-                "images per second",
-                f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""),
-                both,
-            ),
+            ("images per second", self._rate, both),
             ("time to the first batch", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
@@ -521,6 +514,8 @@ def schedule(
     compute_seconds=_BATCH_SECONDS,
     copy_seconds=_BATCH_SECONDS,
     cores=partial(_validate.whole, low=1, high=4096),
+    batch_size=partial(_validate.whole, low=1, high=2**30),
+    batch_bytes=partial(_validate.whole, low=1, high=2**50),
     workers=partial(_validate.whole, low=0, high=64),
     prefetch=_PREFETCH,
     steps=_STEPS,
@@ -560,7 +555,8 @@ def model_pipeline(
     cores : int
         Of the host; more workers than cores take turns on them.
     batch_size, batch_bytes : int
-        Used only in the result's texts.
+        Images and bytes of a batch: for the images per second and the texts; the times do not
+        depend on them.
     steps : int
         2 to 1000.
 
@@ -785,6 +781,7 @@ class LiveAccelerator:
             self._begin.record()
         device.synchronize()
 
+    @torch.enable_grad()
     def _train(self, images: Any, labels: Any) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(self._model(images.float().div_(255)), labels).backward()  # type: ignore[no-untyped-call]
@@ -1001,7 +998,7 @@ def loader(data: BatchSet, workers: int, prefetch: int, pinned: bool) -> Iterato
             "multiprocessing_context": context,
             "worker_init_fn": _interrupts.leave_to_the_run,
         }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.device("cpu"):  # the workers must not use an accelerator
         # PyTorch warns of more workers than cores; the result has a note about it
         warnings.simplefilter("ignore", UserWarning)
         loading: Any = DataLoader(

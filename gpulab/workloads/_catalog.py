@@ -530,11 +530,12 @@ class TrainingStep:
 
     def __call__(self, x: Any, y: Any) -> Any:
         """Do one step and return the loss, a detached scalar on the model's device."""
-        self._optimizer.zero_grad()
-        loss = self.loss(self.model, x, y)
-        loss.backward()
-        self._optimizer.step()
-        return loss.detach()
+        with _torch().enable_grad():
+            self._optimizer.zero_grad()
+            loss = self.loss(self.model, x, y)
+            loss.backward()
+            self._optimizer.step()
+            return loss.detach()
 
 
 def _step_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:

@@ -323,7 +323,8 @@ class Workload:
         self.check(device)
         seed = whole(self.label, "seed", seed, 0, 2**63 - 1)
         where, real, made = str(devices.find(device)), getattr(torch, self.dtype), []
-        with devices.guard(f"{self.label}: making the inputs on {where}"):
+        # the caller's default device does not apply: a generator of the CPU draws on the CPU
+        with devices.guard(f"{self.label}: making the inputs on {where}"), torch.device("cpu"):
             for value in self.spec.make_inputs(self, torch.Generator().manual_seed(seed)):
                 # a step object (not a tensor) converts its model
                 floating = not isinstance(value, torch.Tensor) or value.is_floating_point()
@@ -341,11 +342,15 @@ class Workload:
         Infinite if the result is not a tensor, has another shape, or has values that are not
         finite.
         """
+        import torch
+
         shape = self.spec.shape(self, inputs) if self.spec.shape is not None else None
-        is_tensor = "torch" in sys.modules and isinstance(result, sys.modules["torch"].Tensor)
-        if not is_tensor or (shape is not None and tuple(result.shape) != tuple(shape)):
+        if not isinstance(result, torch.Tensor) or (
+            shape is not None and tuple(result.shape) != tuple(shape)
+        ):
             return math.inf
-        return self.spec.difference(self, result, inputs)
+        with torch.enable_grad(), torch.device("cpu"):
+            return self.spec.difference(self, result, inputs)
 
 
 @dataclass(frozen=True)
@@ -422,8 +427,11 @@ class WorkloadSpec:
             If the size is not a positive whole number, or a dtype or parameter is not one of the
             entry's.
         """
-        size = self.sizes[len(self.sizes) // 2]
-        size = size if n is None else whole(self.name, "n", n, 1, LARGEST_SIZE)
+        size = (
+            self.sizes[len(self.sizes) // 2]
+            if n is None
+            else whole(self.name, "n", n, 1, LARGEST_SIZE)
+        )
         for key in params:
             word(self.name, "a parameter's name", key, self.params)
         given = {

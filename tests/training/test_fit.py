@@ -86,6 +86,14 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(options: dict, hand: dict) ->
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_callers_modes_change_no_bit(precision: str) -> None:
+    """Autocast, disabled gradients and another default device around a run have no effect on it."""
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), torch.device("meta"):
+        result, _ = fitted(precision=precision)
+    assert result.losses.tolist() == fitted(precision=precision)[0].losses.tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "tolerance"),
     [

@@ -204,7 +204,7 @@ EDGES = [
     (training.hidden_waits, (lambda: 1 / 0,), {"device": "cpu"}),
     *[(training.model_pipeline, MODEL, options) for options in (
         {"cores": 4096, "workers": 64, "prefetch": 16, "steps": 1001}, {"cores": 0}, {"steps": 1},
-        {"workers": 65}, {"prefetch": 17}, {"prefetch": 0}, {"cores": 4097},
+        {"workers": 65}, {"prefetch": 17}, {"prefetch": 0}, {"cores": 4097}, {"batch_size": 0},
     )],
     (training.model_pipeline, (60.5, 1), {}), (training.replay, (3,), {}),
     (training.replay, (RUN_OF_TWO,), {"read_loss": -1}),
