@@ -35,6 +35,7 @@ from gpulab.compression.compressed_layers import Shipped, Sparse, finish
 from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 from gpulab.errors import InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.step_memory import uncompiled
 from gpulab.results import Result
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import SEED
@@ -75,8 +76,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     counter = _Counter(done)  # its hooks stay on this copy, which is used only here
     with (
         devices.guard("count: the model", "it to run on these inputs. Try model(x) first."),
-        # a function that PyTorch first meets under a dispatch mode would never be compiled later
-        torch.compiler.set_stance("force_eager"),
+        uncompiled(),
         torch.no_grad(),
         # any function mode keeps PyTorch's attention layer from its fused path, whose products no
         # counter sees

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gpulab import _validate, devices
 from gpulab.evidence import Evidence
-from gpulab.memory.step_memory import storages_of, tensors_in
+from gpulab.memory.step_memory import storages_of, tensors_in, uncompiled
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
@@ -205,9 +205,7 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     )
     counter = TrafficCounter()
     runs = "it to run on these arguments. Try fn(*args) first."
-    # a function that PyTorch first meets under a dispatch mode would never be compiled later
-    eager = torch.compiler.set_stance("force_eager")
-    with devices.guard("traffic: the function", runs), eager, counter:
+    with devices.guard("traffic: the function", runs), uncompiled(), counter:
         result = fn(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])

@@ -32,6 +32,7 @@ from gpulab.memory.step_memory import (
     Stopped,
     StorageTracker,
     largest_that_fits,
+    uncompiled,
 )
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.units import plural
@@ -425,7 +426,7 @@ def trace(
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()
         with (
-            torch.compiler.set_stance("force_eager"),  # as in ``undisturbed``
+            uncompiled(),
             contextlib.suppress(Stopped),
             contextlib.closing(tracker),
             optimizer_seen(tracker),

@@ -15,6 +15,7 @@ import gc
 import itertools
 import numbers
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -339,6 +340,22 @@ class Prediction(PeakMemory, Result):
 
 
 # -- following the storages ------------------------------------------------------------------------
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within the block, compiled functions run as they are written: PyTorch would never compile a
+    function that it first meets under a dispatch mode.
+
+    One thread at a time: the switch belongs to the whole process, as do the other things that a
+    prediction changes. Of two threads at once, the later one would put back what it found, which
+    the first one had set.
+    """
+    with _ONE_AT_A_TIME, torch.compiler.set_stance("force_eager"):
+        yield
+
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _ALIVE = sys.maxsize
