@@ -172,6 +172,10 @@ def replace(model: Any, name: str, new: Any) -> Any:
         return new
     parent, _, own = name.rpartition(".")
     setattr(model.get_submodule(parent), own, new)
+    for each in model.modules():
+        # In evaluation the fused path of these would read the new module's weight, not call it.
+        if isinstance(each, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
+            each.__dict__.update(use_nested_tensor=False, activation_relu_or_gelu=False)
     return model
 
 
@@ -378,12 +382,21 @@ class Aware(nn.Module):
                 self.register_buffer(name, torch.zeros(()))
             self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
+    @property
+    def weight(self) -> Any:
+        """The rounded weight, which attention layers read."""
+        weight: Any = self.layer.weight
+        scale = weight_scale(weight.detach(), self.scheme)
+        return straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
+
+    @property
+    def bias(self) -> Any:
+        """The layer's bias."""
+        return self.layer.bias
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with rounded weight and inputs."""
-        weight: torch.Tensor = self.layer.weight  # type: ignore[assignment]
-        scale = weight_scale(weight.detach(), self.scheme)
-        rounded = straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
-        return apply(self.layer, self._inputs(x), rounded)
+        return apply(self.layer, self._inputs(x), self.weight)
 
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.activations is None:
