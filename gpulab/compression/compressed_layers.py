@@ -216,9 +216,6 @@ def finish(model: Any) -> Any:
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")
-# The smallest normal float32. A smaller range holds only zeros and is raised to this, since a scale
-# of 0 would divide by 0.
-TINY = 1.1754943508222875e-38
 
 
 @dataclass(frozen=True)
@@ -251,7 +248,8 @@ def weight_scale(weight: Any, scheme: Scheme) -> Any:
         if scheme.weights == "per-channel"
         else weight.abs().amax()
     )
-    return most.clamp_min(TINY) / (2 ** (scheme.bits - 1) - 1)
+    scale = most / (2 ** (scheme.bits - 1) - 1)
+    return scale.masked_fill(scale == 0, 1.0)  # zeros are not divided by 0
 
 
 def codes(weight: Any, scale: Any, bits: int) -> Any:
@@ -266,7 +264,8 @@ def input_grid(low: Any, high: Any, bits: int) -> tuple[Any, Any]:
     """
     low, high = low.clamp(max=0), high.clamp(min=0)
     most = 2**bits - 1
-    step = ((high - low) / most).clamp_min(TINY)
+    step = (high - low) / most
+    step = step.masked_fill(step == 0, 1.0)  # zeros are not divided by 0
     return step, (-low / step).round().clamp(0, most)
 
 
