@@ -366,25 +366,26 @@ class Aware(nn.Module):
     """A layer that is trained as if it were quantized: weights and inputs are rounded in the
     forward pass, and gradients ignore the rounding.
 
-    With "static" activations, the inputs' range is followed in training and frozen in evaluation.
+    With "static" activations, the inputs' range is followed in training and frozen in evaluation,
+    except that the very first batch sets it in evaluation too.
     """
 
     low: torch.Tensor
     high: torch.Tensor
     seen: torch.Tensor
 
-    def __init__(self, layer: nn.Module, scheme: Scheme, momentum: float) -> None:
+    def __init__(self, layer: Any, scheme: Scheme, momentum: float) -> None:
         super().__init__()
         self.layer, self.scheme, self.momentum = layer, scheme, momentum
         if scheme.activations == "static":
-            for name in ("low", "high"):
-                self.register_buffer(name, torch.zeros(()))
-            self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+            for name, dtype in (("low", None), ("high", None), ("seen", torch.bool)):
+                zero = torch.zeros((), dtype=dtype, device=layer.weight.device)
+                self.register_buffer(name, zero)
 
     @property
     def weight(self) -> Any:
         """The rounded weight, which attention layers read."""
-        weight: Any = self.layer.weight
+        weight = self.layer.weight
         scale = weight_scale(weight.detach(), self.scheme)
         return straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
 
@@ -401,12 +402,11 @@ class Aware(nn.Module):
         if self.scheme.activations is None:
             return x
         bits, static = self.scheme.activation_bits, self.scheme.activations == "static"
-        if static and self.training:
+        if static and (self.training or not self.seen):
             self._follow(x.detach())
         ends = (self.low, self.high) if static else torch.aminmax(x.detach())
         step, zero = input_grid(*ends, bits)
-        rounded: torch.Tensor = straight_through(x, lambda v: round_inputs(v, step, zero, bits))
-        return rounded
+        return straight_through(x, lambda v: round_inputs(v, step, zero, bits))
 
     @torch.no_grad()
     def _follow(self, x: torch.Tensor) -> None:
