@@ -1106,8 +1106,9 @@ def _tried(
     rows). Return whether it works, with ``good`` or the error's message.
     """
     try:
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, dtype)
-        with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64, device="cpu")).to(place, dtype)
+            # the sum waits for the device: a kernel that fails does so here
             float(change(model)(torch.ones(32, 64, dtype=dtype, device=place)).float().sum())
     except Exception as error:  # the question is whether this device refuses
         return False, f"{message_of(error)}."

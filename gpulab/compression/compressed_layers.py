@@ -302,11 +302,12 @@ def refusal(device: Any, convolution: bool = False) -> str:
             "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, not on "
             f"{where.name}."
         )
-    layer: Any = torch.nn.Conv2d(4, 4, 3, padding=1) if convolution else torch.nn.Linear(4, 4)
-    x = torch.ones(1, 4, 4, 4) if convolution else torch.ones(1, 4)
+    plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # not the caller's defaults
     try:
-        with torch.no_grad():
-            Integer(layer, Scheme("per-channel", 8, "dynamic", activation_bits()))(x)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            layer = nn.Conv2d(4, 4, 3, **plain) if convolution else nn.Linear(4, 4, **plain)
+            scheme = Scheme("per-channel", 8, "dynamic", activation_bits())
+            Integer(layer, scheme)(torch.ones(1, 4, 4, 4, **plain))
     except Exception as error:
         kind = "convolutions" if convolution else "linear layers"
         return (
