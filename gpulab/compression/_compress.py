@@ -728,7 +728,7 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
         )
         indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
         indices[kept] = nearest
-        layer.weight = torch.nn.Parameter(codebook)
+        layer.weight = torch.nn.Parameter(codebook, layer.weight.requires_grad)
         # unsafe: the weight has another shape than the codebook from which it is computed
         parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
     return copied
