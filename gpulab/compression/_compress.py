@@ -153,7 +153,8 @@ def _smallest(found: Mapping[str, Any], amount: float) -> dict[str, Any]:
     mask[torch.argsort(sizes, stable=True)[: round(amount * sizes.numel())]] = 0
     parts = torch.split(mask, [weight.numel() for weight in weights])
     return {
-        name: part.view_as(weight) for name, part, weight in zip(found, parts, weights, strict=True)
+        name: part.view_as(weight).to(weight.dtype)
+        for name, part, weight in zip(found, parts, weights, strict=True)
     }
 
 
