@@ -154,7 +154,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leave(self, name: str) -> Any:
         def leave(layer: Any, _: Any, output: Any) -> None:
-            self.within += self.products.get_total_flops() - self.begun.pop()
+            begun = self.begun.pop()
+            if not self.begun:  # of a layer inside another one, the outer one's cover all
+                self.within += self.products.get_total_flops() - begun
             if output is None:  # the layer raised
                 return
             kind, parameters, flops = _cost(layer, output)
