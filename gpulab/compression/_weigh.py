@@ -829,11 +829,11 @@ def diet(
             )
         ),
     ]
-    numbers = [
+    numbers = dict.fromkeys(
         SEED("diet", "seed", seed)
         for seed in _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
-    ]
-    # a recipe that is listed twice must not count as a second seed
+    )
+    # a recipe or a seed that is listed twice must not count as a second seed
     wanted = list({each.label: each for each in wanted}.values())
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
