@@ -173,6 +173,9 @@ def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
     """Return (bits per index, [book, packed indices]); None where there are too many different
     values.
     """
+    # the first few values decide for most float weights, whose sorting would take seconds
+    if len(np.unique(flat[: 16 * _MOST_VALUES])) > _MOST_VALUES:
+        return None
     book, indices = np.unique(flat, return_inverse=True)
     if not 1 <= len(book) <= _MOST_VALUES:
         return None
