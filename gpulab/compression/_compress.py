@@ -240,8 +240,10 @@ def _chains(model: Any) -> list[_Chain]:
         If ``torch.fx`` cannot follow the model's code.
     """
     takes_targets = "targets" in inspect.signature(model.forward).parameters
-    expected = "code without branches on its values. Prune single weights (structured=False)."
-    with devices.guard("prune: following the model with torch.fx", expected):
+    with devices.guard(
+        "prune: following the model with torch.fx",
+        "code without branches on its values. Prune single weights (structured=False).",
+    ):
         graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
     nodes = [node for node in graph.nodes if node.op == "call_module"]
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
@@ -612,8 +614,13 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
         layer.register_forward_pre_hook(
             lambda _, inputs, ends=seen[name]: ends.append(torch.aminmax(inputs[0].detach()))
         )
-    like = "inputs like the training's. Pass some of those."
-    with torch.no_grad(), devices.guard("quantize: running the calibration inputs", like):
+    with (
+        torch.no_grad(),
+        devices.guard(
+            "quantize: running the calibration inputs",
+            "inputs like the training's. Pass some of those.",
+        ),
+    ):
         for batch in batches:
             model(batch)
     found_ranges = {}

@@ -915,7 +915,6 @@ def cook(
 
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
-            epochs = max(1, round(recipe.fine_tune * job.epochs))
             _train(
                 job,
                 model,
@@ -923,7 +922,7 @@ def cook(
                 where,
                 stop,
                 lambda fraction, _: progress(fraction, f"fine-tuning {what}"),
-                epochs=epochs,
+                epochs=max(1, round(recipe.fine_tune * job.epochs)),
             )
         return model
 

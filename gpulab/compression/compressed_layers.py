@@ -101,8 +101,10 @@ def duplicate(function: str, model: Any) -> Any:
         If it is not a module, or one that cannot be copied.
     """
     module(function, model)
-    expected = "tensors that are parameters or buffers. Build it again and load its state_dict."
-    with devices.guard(f"{function}: copying the model", expected):
+    with devices.guard(
+        f"{function}: copying the model",
+        "tensors that are parameters or buffers. Build it again and load its state_dict.",
+    ):
         return copy.deepcopy(model)
 
 
@@ -274,7 +276,7 @@ def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
     return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
 
 
-def straight_through(x: Any, rounded: Callable[[Any], Any]) -> Any:
+def straight_through(x: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:
     """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
     Bengio et al. 2013).
     """
@@ -557,7 +559,7 @@ class Integer(Quantized):
 
     form = "int8"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Return the layer's output in float32; the inputs' range is taken from this batch."""
         if self._made is None:
             # a single scale is repeated for all channels
@@ -566,12 +568,10 @@ class Integer(Quantized):
             self._made = self._packed(scales, zeros), scales, zeros
         x, bits = x.detach(), self.scheme.activation_bits
         weight, scales, zeros = self._made
-        output: torch.Tensor
         if not self.convolution:
-            output = torch.ops.quantized.linear_dynamic(x.contiguous(), weight, bits < 8)
-            return output
+            return torch.ops.quantized.linear_dynamic(x.contiguous(), weight, bits < 8)
         step, zero = input_grid(*torch.aminmax(x), bits)
-        output = torch.ops.onednn.qconv_pointwise(
+        return torch.ops.onednn.qconv_pointwise(
             (x / step).round_().add_(zero).clamp_(0, 2**bits - 1).to(torch.uint8),
             float(step),
             int(zero),
@@ -587,7 +587,6 @@ class Integer(Quantized):
             [],
             "",
         )
-        return output
 
     def _packed(self, scales: torch.Tensor, zeros: torch.Tensor) -> Any:
         """Return the weight in the packed format of the kernels."""
