@@ -667,7 +667,10 @@ def _clear_tracebacks() -> str:
         traceback.clear_frames(error.__traceback__)
         frames |= {id(frame): frame for frame, _ in traceback.walk_tb(error.__traceback__)}
         before = (error.__cause__, error.__context__, *getattr(error, "exceptions", ()))
-        errors += [one for one in before if one is not None and one not in errors]
+        # by identity: an exception may define ==
+        errors += [
+            one for one in before if one is not None and not any(one is each for each in errors)
+        ]
     for frame in frames.values():
         # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
         # IPython, and clear() leaves that alone; reading f_locals again brings it up to date, which
