@@ -406,8 +406,8 @@ def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str,
     elif depth and type(value) in (list, tuple):
         for number, item in enumerate(value[:_ITEMS]):
             yield from arrays_in(f"{path}[{number}]", item, depth - 1)
-    elif depth and type(value) is dict:
-        for key, item in list(value.items())[:_ITEMS]:
+    elif depth and issubclass(type(value), dict):  # also an OrderedDict, as of state_dict()
+        for key, item in list(dict.items(value))[:_ITEMS]:
             if isinstance(key, (str, int)):
                 yield from arrays_in(f"{path}[{key!r}]", item, depth - 1)
 
