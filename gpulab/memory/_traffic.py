@@ -360,7 +360,7 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key of the memory that a tensor covers: its address (for a fake tensor, which has
     none, its storage), dtype, shape and strides.
     """
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         return (id(tensor),)
     if tensor.is_meta or isinstance(tensor, FakeTensor):  # their data_ptr() is 0, or a warning
         where: Any = (tensor.untyped_storage()._cdata, tensor.storage_offset())
@@ -375,6 +375,8 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
     For a sparse tensor these are the bytes of its values and its indices.
     """
+    if tensor.is_nested:
+        return tensor.numel() * tensor.element_size()
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
     dimensions = list(zip(tensor.shape, tensor.stride(), strict=True))
