@@ -62,7 +62,11 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
     # text with a number but no unit is not a capacity; it may be part of a GPU's name
-    has_unit = isinstance(device, str) and device[:1].isdigit() and not device.strip().isdigit()
+    has_unit = (
+        isinstance(device, str)
+        and device.lstrip(" +-.")[:1].isdigit()
+        and not device.strip().isdigit()
+    )
     if has_unit or isinstance(device, numbers.Real):
         return parse_bytes(str(device)), kind
     try:
