@@ -562,8 +562,8 @@ def quantize_aware(
     copied = compressed_layers.duplicate("quantize_aware", model)
     for name, layer in compressed_layers.chosen("quantize_aware", copied, skip).items():
         check_padding(layer)  # refuse here, not after the training in ``finish``
-        new = Aware(layer, scheme, _MOMENTUM)
-        copied = compressed_layers.replace(copied, name, new.train(layer.training))
+        aware = Aware(layer, scheme, _MOMENTUM).train(layer.training)
+        copied = compressed_layers.replace(copied, name, aware)
     return copied
 
 

@@ -191,12 +191,9 @@ def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
 
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     if entry["form"] == "torch":
-        reading = devices.guard(
-            "load: a tensor of a library's own type", "its library. Install it."
-        )
         with (
             compressed_layers.quiet(),
-            reading,
+            devices.guard("load: a tensor of a library's own type", "its library. Install it."),
             # PyTorch's own 2:4 tensors are not among the classes that it loads by default
             torch.serialization.safe_globals(
                 [

@@ -209,8 +209,7 @@ def finish(model: Any) -> Any:
                     "Train it, or use quantize with calibration=x."
                 )
             ends = (each.low, each.high) if static else ()
-            new = Quantized(each.layer, each.scheme, *ends).eval()
-            copied = replace(copied, name, new)
+            copied = replace(copied, name, Quantized(each.layer, each.scheme, *ends).eval())
     for each in copied.modules():
         if parametrize.is_parametrized(each, "weight"):
             plain(each)
@@ -382,8 +381,7 @@ class Aware(nn.Module):
         self.layer, self.scheme, self.momentum = layer, scheme, momentum
         if scheme.activations == "static":
             for name, dtype in (("low", None), ("high", None), ("seen", torch.bool)):
-                zero = torch.zeros((), dtype=dtype, device=layer.weight.device)
-                self.register_buffer(name, zero)
+                self.register_buffer(name, torch.zeros((), dtype=dtype, device=layer.weight.device))
 
     @property
     def weight(self) -> Any:

@@ -204,8 +204,13 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         "a function of tensors. Pass traffic(f, x), not traffic(f(x)).",
     )
     counter = TrafficCounter()
-    runs = "it to run on these arguments. Try fn(*args) first."
-    with devices.guard("traffic: the function", runs), uncompiled(), counter:
+    with (
+        devices.guard(
+            "traffic: the function", "it to run on these arguments. Try fn(*args) first."
+        ),
+        uncompiled(),
+        counter,
+    ):
         result = fn(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])

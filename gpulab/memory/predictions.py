@@ -478,8 +478,13 @@ def model_made_by(factory: Any, device_type: str, function: str = "predict") -> 
         Callable,
         "a torch.nn.Module or a function that makes one. Pass one of these.",
     )
-    expected = "it to return a module. Pass a module, or a function without arguments."
-    with devices.guard(f"{function}: the model's factory", expected), torch.device(device_type):
+    with (
+        devices.guard(
+            f"{function}: the model's factory",
+            "it to return a module. Pass a module, or a function without arguments.",
+        ),
+        torch.device(device_type),
+    ):
         model = factory()
     return _validate.instance(
         function, "the factory's model", model, torch.nn.Module, "a torch.nn.Module. Return one."

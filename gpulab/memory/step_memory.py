@@ -507,8 +507,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""
         if isinstance(tensor, torch.nn.Parameter):
-            if id(tensor) not in self._parameters:
-                self.watch_parameter(tensor, "")
+            self.watch_parameter(tensor, "")
         else:
             self.watch(tensor, None if self.in_optimizer else "inputs")
 

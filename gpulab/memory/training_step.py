@@ -98,8 +98,12 @@ class Lender:
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
         lent: Any = torch.empty(0, dtype=source.dtype, device=self.device or source.device)
-        place = source.storage_offset(), source.shape, source.stride()
-        lent.set_(self._storages[storage._cdata][1], *place)
+        lent.set_(
+            self._storages[storage._cdata][1],
+            source.storage_offset(),
+            source.shape,
+            source.stride(),
+        )
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)
         if isinstance(original, torch.nn.Parameter):
@@ -451,8 +455,7 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in tracker._parameters:
-                    tracker.watch_parameter(parameter, "")
+                tracker.watch_parameter(parameter, "")
         tracker.mark_gradients()
         tracker.in_optimizer = True
 
