@@ -153,7 +153,8 @@ def _smallest(found: Mapping[str, Any], amount: float) -> dict[str, Any]:
     mask[torch.argsort(sizes, stable=True)[: round(amount * sizes.numel())]] = 0
     parts = torch.split(mask, [weight.numel() for weight in weights])
     return {
-        name: part.view_as(weight) for name, part, weight in zip(found, parts, weights, strict=True)
+        name: part.view_as(weight).to(weight.dtype)
+        for name, part, weight in zip(found, parts, weights, strict=True)
     }
 
 
@@ -239,8 +240,10 @@ def _chains(model: Any) -> list[_Chain]:
         If ``torch.fx`` cannot follow the model's code.
     """
     takes_targets = "targets" in inspect.signature(model.forward).parameters
-    expected = "code without branches on its values. Prune single weights (structured=False)."
-    with devices.guard("prune: following the model with torch.fx", expected):
+    with devices.guard(
+        "prune: following the model with torch.fx",
+        "code without branches on its values. Prune single weights (structured=False).",
+    ):
         graph = fx.Tracer().trace(model, concrete_args={"targets": None} if takes_targets else None)
     nodes = [node for node in graph.nodes if node.op == "call_module"]
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
@@ -559,8 +562,8 @@ def quantize_aware(
     copied = compressed_layers.duplicate("quantize_aware", model)
     for name, layer in compressed_layers.chosen("quantize_aware", copied, skip).items():
         check_padding(layer)  # refuse here, not after the training in ``finish``
-        new = Aware(layer, scheme, _MOMENTUM)
-        copied = compressed_layers.replace(copied, name, new.train(layer.training))
+        aware = Aware(layer, scheme, _MOMENTUM).train(layer.training)
+        copied = compressed_layers.replace(copied, name, aware)
     return copied
 
 
@@ -611,8 +614,13 @@ def observe(model: Any, found: dict[str, Any], calibration: Any) -> dict[str, tu
         layer.register_forward_pre_hook(
             lambda _, inputs, ends=seen[name]: ends.append(torch.aminmax(inputs[0].detach()))
         )
-    like = "inputs like the training's. Pass some of those."
-    with torch.no_grad(), devices.guard("quantize: running the calibration inputs", like):
+    with (
+        torch.no_grad(),
+        devices.guard(
+            "quantize: running the calibration inputs",
+            "inputs like the training's. Pass some of those.",
+        ),
+    ):
         for batch in batches:
             model(batch)
     found_ranges = {}
@@ -728,7 +736,7 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
         )
         indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
         indices[kept] = nearest
-        layer.weight = torch.nn.Parameter(codebook)
+        layer.weight = torch.nn.Parameter(codebook, layer.weight.requires_grad)
         # unsafe: the weight has another shape than the codebook from which it is computed
         parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
     return copied

@@ -173,6 +173,9 @@ def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
     """Return (bits per index, [book, packed indices]); None where there are too many different
     values.
     """
+    # the first few values decide for most float weights, whose sorting would take seconds
+    if len(np.unique(flat[: 16 * _MOST_VALUES])) > _MOST_VALUES:
+        return None
     book, indices = np.unique(flat, return_inverse=True)
     if not 1 <= len(book) <= _MOST_VALUES:
         return None
@@ -188,12 +191,9 @@ def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
 
 def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
     if entry["form"] == "torch":
-        reading = devices.guard(
-            "load: a tensor of a library's own type", "its library. Install it."
-        )
         with (
             compressed_layers.quiet(),
-            reading,
+            devices.guard("load: a tensor of a library's own type", "its library. Install it."),
             # PyTorch's own 2:4 tensors are not among the classes that it loads by default
             torch.serialization.safe_globals(
                 [

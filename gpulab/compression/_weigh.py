@@ -35,6 +35,7 @@ from gpulab.compression.compressed_layers import Shipped, Sparse, finish
 from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 from gpulab.errors import InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.step_memory import uncompiled
 from gpulab.results import Result
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import SEED
@@ -75,8 +76,7 @@ def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
     counter = _Counter(done)  # its hooks stay on this copy, which is used only here
     with (
         devices.guard("count: the model", "it to run on these inputs. Try model(x) first."),
-        # a function that PyTorch first meets under a dispatch mode would never be compiled later
-        torch.compiler.set_stance("force_eager"),
+        uncompiled(),
         torch.no_grad(),
         # any function mode keeps PyTorch's attention layer from its fused path, whose products no
         # counter sees
@@ -154,7 +154,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leave(self, name: str) -> Any:
         def leave(layer: Any, _: Any, output: Any) -> None:
-            self.within += self.products.get_total_flops() - self.begun.pop()
+            begun = self.begun.pop()
+            if not self.begun:  # of a layer inside another one, the outer one's cover all
+                self.within += self.products.get_total_flops() - begun
             if output is None:  # the layer raised
                 return
             kind, parameters, flops = _cost(layer, output)
@@ -827,11 +829,11 @@ def diet(
             )
         ),
     ]
-    numbers = [
+    numbers = dict.fromkeys(
         SEED("diet", "seed", seed)
         for seed in _validate.items("diet", "seeds", seeds, "seeds=(0, 1, 2)")
-    ]
-    # a recipe that is listed twice must not count as a second seed
+    )
+    # a recipe or a seed that is listed twice must not count as a second seed
     wanted = list({each.label: each for each in wanted}.values())
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)
@@ -913,7 +915,6 @@ def cook(
 
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
-            epochs = max(1, round(recipe.fine_tune * job.epochs))
             _train(
                 job,
                 model,
@@ -921,7 +922,7 @@ def cook(
                 where,
                 stop,
                 lambda fraction, _: progress(fraction, f"fine-tuning {what}"),
-                epochs=epochs,
+                epochs=max(1, round(recipe.fine_tune * job.epochs)),
             )
         return model
 
@@ -1106,8 +1107,9 @@ def _tried(
     rows). Return whether it works, with ``good`` or the error's message.
     """
     try:
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place, dtype)
-        with torch.no_grad():  # the sum waits for the device: a kernel that fails does so here
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64, device="cpu")).to(place, dtype)
+            # the sum waits for the device: a kernel that fails does so here
             float(change(model)(torch.ones(32, 64, dtype=dtype, device=place)).float().sum())
     except Exception as error:  # the question is whether this device refuses
         return False, f"{message_of(error)}."

@@ -101,8 +101,10 @@ def duplicate(function: str, model: Any) -> Any:
         If it is not a module, or one that cannot be copied.
     """
     module(function, model)
-    expected = "tensors that are parameters or buffers. Build it again and load its state_dict."
-    with devices.guard(f"{function}: copying the model", expected):
+    with devices.guard(
+        f"{function}: copying the model",
+        "tensors that are parameters or buffers. Build it again and load its state_dict.",
+    ):
         return copy.deepcopy(model)
 
 
@@ -172,6 +174,10 @@ def replace(model: Any, name: str, new: Any) -> Any:
         return new
     parent, _, own = name.rpartition(".")
     setattr(model.get_submodule(parent), own, new)
+    for each in model.modules():
+        # In evaluation the fused path of these would read the new module's weight, not call it.
+        if isinstance(each, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
+            each.__dict__.update(use_nested_tensor=False, activation_relu_or_gelu=False)
     return model
 
 
@@ -203,8 +209,7 @@ def finish(model: Any) -> Any:
                     "Train it, or use quantize with calibration=x."
                 )
             ends = (each.low, each.high) if static else ()
-            new = Quantized(each.layer, each.scheme, *ends).eval()
-            copied = replace(copied, name, new)
+            copied = replace(copied, name, Quantized(each.layer, each.scheme, *ends).eval())
     for each in copied.modules():
         if parametrize.is_parametrized(each, "weight"):
             plain(each)
@@ -212,9 +217,6 @@ def finish(model: Any) -> Any:
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")
-# The smallest normal float32. A smaller range holds only zeros and is raised to this, since a scale
-# of 0 would divide by 0.
-TINY = 1.1754943508222875e-38
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def weight_scale(weight: Any, scheme: Scheme) -> Any:
         if scheme.weights == "per-channel"
         else weight.abs().amax()
     )
-    return most.clamp_min(TINY) / (2 ** (scheme.bits - 1) - 1)
+    scale = most / (2 ** (scheme.bits - 1) - 1)
+    return scale.masked_fill(scale == 0, 1.0)  # zeros are not divided by 0
 
 
 def codes(weight: Any, scale: Any, bits: int) -> Any:
@@ -262,7 +265,8 @@ def input_grid(low: Any, high: Any, bits: int) -> tuple[Any, Any]:
     """
     low, high = low.clamp(max=0), high.clamp(min=0)
     most = 2**bits - 1
-    step = ((high - low) / most).clamp_min(TINY)
+    step = (high - low) / most
+    step = step.masked_fill(step == 0, 1.0)  # zeros are not divided by 0
     return step, (-low / step).round().clamp(0, most)
 
 
@@ -271,7 +275,7 @@ def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
     return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
 
 
-def straight_through(x: Any, rounded: Callable[[Any], Any]) -> Any:
+def straight_through(x: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:
     """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
     Bengio et al. 2013).
     """
@@ -299,11 +303,12 @@ def refusal(device: Any, convolution: bool = False) -> str:
             "PyTorch's 8-bit kernels for linear layers and convolutions run on CPUs only, not on "
             f"{where.name}."
         )
-    layer: Any = torch.nn.Conv2d(4, 4, 3, padding=1) if convolution else torch.nn.Linear(4, 4)
-    x = torch.ones(1, 4, 4, 4) if convolution else torch.ones(1, 4)
+    plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # not the caller's defaults
     try:
-        with torch.no_grad():
-            Integer(layer, Scheme("per-channel", 8, "dynamic", activation_bits()))(x)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            layer = nn.Conv2d(4, 4, 3, **plain) if convolution else nn.Linear(4, 4, **plain)
+            scheme = Scheme("per-channel", 8, "dynamic", activation_bits())
+            Integer(layer, scheme)(torch.ones(1, 4, 4, 4, **plain))
     except Exception as error:
         kind = "convolutions" if convolution else "linear layers"
         return (
@@ -363,38 +368,46 @@ class Aware(nn.Module):
     """A layer that is trained as if it were quantized: weights and inputs are rounded in the
     forward pass, and gradients ignore the rounding.
 
-    With "static" activations, the inputs' range is followed in training and frozen in evaluation.
+    With "static" activations, the inputs' range is followed in training and frozen in evaluation,
+    except that the very first batch sets it in evaluation too.
     """
 
     low: torch.Tensor
     high: torch.Tensor
     seen: torch.Tensor
 
-    def __init__(self, layer: nn.Module, scheme: Scheme, momentum: float) -> None:
+    def __init__(self, layer: Any, scheme: Scheme, momentum: float) -> None:
         super().__init__()
         self.layer, self.scheme, self.momentum = layer, scheme, momentum
         if scheme.activations == "static":
-            for name in ("low", "high"):
-                self.register_buffer(name, torch.zeros(()))
-            self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+            for name, dtype in (("low", None), ("high", None), ("seen", torch.bool)):
+                self.register_buffer(name, torch.zeros((), dtype=dtype, device=layer.weight.device))
+
+    @property
+    def weight(self) -> Any:
+        """The rounded weight, which attention layers read."""
+        weight = self.layer.weight
+        scale = weight_scale(weight.detach(), self.scheme)
+        return straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
+
+    @property
+    def bias(self) -> Any:
+        """The layer's bias."""
+        return self.layer.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with rounded weight and inputs."""
-        weight: torch.Tensor = self.layer.weight  # type: ignore[assignment]
-        scale = weight_scale(weight.detach(), self.scheme)
-        rounded = straight_through(weight, lambda w: codes(w, scale, self.scheme.bits) * scale)
-        return apply(self.layer, self._inputs(x), rounded)
+        return apply(self.layer, self._inputs(x), self.weight)
 
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.activations is None:
             return x
         bits, static = self.scheme.activation_bits, self.scheme.activations == "static"
-        if static and self.training:
+        if static and (self.training or not self.seen):
             self._follow(x.detach())
         ends = (self.low, self.high) if static else torch.aminmax(x.detach())
         step, zero = input_grid(*ends, bits)
-        rounded: torch.Tensor = straight_through(x, lambda v: round_inputs(v, step, zero, bits))
-        return rounded
+        return straight_through(x, lambda v: round_inputs(v, step, zero, bits))
 
     @torch.no_grad()
     def _follow(self, x: torch.Tensor) -> None:
@@ -544,7 +557,7 @@ class Integer(Quantized):
 
     form = "int8"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Return the layer's output in float32; the inputs' range is taken from this batch."""
         if self._made is None:
             # a single scale is repeated for all channels
@@ -553,12 +566,10 @@ class Integer(Quantized):
             self._made = self._packed(scales, zeros), scales, zeros
         x, bits = x.detach(), self.scheme.activation_bits
         weight, scales, zeros = self._made
-        output: torch.Tensor
         if not self.convolution:
-            output = torch.ops.quantized.linear_dynamic(x.contiguous(), weight, bits < 8)
-            return output
+            return torch.ops.quantized.linear_dynamic(x.contiguous(), weight, bits < 8)
         step, zero = input_grid(*torch.aminmax(x), bits)
-        output = torch.ops.onednn.qconv_pointwise(
+        return torch.ops.onednn.qconv_pointwise(
             (x / step).round_().add_(zero).clamp_(0, 2**bits - 1).to(torch.uint8),
             float(step),
             int(zero),
@@ -574,7 +585,6 @@ class Integer(Quantized):
             [],
             "",
         )
-        return output
 
     def _packed(self, scales: torch.Tensor, zeros: torch.Tensor) -> Any:
         """Return the weight in the packed format of the kernels."""

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gpulab import _validate, devices
 from gpulab.evidence import Evidence
-from gpulab.memory.step_memory import storages_of, tensors_in
+from gpulab.memory.step_memory import storages_of, tensors_in, uncompiled
 from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
@@ -204,10 +204,13 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         "a function of tensors. Pass traffic(f, x), not traffic(f(x)).",
     )
     counter = TrafficCounter()
-    runs = "it to run on these arguments. Try fn(*args) first."
-    # a function that PyTorch first meets under a dispatch mode would never be compiled later
-    eager = torch.compiler.set_stance("force_eager")
-    with devices.guard("traffic: the function", runs), eager, counter:
+    with (
+        devices.guard(
+            "traffic: the function", "it to run on these arguments. Try fn(*args) first."
+        ),
+        uncompiled(),
+        counter,
+    ):
         result = fn(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])
@@ -362,7 +365,7 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key of the memory that a tensor covers: its address (for a fake tensor, which has
     none, its storage), dtype, shape and strides.
     """
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         return (id(tensor),)
     if tensor.is_meta or isinstance(tensor, FakeTensor):  # their data_ptr() is 0, or a warning
         where: Any = (tensor.untyped_storage()._cdata, tensor.storage_offset())
@@ -377,6 +380,8 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
     For a sparse tensor these are the bytes of its values and its indices.
     """
+    if tensor.is_nested:
+        return tensor.numel() * tensor.element_size()
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
     dimensions = list(zip(tensor.shape, tensor.stride(), strict=True))

@@ -408,8 +408,8 @@ def arrays_in(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str,
     elif depth and type(value) in (list, tuple):
         for number, item in enumerate(value[:_ITEMS]):
             yield from arrays_in(f"{path}[{number}]", item, depth - 1)
-    elif depth and type(value) is dict:
-        for key, item in list(value.items())[:_ITEMS]:
+    elif depth and issubclass(type(value), dict):  # also an OrderedDict, as of state_dict()
+        for key, item in list(dict.items(value))[:_ITEMS]:
             if isinstance(key, (str, int)):
                 yield from arrays_in(f"{path}[{key!r}]", item, depth - 1)
 
@@ -669,7 +669,10 @@ def _clear_tracebacks() -> str:
         traceback.clear_frames(error.__traceback__)
         frames |= {id(frame): frame for frame, _ in traceback.walk_tb(error.__traceback__)}
         before = (error.__cause__, error.__context__, *getattr(error, "exceptions", ()))
-        errors += [one for one in before if one is not None and one not in errors]
+        # by identity: an exception may define ==
+        errors += [
+            one for one in before if one is not None and not any(one is each for each in errors)
+        ]
     for frame in frames.values():
         # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to
         # IPython, and clear() leaves that alone; reading f_locals again brings it up to date, which

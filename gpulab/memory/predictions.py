@@ -32,6 +32,7 @@ from gpulab.memory.step_memory import (
     Stopped,
     StorageTracker,
     largest_that_fits,
+    uncompiled,
 )
 from gpulab.memory.training_step import optimizer_seen
 from gpulab.units import plural
@@ -425,7 +426,7 @@ def trace(
         label = getattr(model_or_fn, "__name__", "function")
         tracker.begin_step()
         with (
-            torch.compiler.set_stance("force_eager"),  # as in ``undisturbed``
+            uncompiled(),
             contextlib.suppress(Stopped),
             contextlib.closing(tracker),
             optimizer_seen(tracker),
@@ -477,8 +478,13 @@ def model_made_by(factory: Any, device_type: str, function: str = "predict") -> 
         Callable,
         "a torch.nn.Module or a function that makes one. Pass one of these.",
     )
-    expected = "it to return a module. Pass a module, or a function without arguments."
-    with devices.guard(f"{function}: the model's factory", expected), torch.device(device_type):
+    with (
+        devices.guard(
+            f"{function}: the model's factory",
+            "it to return a module. Pass a module, or a function without arguments.",
+        ),
+        torch.device(device_type),
+    ):
         model = factory()
     return _validate.instance(
         function, "the factory's model", model, torch.nn.Module, "a torch.nn.Module. Return one."

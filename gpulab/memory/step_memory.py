@@ -15,6 +15,7 @@ import gc
 import itertools
 import numbers
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +62,11 @@ def free_bytes_of(device: Any, kind: str) -> tuple[int, str]:
     if isinstance(device, str) and device in memory_sizes.gpus():
         return memory_sizes.memory_bytes(device), "cuda"
     # text with a number but no unit is not a capacity; it may be part of a GPU's name
-    has_unit = isinstance(device, str) and device[:1].isdigit() and not device.strip().isdigit()
+    has_unit = (
+        isinstance(device, str)
+        and device.lstrip(" +-.")[:1].isdigit()
+        and not device.strip().isdigit()
+    )
     if has_unit or isinstance(device, numbers.Real):
         return parse_bytes(str(device)), kind
     try:
@@ -340,6 +345,22 @@ class Prediction(PeakMemory, Result):
 
 # -- following the storages ------------------------------------------------------------------------
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within the block, compiled functions run as they are written: PyTorch would never compile a
+    function that it first meets under a dispatch mode.
+
+    One thread at a time: the switch belongs to the whole process, as do the other things that a
+    prediction changes. Of two threads at once, the later one would put back what it found, which
+    the first one had set.
+    """
+    with _ONE_AT_A_TIME, torch.compiler.set_stance("force_eager"):
+        yield
+
+
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _ALIVE = sys.maxsize
 # What a sparse tensor consists of.
@@ -486,8 +507,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""
         if isinstance(tensor, torch.nn.Parameter):
-            if id(tensor) not in self._parameters:
-                self.watch_parameter(tensor, "")
+            self.watch_parameter(tensor, "")
         else:
             self.watch(tensor, None if self.in_optimizer else "inputs")
 

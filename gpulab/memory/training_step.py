@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -29,11 +28,9 @@ from torch.utils.checkpoint import checkpoint
 from gpulab import _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
-from gpulab.memory.step_memory import Stopped
+from gpulab.memory.step_memory import Stopped, uncompiled
 from gpulab.timing.work_arrays import held_by
 
-# One thread at a time: two threads that lend tensors to the same model would restore each other's.
-_ONE_AT_A_TIME = threading.RLock()
 # Fake tensors of integers or booleans with up to this many elements (such as a batch's lengths)
 # keep their values, so that results computed from them alone are known.
 _VALUES = 4096
@@ -101,8 +98,12 @@ class Lender:
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
         lent: Any = torch.empty(0, dtype=source.dtype, device=self.device or source.device)
-        place = source.storage_offset(), source.shape, source.stride()
-        lent.set_(self._storages[storage._cdata][1], *place)
+        lent.set_(
+            self._storages[storage._cdata][1],
+            source.storage_offset(),
+            source.shape,
+            source.stride(),
+        )
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)
         if isinstance(original, torch.nn.Parameter):
@@ -142,32 +143,32 @@ def modules_in(value: Any) -> list[Any]:
 @contextlib.contextmanager
 def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
     """Within the block, every tensor of the modules is replaced by its stand-in; afterwards all
-    attributes are as before.
+    attributes are as before. Call it within ``undisturbed``: two threads that lend tensors to the
+    same model would restore each other's.
     """
     modules = list({id(m): m for root in roots for m in root.modules()}.values())
-    with _ONE_AT_A_TIME:
-        held = [each for m in modules for each in (m.__dict__, *m.__dict__.values())]
-        kept = [(each, each.copy()) for each in held if isinstance(each, (dict, list, set))]
+    held = [each for m in modules for each in (m.__dict__, *m.__dict__.values())]
+    kept = [(each, each.copy()) for each in held if isinstance(each, (dict, list, set))]
+    try:
+        for module in modules:
+            attributes = module.__dict__
+            for group in ("_parameters", "_buffers"):
+                attributes[group] = {
+                    name: None if tensor is None else lender.tensor(tensor)
+                    for name, tensor in attributes[group].items()
+                }
+            for name, value in list(attributes.items()):
+                if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
+                    "_hooks"
+                ):
+                    attributes[name] = lender.everything(value)
+            attributes["_compiled_call_impl"] = None  # compiled code has the old tensors
+        yield
+    finally:
         try:
-            for module in modules:
-                attributes = module.__dict__
-                for group in ("_parameters", "_buffers"):
-                    attributes[group] = {
-                        name: None if tensor is None else lender.tensor(tensor)
-                        for name, tensor in attributes[group].items()
-                    }
-                for name, value in list(attributes.items()):
-                    if name not in ("_parameters", "_buffers", "_modules") and not name.endswith(
-                        "_hooks"
-                    ):
-                        attributes[name] = lender.everything(value)
-                attributes["_compiled_call_impl"] = None  # compiled code has the old tensors
-            yield
-        finally:
-            try:
-                _put_back(kept)
-            finally:  # again: an interrupt may have left stand-ins in the rest of the model
-                _put_back(kept)
+            _put_back(kept)
+        finally:  # again: an interrupt may have left stand-ins in the rest of the model
+            _put_back(kept)
 
 
 def _put_back(kept: list[tuple[Any, Any]]) -> None:
@@ -179,19 +180,16 @@ def _put_back(kept: list[tuple[Any, Any]]) -> None:
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
     """Suspend the caller's modes (no_grad, inference, autocast) and compilation in the block, and
-    put the random generators of Python, NumPy and torch back after it.
-
-    Compilation is suspended because PyTorch would never compile a function that it first meets
-    under a dispatch mode.
+    put the random generators of Python, NumPy and torch back after it. One thread at a time.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     # only if the caller's autocast is on: otherwise this block would be the outermost one, which
     # clears the cache
     is_casting = torch.is_autocast_enabled(device_type)
     with (
+        uncompiled(),
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
         torch.inference_mode(False),
-        torch.compiler.set_stance("force_eager"),
         torch.enable_grad(),
         torch.autocast(device_type, enabled=False) if is_casting else contextlib.nullcontext(),
         contextlib.ExitStack() as after,
@@ -457,8 +455,7 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in tracker._parameters:
-                    tracker.watch_parameter(parameter, "")
+                tracker.watch_parameter(parameter, "")
         tracker.mark_gradients()
         tracker.in_optimizer = True
 

@@ -568,8 +568,9 @@ def roofline(
 
 
 def _stated(spec: devices.DeviceSpec) -> Roofline:
-    rates = spec.flops_per_second.items()
-    return _from_levels(spec.name, spec.kind, rates, spec.levels, spec.evidence)
+    return _from_levels(
+        spec.name, spec.kind, spec.flops_per_second.items(), spec.levels, spec.evidence
+    )
 
 
 def _from_levels(

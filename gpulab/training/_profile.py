@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_leaves
 from gpulab import _validate, devices
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
+from gpulab.memory.step_memory import uncompiled
 from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
@@ -415,8 +416,7 @@ def hidden_waits(
     waits = _Waits(where.torch_type, count_to_cpu)
     with (
         devices.guard("hidden_waits: the function", "it to run. Call it once by itself first."),
-        # code that PyTorch first meets under a dispatch mode would never be compiled afterwards
-        torch.compiler.set_stance("force_eager"),
+        uncompiled(),
         waits,
         _fetches(waits),
     ):
