@@ -95,7 +95,8 @@ def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         names = dict.fromkeys(name for code in codes for name in code.co_names)
         yield from (fn.__globals__[name] for name in names if name in fn.__globals__)
     else:
-        yield fn
+        # an array's own method, such as ``x.sum``, holds the array
+        yield fn.__self__ if isinstance(fn, types.BuiltinMethodType) else fn
 
 
 def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | None:
