@@ -556,14 +556,14 @@ def _sampled_product(fn: Any, args: tuple[Any, ...], tolerance: float) -> Refere
     """Return a reference for a large product of two dense matrices: some of its rows in float64.
     None for a small product, and for a function that is not a library's own matrix product.
     """
-    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
-        return None  # PyTorch cannot index the rows of a sparse matrix
     if fn is not operator.matmul and not any(
         fn is getattr(sys.modules.get(library), word, None)
         for library, words in _PRODUCTS.items()
         for word in words
     ):
         return None
+    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
+        return None  # PyTorch cannot index the rows of a sparse matrix
     a, b = args
     rows, inner = (int(n) for n in a.shape)
     if 2.0 * rows * inner * int(b.shape[1]) <= _WHOLE_PRODUCT or rows <= _SAMPLED_ROWS:

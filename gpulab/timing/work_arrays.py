@@ -202,7 +202,8 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
             f"measure: the first call of {label} used up the iterator that it was given; expected "
             "arguments for many calls. Pass a list, or make the iterator inside of the function."
         )
-    if any(getattr(part, "is_meta", False) is True for part, _ in _parts(result)):
+    # only of an array: reading an attribute of another object may run any code
+    if any(owner is not None and getattr(part, "is_meta", False) for part, owner in _parts(result)):
         raise InputError(
             f"measure: {label} returned a tensor on the device 'meta', so its work was not done; "
             "expected one on a device that computes. Make its inputs with device='cpu'."
