@@ -500,7 +500,9 @@ def flat(result: Any) -> list[np.ndarray]:
     if isinstance(result, (bool, int, float, complex, np.generic)):
         return [np.asarray(result)]
     if isinstance(result, dict):
-        return [array for item in result.values() for array in flat(item)]
+        # by key: two functions may fill it in different orders
+        items = sorted(result.items(), key=lambda pair: str(pair[0]))
+        return [array for _, item in items for array in flat(item)]
     if isinstance(result, (tuple, list)):
         return [array for item in result for array in flat(item)]
     if _backends.backend_of(result) is None:
