@@ -495,9 +495,11 @@ def precise_copy(value: Any) -> Any:
 
 def flat(result: Any) -> list[np.ndarray]:
     """Return the arrays and numbers of a result as numpy arrays of the highest precision, in
-    order.
+    order. A list of numbers is one array.
     """
-    if isinstance(result, (bool, int, float, complex, np.generic)):
+    # number by number, the comparison of a long list would take minutes
+    numbers = result if isinstance(result, list) and result else [result]
+    if all(isinstance(number, (int, float, complex, np.generic)) for number in numbers):
         return [np.asarray(result)]
     if isinstance(result, dict):
         # by key: two functions may fill it in different orders
