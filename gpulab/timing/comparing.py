@@ -643,4 +643,6 @@ def of_function(
             "checked. If it has a result, return it."
         )
         return None, tolerance, (Note("skipped", sentence),)
+    # a result of whole numbers may be a fraction, such as a mean, which is rounded
+    tolerance = tolerance or tolerance_for(tuple(array.dtype.name for array in expected), False)
     return lambda result: relative_difference(flat(result), expected), tolerance, notes
