@@ -43,15 +43,20 @@ _Compared = tuple[str, dict[str, Job], Workload | None]
 # roundings are 2^-53, 2^-24, 2^-11, 2^-11, 2^-8. Nothing computes in float8: a result is rounded to
 # it once, by 2^-4 or 2^-3 at most, so two results differ by twice as much.
 _TOLERANCES = {
+    # longer formats than float64, by their names on different systems, are compared in float64
+    **dict.fromkeys(("float96", "float128", "complex192", "complex256"), 1e-10),
     "float64": 1e-10,
     "complex128": 1e-10,
     "float32": 1e-4,
     "complex64": 1e-4,
     "tf32": 5e-3,
     "float16": 1e-2,
+    "complex32": 1e-2,
     "bfloat16": 5e-2,
     "float8_e4m3fn": 2**-3,
+    "float8_e4m3fnuz": 2**-3,
     "float8_e5m2": 2**-2,
+    "float8_e5m2fnuz": 2**-2,
 }
 # Above this many operations a float64 product takes seconds on two cores: rows are sampled.
 _WHOLE_PRODUCT = 2e9

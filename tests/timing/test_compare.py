@@ -178,6 +178,7 @@ def test_calls_that_change_their_inputs_are_found_out() -> None:
         # Two results are each rounded once (OCP 8-bit formats: 2^-4, 2^-3); inputs are exact.
         (["float8_e4m3fn", "float32"], None, 2**-3),
         (["float8_e5m2"], None, 2**-2),
+        (["float8_e4m3fnuz"], None, 2**-3),
         (["float32", "float8_e5m2"], None, 1e-4),
         # Where there is a GPU and NVIDIA's switch permits TF32, its errors are allowed.
         (["float32"], "1", 5e-3),
