@@ -491,9 +491,9 @@ def precise_copy(value: Any) -> Any:
             )
             return host.to(kind, copy=True)
         host = owner.to_host(array)
-        return np.array(
-            host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
-        )
+        kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
+        # a masked array keeps its mask, and a matrix multiplies as one
+        return np.array(host, dtype=kind, copy=True, subok=True)
 
     return work_arrays.mapped(value, change)
 
@@ -516,7 +516,7 @@ def flat(result: Any) -> list[np.ndarray]:
         return []
     exact = precise_copy(result)
     if isinstance(exact, np.ndarray):
-        return [exact]
+        return [np.asarray(exact)]
     dense = exact.to_dense() if _is_sparse(exact) else exact
     return [dense.resolve_conj().resolve_neg().numpy()]
 
