@@ -490,7 +490,8 @@ def precise_copy(value: Any) -> Any:
                 else host.dtype
             )
             return host.to(kind, copy=True)
-        host = owner.to_host(array)
+        # bfloat16 and other formats of JAX that numpy lacks
+        host = owner.to_host(array) if owner.in_numpy(array) else np.asarray(array, np.float64)
         kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
         # a masked array keeps its mask, and a matrix multiplies as one
         return np.array(host, dtype=kind, copy=True, subok=True)
