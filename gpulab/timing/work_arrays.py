@@ -196,7 +196,11 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
     to time.
     """
     # Only Python's own iterators: a data reader would lose an item here, or wait for one.
-    iterators: list[Any] = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
+    iterators: list[Any] = [
+        one
+        for one in args
+        if isinstance(one, Iterator) and type(one).__module__ in ("builtins", "itertools")
+    ]
     if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
             f"measure: the first call of {label} used up the iterator that it was given; expected "
