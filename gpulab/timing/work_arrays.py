@@ -12,6 +12,7 @@ own calls are used, so that no overhead of gpulab is timed.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -235,14 +236,16 @@ def mapped(value: Any, change: Change) -> Any:
     """Return the value with each array in it changed; ``change`` gets the array and its library's
     adapter.
     """
-    owner = _backends.backend_of(value)
+    owner, kind = _backends.backend_of(value), type(value)
     if owner is not None:
         return change(value, owner)
-    if type(value) in (tuple, list):
-        return type(value)(mapped(item, change) for item in value)
-    return (
-        {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
-    )
+    if kind in (dict, collections.OrderedDict):
+        return kind((key, mapped(item, change)) for key, item in value.items())
+    # Named tuples have ``_make``; what torch.sort returns has ``n_fields``.
+    is_named = isinstance(value, tuple) and (hasattr(kind, "_make") or hasattr(kind, "n_fields"))
+    if kind in (tuple, list) or is_named:
+        return getattr(kind, "_make", kind)(mapped(item, change) for item in value)
+    return value
 
 
 def on_host(value: Any) -> Any:
