@@ -152,8 +152,8 @@ def _own_bytes(array: Any, owner: _backends.Backend) -> int:
     if owner.immutable:  # it has neither strides nor broadcast axes
         return owner.nbytes(array)
     layout = getattr(array, "layout", None)
-    # sparse tensors have no strides, so their bytes are not counted
-    if layout is not None and str(layout) != "torch.strided":
+    # sparse and nested tensors have no strides, so their bytes are not counted
+    if layout is not None and (str(layout) != "torch.strided" or array.is_nested):
         return 0
     strides = array.stride() if layout is not None else array.strides
     lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
