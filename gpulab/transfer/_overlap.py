@@ -216,8 +216,8 @@ def _lanes(
 
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
     """Return the bytes, and the number of chunks, each of at least 4 bytes."""
-    size = BYTES(function, "nbytes", nbytes)
-    most = max(1, size // ITEMSIZE)
+    size = BYTES(function, "nbytes", nbytes, low=ITEMSIZE)
+    most = size // ITEMSIZE
     return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
 
 
