@@ -508,17 +508,16 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
-        source: Any
-        target: Any
+        buffers: tuple[Any, Any]
         if direction == "host":
-            source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+            buffers = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
         else:
             import torch
 
-            source = torch.empty(nbytes, dtype=torch.uint8, pin_memory=is_pinned).fill_(1)
-            target = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
-    if direction == "to_host":
-        source, target = target, source
+            # "cpu" is stated, because PyTorch's default device can be set
+            host = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
+            buffers = host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+    source, target = buffers[::-1] if direction == "to_host" else buffers
 
     def copy(size: int) -> Callable[[], Any]:
         a, b = source[:size], target[:size]
@@ -670,7 +669,8 @@ def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
 
     nbytes = int(min(_BANDWIDTH_BYTES, free_bytes(Device("cpu")) * _SHARE_OF_FREE / 2))
     check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
-    source, target = torch.ones(nbytes // 4), torch.zeros(nbytes // 4)
+    # stated, because PyTorch's default dtype and device can be set
+    source, target = torch.ones((2, nbytes // 4), dtype=torch.float32, device="cpu")
     m = timing.measure(
         target.copy_, source, device="cpu", deadline=deadline, label="all cores copy"
     )

@@ -392,8 +392,9 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work, device: Device) -> Lanes:
 
     cuda: Any = torch.cuda  # its streams and events have no type hints
 
-    source = torch.ones(nbytes // ITEMSIZE).pin_memory()
-    target = torch.zeros(nbytes // ITEMSIZE, device=str(device))
+    # stated, because PyTorch's default dtype and device can be set
+    source = torch.ones(nbytes // ITEMSIZE, dtype=torch.float32, device="cpu").pin_memory()
+    target = torch.zeros(nbytes // ITEMSIZE, dtype=torch.float32, device=str(device))
     parts = list(zip(source.tensor_split(chunks), target.tensor_split(chunks), strict=True))
     with cuda.device(device.index):
         copy_stream, compute_stream = cuda.Stream(), cuda.Stream()
