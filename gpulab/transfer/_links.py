@@ -133,14 +133,12 @@ class Link(Result):
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
             for n, factor in zip(chosen, row, strict=True)
         )
-        evidence = self.evidence
-        if noise_ratio:
-            evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; generated noise of {noise_ratio:.0%} "
-                f"with seed {seed}",
-                evidence.source or "the fit of a measured sweep",
-                evidence.known_error,
-            )
+        noise = f"; generated noise of {noise_ratio:.0%} with seed {seed}" if noise_ratio else ""
+        evidence = Evidence.modelled(
+            f"{self.evidence.assumptions or self.name}{noise}",
+            self.evidence.source or "the fit of a measured sweep",
+            self.evidence.known_error,
+        )
         return Sweep(self.name, "", points, None, (), evidence, None)
 
 
