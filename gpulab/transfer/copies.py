@@ -136,7 +136,7 @@ class AlphaBeta(Result):
             (self._curve.scale * expected) ** 2
             + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
-        found = expected - reach, expected, expected + reach
+        found = np.maximum(expected - reach, 0.0), expected, expected + reach
         return found if np.ndim(nbytes) else tuple(float(each[0]) for each in found)
 
     @property
