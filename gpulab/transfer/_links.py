@@ -19,7 +19,7 @@ import numpy as np
 
 from gpulab import _validate, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, OutOfMemoryError, shown
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import RECORDING
@@ -377,7 +377,7 @@ def sweep(
                 continue
             for nbytes in chosen:
                 if series.must_stop():
-                    break
+                    raise StoppedError("sweep: stopped; expected to go on. Run it again.")
                 series.report(f"{direction} {kind} {format_bytes(nbytes)}")
                 m = series.measured(
                     _measured(copy, direction, kind, nbytes, where, series.share, series.stop)
@@ -386,6 +386,7 @@ def sweep(
                 points.append(
                     SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
                 )
+            del copy  # frees these buffers before the next ones are taken
         if on_host and points and not series.must_stop():
             series.report("all cores copy")
             bandwidth = memory_bandwidth_bytes_per_second(series.share)
