@@ -294,13 +294,11 @@ def _judged(
     known = [difference for difference in differences if difference is not None]
     if bad:
         how = (
-            "in shape, type or a truth value, or only one of the two has an infinity or nan at "
-            "some place"
+            f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
+            if math.isfinite(max(known))
+            else "in shape, type or a truth value, or only one of the two has an infinity or nan "
+            "at some place"
         )
-        if math.isfinite(max(known)):
-            how = (
-                f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
-            )
         notes.append(
             Note(
                 "disagree",

@@ -182,21 +182,22 @@ def named_link(
             ),
         )
     )
-    words = [
+    is_own_rate = bandwidth_bytes_per_second is not None
+    words = (
         f"{format_seconds(latency)} a copy "
-        f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"
-    ]
-    own_rate = "" if bandwidth_bytes_per_second is None else " chosen"
-    words.append(f"{format_bytes_per_second(bandwidth)}{own_rate}, straight line")
-    if memory == "pageable" and bandwidth_bytes_per_second is None:
-        words.append("pageable memory at half the rate of pinned")
-    as_named = latency_seconds is None and bandwidth_bytes_per_second is None
+        f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}",
+        f"{format_bytes_per_second(bandwidth)}{' chosen' if is_own_rate else ''}, straight line",
+        "" if memory == "pinned" or is_own_rate else "pageable memory at half the rate of pinned",
+    )
+    as_named = latency_seconds is None and not is_own_rate
     return Link(
         key,
         latency,
         bandwidth,
         Evidence.modelled(
-            ", ".join(words), source, KNOWN_ERRORS.get((key, memory)) if as_named else None
+            ", ".join(filter(None, words)),
+            source,
+            KNOWN_ERRORS.get((key, memory)) if as_named else None,
         ),
     )
 
@@ -712,13 +713,16 @@ def link(
     >>> link("pcie3").bandwidth_bytes_per_second
     12350000000.0
     """
-    own_values = latency_seconds is not None or bandwidth_bytes_per_second is not None
-    if name is None and not own_values:
+    if (name, latency_seconds, bandwidth_bytes_per_second) == (None, None, None):
         where = devices.default()
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()
-            rates = fit.latency_seconds, fit.bandwidth_bytes_per_second
-            return Link(f"{where.name}, {memory} memory", *rates, fit.evidence)
+            return Link(
+                f"{where.name}, {memory} memory",
+                fit.latency_seconds,
+                fit.bandwidth_bytes_per_second,
+                fit.evidence,
+            )
     return named_link(
         DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory
     )

@@ -217,8 +217,9 @@ def _lanes(
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
     """Return the bytes, and the number of chunks, each of at least 4 bytes."""
     size = BYTES(function, "nbytes", nbytes, low=ITEMSIZE)
-    most = size // ITEMSIZE
-    return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
+    return size, _validate.whole(
+        function, "chunks", chunks, 1, size // ITEMSIZE, "Pass for example chunks=8."
+    )
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
