@@ -670,7 +670,8 @@ def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
     nbytes = int(min(_BANDWIDTH_BYTES, free_bytes(Device("cpu")) * _SHARE_OF_FREE / 2))
     check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
     # stated, because PyTorch's default dtype and device can be set
-    source, target = torch.ones((2, nbytes // 4), dtype=torch.float32, device="cpu")
+    source = torch.ones(nbytes // 4, dtype=torch.float32, device="cpu")
+    target = torch.zeros_like(source)
     m = timing.measure(
         target.copy_, source, device="cpu", deadline=deadline, label="all cores copy"
     )
