@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import itertools
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -143,10 +144,8 @@ class _PythonChain:
             made = [_Node() for _ in range(nodes)]
             addresses = np.fromiter(map(id, made), np.int64, nodes)
             ring = [made[k] for k in np.argsort(addresses)[visiting_order(nodes, seed)].tolist()]
-            before = ring[-1]
-            for node in ring:
-                before.next = node
-                before = node
+            for node, following in itertools.pairwise(itertools.chain(ring, ring[:1])):
+                node.next = following
         finally:
             if collecting:
                 gc.enable()
@@ -617,13 +616,14 @@ def _per_hop(
 
 def _latency_point(nbytes: int, each: list[Measurement]) -> LatencyPoint:
     intervals = [m.interval_seconds for m in each if m.interval_seconds is not None]
-    hull = None
-    if len(intervals) == len(each):
-        hull = min(low for low, _ in intervals), max(high for _, high in intervals)
     return LatencyPoint(
         nbytes=nbytes,
         median_seconds=float(np.median([m.median_seconds for m in each])) / HOPS_PER_CALL,
-        interval_seconds=_per_hop(hull),
+        interval_seconds=_per_hop(
+            (min(low for low, _ in intervals), max(high for _, high in intervals))
+            if len(intervals) == len(each)
+            else None
+        ),
         least_seconds=min(float(np.min(m.samples_seconds)) for m in each) / HOPS_PER_CALL,
         samples=sum(len(m.samples_seconds) for m in each),
         chases=len(each),
@@ -982,12 +982,14 @@ def _recorded_timings(
 ) -> list[tuple[int, Timing, Mapping[str, Any]]]:
     """Return working set, timing and parameters of an experiment's entries, by working set."""
     RECORDING(function, "recording", recording)
-    found = [
-        (int(entry.params["nbytes"]), entry.timing, entry.params)
-        for entry in recording.select(experiment)
-        if entry.timing is not None
-    ]
-    return sorted(found, key=lambda each: each[0])
+    return sorted(
+        (
+            (int(entry.params["nbytes"]), entry.timing, entry.params)
+            for entry in recording.select(experiment)
+            if entry.timing is not None
+        ),
+        key=lambda each: each[0],
+    )
 
 
 def _recorded_caches(recording: Recording) -> tuple[Reported, ...]:

@@ -43,15 +43,20 @@ _Compared = tuple[str, dict[str, Job], Workload | None]
 # roundings are 2^-53, 2^-24, 2^-11, 2^-11, 2^-8. Nothing computes in float8: a result is rounded to
 # it once, by 2^-4 or 2^-3 at most, so two results differ by twice as much.
 _TOLERANCES = {
+    # longer formats than float64, by their names on different systems, are compared in float64
+    **dict.fromkeys(("float96", "float128", "complex192", "complex256"), 1e-10),
     "float64": 1e-10,
     "complex128": 1e-10,
     "float32": 1e-4,
     "complex64": 1e-4,
     "tf32": 5e-3,
     "float16": 1e-2,
+    "complex32": 1e-2,
     "bfloat16": 5e-2,
     "float8_e4m3fn": 2**-3,
+    "float8_e4m3fnuz": 2**-3,
     "float8_e5m2": 2**-2,
+    "float8_e5m2fnuz": 2**-2,
 }
 # Above this many operations a float64 product takes seconds on two cores: rows are sampled.
 _WHOLE_PRODUCT = 2e9
@@ -289,13 +294,11 @@ def _judged(
     known = [difference for difference in differences if difference is not None]
     if bad:
         how = (
-            "in shape, type or a truth value, or only one of the two has an infinity or nan at "
-            "some place"
+            f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
+            if math.isfinite(max(known))
+            else "in shape, type or a truth value, or only one of the two has an infinity or nan "
+            "at some place"
         )
-        if math.isfinite(max(known)):
-            how = (
-                f"by {max(known):.1e} of the reference's largest value ({tolerance:.1e} is allowed)"
-            )
         notes.append(
             Note(
                 "disagree",
@@ -485,29 +488,34 @@ def precise_copy(value: Any) -> Any:
                 else host.dtype
             )
             return host.to(kind, copy=True)
-        host = owner.to_host(array)
-        return np.array(
-            host, dtype={"f": np.float64, "c": np.complex128}.get(host.dtype.kind), copy=True
-        )
+        # bfloat16 and other formats of JAX that numpy lacks
+        host = owner.to_host(array) if owner.in_numpy(array) else np.asarray(array, np.float64)
+        kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
+        # a masked array keeps its mask, and a matrix multiplies as one
+        return np.array(host, dtype=kind, copy=True, subok=True)
 
     return work_arrays.mapped(value, change)
 
 
 def flat(result: Any) -> list[np.ndarray]:
     """Return the arrays and numbers of a result as numpy arrays of the highest precision, in
-    order.
+    order. A list of numbers is one array.
     """
-    if isinstance(result, (bool, int, float, complex, np.generic)):
+    # number by number, the comparison of a long list would take minutes
+    numbers = result if isinstance(result, list) and result else [result]
+    if all(isinstance(number, (int, float, complex, np.generic)) for number in numbers):
         return [np.asarray(result)]
     if isinstance(result, dict):
-        return [array for item in result.values() for array in flat(item)]
+        # by key: two functions may fill it in different orders
+        items = sorted(result.items(), key=lambda pair: str(pair[0]))
+        return [array for _, item in items for array in flat(item)]
     if isinstance(result, (tuple, list)):
         return [array for item in result for array in flat(item)]
     if _backends.backend_of(result) is None:
         return []
     exact = precise_copy(result)
     if isinstance(exact, np.ndarray):
-        return [exact]
+        return [np.asarray(exact)]
     dense = exact.to_dense() if _is_sparse(exact) else exact
     return [dense.resolve_conj().resolve_neg().numpy()]
 
@@ -556,14 +564,14 @@ def _sampled_product(fn: Any, args: tuple[Any, ...], tolerance: float) -> Refere
     """Return a reference for a large product of two dense matrices: some of its rows in float64.
     None for a small product, and for a function that is not a library's own matrix product.
     """
-    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
-        return None  # PyTorch cannot index the rows of a sparse matrix
     if fn is not operator.matmul and not any(
         fn is getattr(sys.modules.get(library), word, None)
         for library, words in _PRODUCTS.items()
         for word in words
     ):
         return None
+    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
+        return None  # PyTorch cannot index the rows of a sparse matrix
     a, b = args
     rows, inner = (int(n) for n in a.shape)
     if 2.0 * rows * inner * int(b.shape[1]) <= _WHOLE_PRODUCT or rows <= _SAMPLED_ROWS:
@@ -639,4 +647,6 @@ def of_function(
             "checked. If it has a result, return it."
         )
         return None, tolerance, (Note("skipped", sentence),)
+    # a result of whole numbers may be a fraction, such as a mean, which is rounded
+    tolerance = tolerance or tolerance_for(tuple(array.dtype.name for array in expected), False)
     return lambda result: relative_difference(flat(result), expected), tolerance, notes

@@ -694,9 +694,10 @@ class Series:
     def measured(self, m: Measurement) -> Measurement:
         """Count a measurement and keep its notes."""
         self.done += 1
-        for note in m.notes:
-            if note.code in _KEPT_NOTES:
-                self._notes.setdefault(note.code, []).append(note.sentence)
+        # one of each code: a GPU and its host may both be contended
+        for code, sentence in {note.code: note.sentence for note in reversed(m.notes)}.items():
+            if code in _KEPT_NOTES:
+                self._notes.setdefault(code, []).append(sentence)
         return m
 
     def finished(

@@ -12,6 +12,7 @@ own calls are used, so that no overhead of gpulab is timed.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -95,7 +96,8 @@ def held_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         names = dict.fromkeys(name for code in codes for name in code.co_names)
         yield from (fn.__globals__[name] for name in names if name in fn.__globals__)
     else:
-        yield fn
+        # an array's own method, such as ``x.sum``, holds the array
+        yield fn.__self__ if isinstance(fn, types.BuiltinMethodType) else fn
 
 
 def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | None:
@@ -150,8 +152,8 @@ def _own_bytes(array: Any, owner: _backends.Backend) -> int:
     if owner.immutable:  # it has neither strides nor broadcast axes
         return owner.nbytes(array)
     layout = getattr(array, "layout", None)
-    # sparse tensors have no strides, so their bytes are not counted
-    if layout is not None and str(layout) != "torch.strided":
+    # sparse and nested tensors have no strides, so their bytes are not counted
+    if layout is not None and (str(layout) != "torch.strided" or array.is_nested):
         return 0
     strides = array.stride() if layout is not None else array.strides
     lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
@@ -195,13 +197,18 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
     to time.
     """
     # Only Python's own iterators: a data reader would lose an item here, or wait for one.
-    iterators: list[Any] = [one for one in args if isinstance(one, (*_LAZY, type(iter([]))))]
+    iterators: list[Any] = [
+        one
+        for one in args
+        if isinstance(one, Iterator) and type(one).__module__ in ("builtins", "itertools")
+    ]
     if any(next(one, iterators) is iterators for one in iterators):
         raise InputError(
             f"measure: the first call of {label} used up the iterator that it was given; expected "
             "arguments for many calls. Pass a list, or make the iterator inside of the function."
         )
-    if any(getattr(part, "is_meta", False) is True for part, _ in _parts(result)):
+    # only of an array: reading an attribute of another object may run any code
+    if any(owner is not None and getattr(part, "is_meta", False) for part, owner in _parts(result)):
         raise InputError(
             f"measure: {label} returned a tensor on the device 'meta', so its work was not done; "
             "expected one on a device that computes. Make its inputs with device='cpu'."
@@ -229,14 +236,16 @@ def mapped(value: Any, change: Change) -> Any:
     """Return the value with each array in it changed; ``change`` gets the array and its library's
     adapter.
     """
-    owner = _backends.backend_of(value)
+    owner, kind = _backends.backend_of(value), type(value)
     if owner is not None:
         return change(value, owner)
-    if type(value) in (tuple, list):
-        return type(value)(mapped(item, change) for item in value)
-    return (
-        {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
-    )
+    if kind in (dict, collections.OrderedDict):
+        return kind((key, mapped(item, change)) for key, item in value.items())
+    # Named tuples have ``_make``; what torch.sort returns has ``n_fields``.
+    is_named = isinstance(value, tuple) and (hasattr(kind, "_make") or hasattr(kind, "n_fields"))
+    if kind in (tuple, list) or is_named:
+        return getattr(kind, "_make", kind)(mapped(item, change) for item in value)
+    return value
 
 
 def on_host(value: Any) -> Any:

@@ -141,8 +141,16 @@ def break_even(
     )
     reason = reason if complete or size is not None else "not found so far"
     notes = (*search.notes, *search.disturbances())
-    host = Evidence.measured(devices.find("cpu").name)
-    return BreakEven(label, size, reason, sentence, tuple(search.rows), notes, other.evidence, host)
+    return BreakEven(
+        label,
+        size,
+        reason,
+        sentence,
+        tuple(search.rows),
+        notes,
+        other.evidence,
+        host_evidence=Evidence.measured(devices.find("cpu").name),
+    )
 
 
 def answer(

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpulab import _validate, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, OutOfMemoryError, shown
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.recordings.schema import RECORDING
@@ -133,14 +133,12 @@ class Link(Result):
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
             for n, factor in zip(chosen, row, strict=True)
         )
-        evidence = self.evidence
-        if noise_ratio:
-            evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; generated noise of {noise_ratio:.0%} "
-                f"with seed {seed}",
-                evidence.source or "the fit of a measured sweep",
-                evidence.known_error,
-            )
+        noise = f"; generated noise of {noise_ratio:.0%} with seed {seed}" if noise_ratio else ""
+        evidence = Evidence.modelled(
+            f"{self.evidence.assumptions or self.name}{noise}",
+            self.evidence.source or "the fit of a measured sweep",
+            self.evidence.known_error,
+        )
         return Sweep(self.name, "", points, None, (), evidence, None)
 
 
@@ -184,21 +182,22 @@ def named_link(
             ),
         )
     )
-    words = [
+    is_own_rate = bandwidth_bytes_per_second is not None
+    words = (
         f"{format_seconds(latency)} a copy "
-        f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"
-    ]
-    own_rate = "" if bandwidth_bytes_per_second is None else " chosen"
-    words.append(f"{format_bytes_per_second(bandwidth)}{own_rate}, straight line")
-    if memory == "pageable" and bandwidth_bytes_per_second is None:
-        words.append("pageable memory at half the rate of pinned")
-    as_named = latency_seconds is None and bandwidth_bytes_per_second is None
+        f"{'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}",
+        f"{format_bytes_per_second(bandwidth)}{' chosen' if is_own_rate else ''}, straight line",
+        "" if memory == "pinned" or is_own_rate else "pageable memory at half the rate of pinned",
+    )
+    as_named = latency_seconds is None and not is_own_rate
     return Link(
         key,
         latency,
         bandwidth,
         Evidence.modelled(
-            ", ".join(words), source, KNOWN_ERRORS.get((key, memory)) if as_named else None
+            ", ".join(filter(None, words)),
+            source,
+            KNOWN_ERRORS.get((key, memory)) if as_named else None,
         ),
     )
 
@@ -379,7 +378,7 @@ def sweep(
                 continue
             for nbytes in chosen:
                 if series.must_stop():
-                    break
+                    raise StoppedError("sweep: stopped; expected to go on. Run it again.")
                 series.report(f"{direction} {kind} {format_bytes(nbytes)}")
                 m = series.measured(
                     _measured(copy, direction, kind, nbytes, where, series.share, series.stop)
@@ -388,6 +387,7 @@ def sweep(
                 points.append(
                     SweepPoint(direction, kind, nbytes, m.median_seconds, m.interval_seconds, count)
                 )
+            del copy  # frees these buffers before the next ones are taken
         if on_host and points and not series.must_stop():
             series.report("all cores copy")
             bandwidth = memory_bandwidth_bytes_per_second(series.share)
@@ -508,17 +508,16 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
-        source: Any
-        target: Any
+        buffers: tuple[Any, Any]
         if direction == "host":
-            source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+            buffers = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
         else:
             import torch
 
-            source = torch.empty(nbytes, dtype=torch.uint8, pin_memory=is_pinned).fill_(1)
-            target = torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
-    if direction == "to_host":
-        source, target = target, source
+            # "cpu" is stated, because PyTorch's default device can be set
+            host = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
+            buffers = host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+    source, target = buffers[::-1] if direction == "to_host" else buffers
 
     def copy(size: int) -> Callable[[], Any]:
         a, b = source[:size], target[:size]
@@ -670,7 +669,9 @@ def memory_bandwidth_bytes_per_second(deadline: float = 0.5) -> float:
 
     nbytes = int(min(_BANDWIDTH_BYTES, free_bytes(Device("cpu")) * _SHARE_OF_FREE / 2))
     check_room("memory_bandwidth_bytes_per_second", Device("cpu"), "host", max(nbytes, 2**20))
-    source, target = torch.ones(nbytes // 4), torch.zeros(nbytes // 4)
+    # stated, because PyTorch's default dtype and device can be set
+    source = torch.ones(nbytes // 4, dtype=torch.float32, device="cpu")
+    target = torch.zeros_like(source)
     m = timing.measure(
         target.copy_, source, device="cpu", deadline=deadline, label="all cores copy"
     )
@@ -713,13 +714,16 @@ def link(
     >>> link("pcie3").bandwidth_bytes_per_second
     12350000000.0
     """
-    own_values = latency_seconds is not None or bandwidth_bytes_per_second is not None
-    if name is None and not own_values:
+    if (name, latency_seconds, bandwidth_bytes_per_second) == (None, None, None):
         where = devices.default()
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()
-            rates = fit.latency_seconds, fit.bandwidth_bytes_per_second
-            return Link(f"{where.name}, {memory} memory", *rates, fit.evidence)
+            return Link(
+                f"{where.name}, {memory} memory",
+                fit.latency_seconds,
+                fit.bandwidth_bytes_per_second,
+                fit.evidence,
+            )
     return named_link(
         DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory
     )

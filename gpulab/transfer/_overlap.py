@@ -216,9 +216,10 @@ def _lanes(
 
 def _checked(function: str, nbytes: Any, chunks: Any) -> tuple[int, int]:
     """Return the bytes, and the number of chunks, each of at least 4 bytes."""
-    size = BYTES(function, "nbytes", nbytes)
-    most = max(1, size // ITEMSIZE)
-    return size, _validate.whole(function, "chunks", chunks, 1, most, "Pass for example chunks=8.")
+    size = BYTES(function, "nbytes", nbytes, low=ITEMSIZE)
+    return size, _validate.whole(
+        function, "chunks", chunks, 1, size // ITEMSIZE, "Pass for example chunks=8."
+    )
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
@@ -392,8 +393,9 @@ def gpu_lanes(nbytes: int, chunks: int, work: Work, device: Device) -> Lanes:
 
     cuda: Any = torch.cuda  # its streams and events have no type hints
 
-    source = torch.ones(nbytes // ITEMSIZE).pin_memory()
-    target = torch.zeros(nbytes // ITEMSIZE, device=str(device))
+    # stated, because PyTorch's default dtype and device can be set
+    source = torch.ones(nbytes // ITEMSIZE, dtype=torch.float32, device="cpu").pin_memory()
+    target = torch.zeros(nbytes // ITEMSIZE, dtype=torch.float32, device=str(device))
     parts = list(zip(source.tensor_split(chunks), target.tensor_split(chunks), strict=True))
     with cuda.device(device.index):
         copy_stream, compute_stream = cuda.Stream(), cuda.Stream()

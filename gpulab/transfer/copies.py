@@ -136,7 +136,7 @@ class AlphaBeta(Result):
             (self._curve.scale * expected) ** 2
             + ((design @ self._curve.covariance) * design).sum(axis=1)
         )
-        found = expected - reach, expected, expected + reach
+        found = np.maximum(expected - reach, 0.0), expected, expected + reach
         return found if np.ndim(nbytes) else tuple(float(each[0]) for each in found)
 
     @property
@@ -679,12 +679,13 @@ class Overlap(Result):
         """The time for which a copy and a compute ran at the same time in the timeline; the spans
         of one lane do not overlap each other.
         """
-        return sum(
-            max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds))
-            for a in self.timeline
-            for b in self.timeline
-            if (a.lane, b.lane) == ("copy", "compute")
-        )
+        changes = [(span.start_seconds, 1) for span in self.timeline]
+        changes += [(span.end_seconds, -1) for span in self.timeline]
+        together, running = 0.0, 0
+        for (now, change), (then, _) in itertools.pairwise(sorted(changes)):
+            running += change
+            together += then - now if running == 2 else 0.0
+        return together
 
     def __repr__(self) -> str:
         return (

@@ -95,6 +95,9 @@ def test_a_speedup_lies_in_its_interval_where_pairs_differ() -> None:
         ([], [], 0.0),
         (3, 4.0, 0.25),
         ({"x": [1.0], "y": 2.0}, {"x": [2.0], "y": 2.0}, 0.5),
+        ({"y": 2.0, "x": 1.0}, {"x": 1.0, "y": 2.0}, 0.0),  # in another order
+        # asked for an attribute, it raises KeyError
+        (type("D", (dict,), {"__getattr__": dict.__getitem__})(x=1.0), {"x": 2.0}, 0.5),
         ((1.0, 2.0), (1.0,), math.inf),
         (torch.ones(2), torch.tensor([1.0, 2.0]), 0.5),
         (torch.eye(2).to_sparse(), torch.eye(2), 0.0),
@@ -175,6 +178,7 @@ def test_calls_that_change_their_inputs_are_found_out() -> None:
         # Two results are each rounded once (OCP 8-bit formats: 2^-4, 2^-3); inputs are exact.
         (["float8_e4m3fn", "float32"], None, 2**-3),
         (["float8_e5m2"], None, 2**-2),
+        (["float8_e4m3fnuz"], None, 2**-3),
         (["float32", "float8_e5m2"], None, 1e-4),
         # Where there is a GPU and NVIDIA's switch permits TF32, its errors are allowed.
         (["float32"], "1", 5e-3),

@@ -262,6 +262,7 @@ def test_progress_rises_from_0_to_1(transfer: bool) -> None:
         # Only the first call has something to do.
         (sum, ((i for i in range(9)),), None),
         (sum, (map(abs, range(9)),), None),
+        (list, (enumerate("abc"),), None),
         # Clocks that stand still while the work runs, or give no seconds.
         (lambda: len(()), (), lambda: 7.0),
         (lambda: len(()), (), lambda: "noon"),

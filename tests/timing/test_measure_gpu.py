@@ -228,6 +228,7 @@ def test_a_working_set_little_larger_than_the_cache() -> None:
         # are fewer than the traffic; an array that is used twice counts once.
         (lambda a, b: a + b, (HERE, HERE[::-1]), 1e6, 24_000),
         (lambda: HERE + 1.0, (), 1e6, 16_000),
+        (HERE.sum, (), 1e6, 8000),
         (lambda a: np.add(a, 1.0, out=a), (np.ones(1000),), 1e6, 8000),
         (lambda a, b: a, (HERE, HERE), 1e6, 8000),
         (lambda a: a.sum(), (np.broadcast_to(np.ones((1, 1000)), (99, 1000)),), 1e6, 8000),
