@@ -289,7 +289,12 @@ def device_array(
 
 
 def pinned_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: Any = "C",
+    stream: Any = 0,
+    **options: Any,
 ) -> np.ndarray:
     """Return an uninitialized array of the host; pinned, managed and mapped memory are the same
     here.
@@ -297,12 +302,12 @@ def pinned_array(
     return np.ndarray(shape, dtype, strides=strides, order=order)
 
 
-def _like(make: Callable[..., Any], array: Any, **options: Any) -> Any:
+def _like(make: Callable[..., Any], ary: Any, stream: Any = 0, **options: Any) -> Any:
     """Return an array from ``make`` with the shape, dtype and axis order of another, without
     gaps.
     """
-    model = np.empty_like(host_array(array))
-    return make(model.shape, model.dtype, model.strides, **options)
+    model = np.empty_like(host_array(ary))
+    return make(model.shape, model.dtype, model.strides, stream=stream, **options)
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
@@ -565,7 +570,7 @@ HOST_API: dict[str, Any] = {
     "defer_cleanup": pinned,
     "select_device": select_device,
     "get_current_device": lambda: DEVICE,
-    "current_context": lambda device_id=None: DEVICE,
+    "current_context": lambda devnum=None: DEVICE,
     "list_devices": lambda: DEVICE,
     "gpus": DEVICE,
     "detect": detect,
