@@ -132,9 +132,9 @@ class DeviceArray:
         return len(self.array)
 
     def __getitem__(self, index: Any) -> Any:
-        part = self.array[index]
-        is_element = not isinstance(part, (np.ndarray, np.void))
-        return part if is_element else DeviceArray(np.asarray(part), self.stream)
+        part = np.asarray(self.array[index])  # a record keeps its memory
+        is_element = part.ndim == 0 and part.dtype.names is None
+        return part[()] if is_element else DeviceArray(part, self.stream)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.array[index] = host_array(value)
