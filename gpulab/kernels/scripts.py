@@ -396,13 +396,27 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..., Any]:
-    """Return an elementwise function of arrays. It uses the first of ``loops`` (signatures) to
-    whose types NumPy can cast the arguments safely. Its result is on the device if an argument is.
+    """Return an elementwise function of arrays. As in Numba, it uses the one of ``loops``
+    (signatures) that has the types of the arguments; if there is none, numbers (not arrays) are
+    converted. Its result is on the device if an argument is.
     """
 
     def of_arrays(*given: Any, out: Any = None, stream: Any = 0) -> Any:
         found = [np.asarray(each).dtype for each in given]
-        fits = [loop for loop in loops if all(map(np.can_cast, found, loop.parameters))]
+        fits = [
+            loop
+            for converts in (False, True)
+            for loop in loops
+            if all(
+                dtype == parameter or (converts and np.isscalar(each))
+                for each, dtype, parameter in zip(given, found, loop.parameters, strict=False)
+            )
+        ]
+        if loops and not fits:
+            raise TypeError(
+                "No matching version.  GPU ufunc requires array arguments to have the exact types."
+                "  This behaves like regular ufunc with casting='no'."
+            )
         of_each = np.vectorize(function, otypes=[fits[0].returns] if fits else None)
         # a device function that it calls runs on the host as well
         with mock.patch.object(Kernel, "__call__", lambda kernel, *args: kernel.py_func(*args)):
