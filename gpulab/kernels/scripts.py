@@ -636,11 +636,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_program(script: Path, arguments: list[str]) -> int:
     """Run a program as Python does, and return its exit code."""
-    before = sys.argv, sys.path[:]
+    before, path = (sys.argv, sys.path[:]), str(script.absolute())
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(path, run_name="__main__")
     except SystemExit as error:
         if isinstance(error.code, int | None):
             return error.code or 0
@@ -649,7 +649,7 @@ def _run_program(script: Path, arguments: list[str]) -> int:
     except Exception as error:
         # start at the program's first frame: the frames above it only run the program
         frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename != str(script):
+        while frame is not None and frame.tb_frame.f_code.co_filename != path:
             frame = frame.tb_next
         # the cause of gpulab's own errors lies in gpulab, and their message already states it
         chain = not isinstance(error, GpulabError)
