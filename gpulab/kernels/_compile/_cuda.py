@@ -649,7 +649,7 @@ def include_folders() -> list[str]:
 
 
 # Options that compile_cuda sets itself, or that leave no machine code to read.
-_OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
+_OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|optix-ir|gen-opt-lto)\b")
 
 
 def compile_cuda(
