@@ -461,9 +461,11 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
 
 
 def warnings(log: str) -> tuple[str, ...]:
-    """Return the compilers' warnings, one line each."""
+    """Return the compilers' warnings, one line each, with the file if it is a header."""
     front = [
-        f"line {each['line']}: {each['text']}" if each["line"] else each["text"]
+        f"in {each['file']}, line {each['line']}: {each['text']}".removeprefix(f"in {FILE}, ")
+        if each["line"]
+        else each["text"]
         for each in _DIAGNOSTIC.finditer(log)
         if each["kind"] == "warning"
     ]
