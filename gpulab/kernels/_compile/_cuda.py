@@ -263,8 +263,8 @@ def disassembled(cubin: bytes, *options: str) -> str:
     if tool is None:
         raise MissingLibraryError(
             "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown "
-            f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')} and run "
-            "the cell again."
+            f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')}, restart "
+            "the kernel and run the cell again."
         )
     with tempfile.TemporaryDirectory(prefix="gpulab-sass-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "kernel.cubin"
@@ -482,8 +482,8 @@ _ADVICE = "Fix it and run it again."
 _HEADERS = (
     "CUDA's own headers come with "
     f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')} (for CUDA 12 "
-    "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); for the C++ standard library's, such as "
-    "<cstdint>, include <cuda/std/cstdint> instead"
+    "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); restart the kernel after that. For the C++ "
+    "standard library's, such as <cstdint>, include <cuda/std/cstdint> instead"
 )
 _NAME_MAP = "__nv_name_map"
 
