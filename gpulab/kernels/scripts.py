@@ -32,7 +32,12 @@ from gpulab.errors import GpulabError, InputError, KernelError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host, _random
 from gpulab.kernels._language import NumberType, StandIn
-from gpulab.kernels.simulation._simulate import OF_OTHER_FILES, resident_blocks, simulate
+from gpulab.kernels.simulation._simulate import (
+    OF_OTHER_FILES,
+    program_of,
+    resident_blocks,
+    simulate,
+)
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function, signatures_of
 from gpulab.results import Result, text_table
@@ -276,7 +281,7 @@ class Kernel:
     @property
     def overloads(self) -> Mapping[Any, Compiled]:
         """Return a mapping that has a ``Compiled`` for any types."""
-        return defaultdict(Compiled)
+        return defaultdict(functools.partial(Compiled, self))
 
     def specialize(self, *args: Any) -> Kernel:
         """Return the kernel itself: nothing is compiled for particular types."""
@@ -286,12 +291,18 @@ class Kernel:
         """Do nothing: there is no machine code to load."""
 
 
+@dataclass
 class Compiled:
     """Replaces Numba's object for a kernel that is compiled for particular types."""
 
+    kernel: Kernel
+
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Return how many blocks are resident at once, and so can synchronize across the grid."""
-        return resident_blocks(dynsmemsize, math.prod(_extent("blockdim", blockdim)))
+        return resident_blocks(
+            program_of(self.kernel).static_shared_bytes + dynsmemsize,
+            math.prod(_extent("blockdim", blockdim)),
+        )
 
 
 @dataclass
