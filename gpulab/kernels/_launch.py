@@ -452,12 +452,11 @@ def _numba_cuda(who: str) -> Any:
             raise MissingLibraryError(f"{who}: {old}") from error
         raise
     if not cuda.is_available():
-        if old := _too_old():
-            raise DeviceError(f"{who}: {old}")
-        raise DeviceError(
-            f"{who}: numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, "
-            "which checks the driver."
+        reason = _too_old() or (
+            "numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, which "
+            "checks the driver."
         )
+        raise DeviceError(f"{who}: {reason}")
     return cuda
 
 
