@@ -341,7 +341,8 @@ def _type_of(argument: Any) -> Any:
     import numba
 
     if isinstance(argument, tuple):
-        return numba.types.Tuple(tuple(map(_type_of, argument)))
+        parts = tuple(map(_type_of, argument))
+        return numba.types.BaseTuple.from_types(parts, type(argument))
     is_tensor = hasattr(argument, "detach")
     # PyTorch does not describe the memory of a tensor that requires gradients
     plain = argument.detach() if is_tensor else argument
