@@ -398,14 +398,17 @@ def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -
 
 
 def kernel_line(source: str, name: str) -> int | None:
-    """Return the line of a kernel's name in its definition; None if the source lacks the name."""
+    """Return the line of a kernel's name in its definition, or else where it first occurs (as the
+    argument of a macro); None if the source lacks the name.
+    """
     # comments and literals become blanks, so that all else keeps its position
     code = _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
     plain = re.escape(
         re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
     )
-    found = re.search(rf"(?<=[\s*&)])\b{plain}(?=\s*\()", code) or re.search(rf"\b{plain}\b", code)
-    return code.count("\n", 0, found.start()) + 1 if found else None
+    definition = rf"__global__[^;{{}}]*?\b({plain})\s*\([^;{{}}]*\{{"
+    found = re.search(definition, code) or re.search(rf"\b({plain})\b", code)
+    return code.count("\n", 0, found.start(1)) + 1 if found else None
 
 
 # -------------------------------------------------------------------------------------------------
