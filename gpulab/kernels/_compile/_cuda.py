@@ -747,8 +747,8 @@ def checked_arch(arch: object, who: str = "compile_cuda") -> str:
 
 
 def checked_source(source: str, who: str = "compile_cuda") -> str:
-    """Return the source, with LF at the end of each line, if a compiler can read it; errors begin
-    with ``who``.
+    """Return the source, with LF at the end of each line and without a byte-order mark, if a
+    compiler can read it; errors begin with ``who``.
 
     Raises
     ------
@@ -768,7 +768,7 @@ def checked_source(source: str, who: str = "compile_cuda") -> str:
             "surrogate); expected text. Delete it."
         )
     # so that line numbers are those of the compiler
-    return source.replace("\r\n", "\n").replace("\r", "\n")
+    return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def checked_texts(which: str, values: object, who: str = "compile_cuda") -> tuple[str, ...]:
