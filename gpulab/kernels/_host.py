@@ -165,7 +165,7 @@ class DeviceArray:
             return self.array.copy(order="K")
         other: np.ndarray = host_array(ary)
         _check_compatible(self.array, other)
-        other[...] = self.array
+        other.squeeze()[...] = self.array.squeeze()
         return other
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -176,7 +176,7 @@ class DeviceArray:
         if not isinstance(ary, DeviceArray):  # the host's layout does not matter
             other = other.copy(order="C" if self.array.flags.c_contiguous else "F")
         _check_compatible(self.array, other)
-        self.array[...] = other
+        self.array.squeeze()[...] = other.squeeze()
 
     def bind(self, stream: Any = 0) -> DeviceArray:
         """Return the same memory with another default stream."""
