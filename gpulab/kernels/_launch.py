@@ -505,7 +505,7 @@ def _present(value: Any, kept: list[Any]) -> Any:
     if isinstance(value, tuple):
         return type(value), tuple(_present(part, kept) for part in value)
     if isinstance(value, np.ndarray):  # a constant of the compiled form
-        return value.dtype.str, value.shape, value.tobytes()
+        return value.dtype, value.shape, value.tobytes()
     if _python.is_device_function(value):
         defaults = _present(value.__defaults__ or (), kept)
         return (
