@@ -359,10 +359,9 @@ def _as_numba_raises(error: GpulabError) -> GpulabError:
     errors = sys.modules.get("numba.cuda.core.errors")
     if errors is None or type(error) is not KernelError:
         return error
-    kinds = KernelError, errors.TypingError
-    refused: KernelError = type("KernelError", kinds, {"__module__": KernelError.__module__})(
-        str(error), error.line
-    )
+    refused: KernelError = type(
+        "KernelError", (KernelError, errors.TypingError), {"__module__": KernelError.__module__}
+    )(str(error), error.line)
     return refused
 
 

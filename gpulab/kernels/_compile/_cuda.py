@@ -374,13 +374,12 @@ def without_types(name: str) -> str:
     ('tile<16>', 'ns::two')
     """
     if name.endswith(")"):
-        depth, at = 0, len(name) - 1
-        while at >= 0:
+        depth = 0
+        for at in reversed(range(len(name))):
             depth += {")": 1, "(": -1}.get(name[at], 0)
             if depth == 0:
+                name = name[:at]
                 break
-            at -= 1
-        name = name[:at]
     return name.removeprefix("void ")
 
 

@@ -341,8 +341,7 @@ def _type_of(argument: Any) -> Any:
     import numba
 
     if isinstance(argument, tuple):
-        parts = tuple(map(_type_of, argument))
-        return numba.types.BaseTuple.from_types(parts, type(argument))
+        return numba.types.BaseTuple.from_types(tuple(map(_type_of, argument)), type(argument))
     is_tensor = hasattr(argument, "detach")
     # PyTorch does not describe the memory of a tensor that requires gradients
     plain = argument.detach() if is_tensor else argument
