@@ -97,9 +97,9 @@ def check_array(
     ``any_layout``, records, dates, texts and arrays that are not contiguous are accepted as well.
     """
     dtype = array.dtype
-    is_record = any_layout and dtype.names is not None and dtype.isnative
+    is_record = any_layout and dtype.names is not None and dtype.isnative and not dtype.hasobject
     kinds = _KINDS + "mMUS" * any_layout
-    is_wide = dtype.itemsize > 16 and dtype.kind not in "US"
+    is_wide = dtype.char in "gG"  # long double, real and complex
     if not is_record and (dtype.kind not in kinds or is_wide or not dtype.isnative):
         raise InputError(
             f"{who}: {name} has elements of type {dtype}; expected numbers. Convert it, for "

@@ -132,9 +132,9 @@ class DeviceArray:
         return len(self.array)
 
     def __getitem__(self, index: Any) -> Any:
-        part = self.array[index]
-        is_element = not isinstance(part, (np.ndarray, np.void))
-        return part if is_element else DeviceArray(np.asarray(part), self.stream)
+        part = np.asarray(self.array[index])  # a record keeps its memory
+        is_element = part.ndim == 0 and part.dtype.names is None
+        return part[()] if is_element else DeviceArray(part, self.stream)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.array[index] = host_array(value)
@@ -165,7 +165,7 @@ class DeviceArray:
             return self.array.copy(order="K")
         other: np.ndarray = host_array(ary)
         _check_compatible(self.array, other)
-        other[...] = self.array
+        other.squeeze()[...] = self.array.squeeze()
         return other
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -176,7 +176,7 @@ class DeviceArray:
         if not isinstance(ary, DeviceArray):  # the host's layout does not matter
             other = other.copy(order="C" if self.array.flags.c_contiguous else "F")
         _check_compatible(self.array, other)
-        self.array[...] = other
+        self.array.squeeze()[...] = other.squeeze()
 
     def bind(self, stream: Any = 0) -> DeviceArray:
         """Return the same memory with another default stream."""
@@ -236,7 +236,7 @@ def host_array(value: Any) -> Any:
             "memory, since kernels are simulated there. Copy it to the host first."
         )
     known = interface["gpulab"]
-    return np.ndarray(interface["shape"], known.dtype, known, strides=interface.get("strides"))
+    return np.lib.stride_tricks.as_strided(known, interface["shape"], interface.get("strides"))
 
 
 def _check_compatible(one: np.ndarray, other: np.ndarray) -> None:
@@ -289,7 +289,12 @@ def device_array(
 
 
 def pinned_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: Any = "C",
+    stream: Any = 0,
+    **options: Any,
 ) -> np.ndarray:
     """Return an uninitialized array of the host; pinned, managed and mapped memory are the same
     here.
@@ -297,12 +302,12 @@ def pinned_array(
     return np.ndarray(shape, dtype, strides=strides, order=order)
 
 
-def _like(make: Callable[..., Any], array: Any, **options: Any) -> Any:
+def _like(make: Callable[..., Any], ary: Any, stream: Any = 0, **options: Any) -> Any:
     """Return an array from ``make`` with the shape, dtype and axis order of another, without
     gaps.
     """
-    model = np.empty_like(host_array(array))
-    return make(model.shape, model.dtype, model.strides, **options)
+    model = np.empty_like(host_array(ary))
+    return make(model.shape, model.dtype, model.strides, stream=stream, **options)
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
@@ -565,7 +570,7 @@ HOST_API: dict[str, Any] = {
     "defer_cleanup": pinned,
     "select_device": select_device,
     "get_current_device": lambda: DEVICE,
-    "current_context": lambda device_id=None: DEVICE,
+    "current_context": lambda devnum=None: DEVICE,
     "list_devices": lambda: DEVICE,
     "gpus": DEVICE,
     "detect": detect,

@@ -452,12 +452,11 @@ def _numba_cuda(who: str) -> Any:
             raise MissingLibraryError(f"{who}: {old}") from error
         raise
     if not cuda.is_available():
-        if old := _too_old():
-            raise DeviceError(f"{who}: {old}")
-        raise DeviceError(
-            f"{who}: numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, "
-            "which checks the driver."
+        reason = _too_old() or (
+            "numba-cuda finds no GPU, but torch does; expected one. Run `gpulab doctor`, which "
+            "checks the driver."
         )
+        raise DeviceError(f"{who}: {reason}")
     return cuda
 
 
@@ -506,7 +505,7 @@ def _present(value: Any, kept: list[Any]) -> Any:
     if isinstance(value, tuple):
         return type(value), tuple(_present(part, kept) for part in value)
     if isinstance(value, np.ndarray):  # a constant of the compiled form
-        return value.dtype.str, value.shape, value.tobytes()
+        return value.dtype, value.shape, value.tobytes()
     if _python.is_device_function(value):
         defaults = _present(value.__defaults__ or (), kept)
         return (

@@ -32,7 +32,12 @@ from gpulab.errors import GpulabError, InputError, KernelError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.kernels import _host, _random
 from gpulab.kernels._language import NumberType, StandIn
-from gpulab.kernels.simulation._simulate import OF_OTHER_FILES, resident_blocks, simulate
+from gpulab.kernels.simulation._simulate import (
+    OF_OTHER_FILES,
+    program_of,
+    resident_blocks,
+    simulate,
+)
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
 from gpulab.kernels.simulation.source import plain_function, signatures_of
 from gpulab.results import Result, text_table
@@ -276,7 +281,7 @@ class Kernel:
     @property
     def overloads(self) -> Mapping[Any, Compiled]:
         """Return a mapping that has a ``Compiled`` for any types."""
-        return defaultdict(Compiled)
+        return defaultdict(functools.partial(Compiled, self))
 
     def specialize(self, *args: Any) -> Kernel:
         """Return the kernel itself: nothing is compiled for particular types."""
@@ -286,12 +291,18 @@ class Kernel:
         """Do nothing: there is no machine code to load."""
 
 
+@dataclass
 class Compiled:
     """Replaces Numba's object for a kernel that is compiled for particular types."""
 
+    kernel: Kernel
+
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Return how many blocks are resident at once, and so can synchronize across the grid."""
-        return resident_blocks(dynsmemsize, math.prod(_extent("blockdim", blockdim)))
+        return resident_blocks(
+            program_of(self.kernel).static_shared_bytes + dynsmemsize,
+            math.prod(_extent("blockdim", blockdim)),
+        )
 
 
 @dataclass
@@ -348,10 +359,9 @@ def _as_numba_raises(error: GpulabError) -> GpulabError:
     errors = sys.modules.get("numba.cuda.core.errors")
     if errors is None or type(error) is not KernelError:
         return error
-    kinds = KernelError, errors.TypingError
-    refused: KernelError = type("KernelError", kinds, {"__module__": KernelError.__module__})(
-        str(error), error.line
-    )
+    refused: KernelError = type(
+        "KernelError", (KernelError, errors.TypingError), {"__module__": KernelError.__module__}
+    )(str(error), error.line)
     return refused
 
 
@@ -396,13 +406,27 @@ def vectorize_with(other: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_types(function: Callable[..., Any], loops: Sequence[Any]) -> Callable[..., Any]:
-    """Return an elementwise function of arrays. It uses the first of ``loops`` (signatures) to
-    whose types NumPy can cast the arguments safely. Its result is on the device if an argument is.
+    """Return an elementwise function of arrays. As in Numba, it uses the one of ``loops``
+    (signatures) that has the types of the arguments; if there is none, numbers (not arrays) are
+    converted. Its result is on the device if an argument is.
     """
 
     def of_arrays(*given: Any, out: Any = None, stream: Any = 0) -> Any:
         found = [np.asarray(each).dtype for each in given]
-        fits = [loop for loop in loops if all(map(np.can_cast, found, loop.parameters))]
+        fits = [
+            loop
+            for converts in (False, True)
+            for loop in loops
+            if all(
+                dtype == parameter or (converts and np.isscalar(each))
+                for each, dtype, parameter in zip(given, found, loop.parameters, strict=False)
+            )
+        ]
+        if loops and not fits:
+            raise TypeError(
+                "No matching version.  GPU ufunc requires array arguments to have the exact types."
+                "  This behaves like regular ufunc with casting='no'."
+            )
         of_each = np.vectorize(function, otypes=[fits[0].returns] if fits else None)
         # a device function that it calls runs on the host as well
         with mock.patch.object(Kernel, "__call__", lambda kernel, *args: kernel.py_func(*args)):
@@ -449,7 +473,8 @@ def simulated() -> Iterator[Session]:
     session = Session()
     _sessions.append(session)
     try:
-        with _replaced():
+        # an outer ``simulated()`` has replaced everything already
+        with _replaced() if _sessions[0] is session else contextlib.nullcontext():
             yield session
     finally:
         _sessions.remove(session)
@@ -621,11 +646,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_program(script: Path, arguments: list[str]) -> int:
     """Run a program as Python does, and return its exit code."""
-    before = sys.argv, sys.path[:]
+    before, path = (sys.argv, sys.path[:]), str(script.absolute())
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(path, run_name="__main__")
     except SystemExit as error:
         if isinstance(error.code, int | None):
             return error.code or 0
@@ -634,7 +659,7 @@ def _run_program(script: Path, arguments: list[str]) -> int:
     except Exception as error:
         # start at the program's first frame: the frames above it only run the program
         frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename != str(script):
+        while frame is not None and frame.tb_frame.f_code.co_filename != path:
             frame = frame.tb_next
         # the cause of gpulab's own errors lies in gpulab, and their message already states it
         chain = not isinstance(error, GpulabError)

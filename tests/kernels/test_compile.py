@@ -410,7 +410,8 @@ def leans_on_a_list(x):
         (len, (VECTOR,), {}, "function", None),
         (saxpy, (VECTOR,), {}, "3 arguments", None),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),
-        (saxpy, (1.0, VECTOR, np.array(["a"])), {}, "dtype", None),
+        (saxpy, (1.0, VECTOR, np.array([None])), {}, "type object", None),
+        (saxpy, (1.0, VECTOR, VECTOR.astype(">f4")), {}, "type >f4", None),
         (saxpy, (1.0, VECTOR, VECTOR), {"arch": "sm_50"}, "sm_75", None),
     ],
 )

@@ -127,6 +127,7 @@ RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
 SIMULATE = ["simulate", "--fail-on-findings", "test_program.py", "--more", "1"]
 COMMAND = f"from gpulab.cli import main\ncode = main({SIMULATE})\nprint('torch' in sys.modules)"
 PLUGIN = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fail-on-findings"]
+TESTS = f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})"
 
 
 @pytest.mark.parametrize(
@@ -139,9 +140,10 @@ PLUGIN = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fai
             f"sys.modules['numba'] = None\n{COMMAND}",
             ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"],
         ),
-        (f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})", ["1 failed, 2 pa"]),
+        (TESTS, ["1 failed, 2 pa"]),
+        (f"sys.modules['numba'] = None\n{TESTS}", ["1 failed, 2 pa"]),
     ],
-    ids=["command", "without numba", "plugin"],
+    ids=["command", "without numba", "plugin", "plugin without numba"],
 )
 def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.

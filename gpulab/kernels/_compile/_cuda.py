@@ -263,8 +263,8 @@ def disassembled(cubin: bytes, *options: str) -> str:
     if tool is None:
         raise MissingLibraryError(
             "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown "
-            f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')} and run "
-            "the cell again."
+            f"as text; it needs no GPU. Run {pip_command('install nvidia-cuda-nvdisasm')}, restart "
+            "the kernel and run the cell again."
         )
     with tempfile.TemporaryDirectory(prefix="gpulab-sass-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "kernel.cubin"
@@ -374,13 +374,12 @@ def without_types(name: str) -> str:
     ('tile<16>', 'ns::two')
     """
     if name.endswith(")"):
-        depth, at = 0, len(name) - 1
-        while at >= 0:
+        depth = 0
+        for at in reversed(range(len(name))):
             depth += {")": 1, "(": -1}.get(name[at], 0)
             if depth == 0:
+                name = name[:at]
                 break
-            at -= 1
-        name = name[:at]
     return name.removeprefix("void ")
 
 
@@ -398,14 +397,17 @@ def shown_names(symbols: Iterable[str], asked: Iterable[tuple[str, str]] = ()) -
 
 
 def kernel_line(source: str, name: str) -> int | None:
-    """Return the line of a kernel's name in its definition; None if the source lacks the name."""
+    """Return the line of a kernel's name in its definition, or else where it first occurs (as the
+    argument of a macro); None if the source lacks the name.
+    """
     # comments and literals become blanks, so that all else keeps its position
     code = _COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
     plain = re.escape(
         re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1]
     )
-    found = re.search(rf"(?<=[\s*&)])\b{plain}(?=\s*\()", code) or re.search(rf"\b{plain}\b", code)
-    return code.count("\n", 0, found.start()) + 1 if found else None
+    definition = rf"__global__[^;{{}}]*?\b({plain})\s*\([^;{{}}]*\{{"
+    found = re.search(definition, code) or re.search(rf"\b({plain})\b", code)
+    return code.count("\n", 0, found.start(1)) + 1 if found else None
 
 
 # -------------------------------------------------------------------------------------------------
@@ -461,9 +463,11 @@ def usage_by_kernel(log: str) -> dict[str, dict[str, int]]:
 
 
 def warnings(log: str) -> tuple[str, ...]:
-    """Return the compilers' warnings, one line each."""
+    """Return the compilers' warnings, one line each, with the file if it is a header."""
     front = [
-        f"line {each['line']}: {each['text']}" if each["line"] else each["text"]
+        f"in {each['file']}, line {each['line']}: {each['text']}".removeprefix(f"in {FILE}, ")
+        if each["line"]
+        else each["text"]
         for each in _DIAGNOSTIC.finditer(log)
         if each["kind"] == "warning"
     ]
@@ -480,8 +484,8 @@ _ADVICE = "Fix it and run it again."
 _HEADERS = (
     "CUDA's own headers come with "
     f"{pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')} (for CUDA 12 "
-    "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); for the C++ standard library's, such as "
-    "<cstdint>, include <cuda/std/cstdint> instead"
+    "nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12); restart the kernel after that. For the C++ "
+    "standard library's, such as <cstdint>, include <cuda/std/cstdint> instead"
 )
 _NAME_MAP = "__nv_name_map"
 
@@ -649,7 +653,7 @@ def include_folders() -> list[str]:
 
 
 # Options that compile_cuda sets itself, or that leave no machine code to read.
-_OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
+_OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|optix-ir|gen-opt-lto)\b")
 
 
 def compile_cuda(
@@ -742,8 +746,8 @@ def checked_arch(arch: object, who: str = "compile_cuda") -> str:
 
 
 def checked_source(source: str, who: str = "compile_cuda") -> str:
-    """Return the source, with LF at the end of each line, if a compiler can read it; errors begin
-    with ``who``.
+    """Return the source, with LF at the end of each line and without a byte-order mark, if a
+    compiler can read it; errors begin with ``who``.
 
     Raises
     ------
@@ -763,7 +767,7 @@ def checked_source(source: str, who: str = "compile_cuda") -> str:
             "surrogate); expected text. Delete it."
         )
     # so that line numbers are those of the compiler
-    return source.replace("\r\n", "\n").replace("\r", "\n")
+    return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def checked_texts(which: str, values: object, who: str = "compile_cuda") -> tuple[str, ...]:

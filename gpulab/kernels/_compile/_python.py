@@ -36,7 +36,7 @@ from gpulab.errors import (
     message_of,
     shown,
 )
-from gpulab.kernels._arguments import array_of_tensor, check_count, described_array
+from gpulab.kernels._arguments import array_of_tensor, check_array, check_count, described_array
 from gpulab.kernels._compile import _cuda
 from gpulab.kernels._compile._cuda import CompiledModule, checked_arch, facts_of
 from gpulab.kernels.simulation.source import plain_function
@@ -341,7 +341,7 @@ def _type_of(argument: Any) -> Any:
     import numba
 
     if isinstance(argument, tuple):
-        return numba.types.Tuple(tuple(map(_type_of, argument)))
+        return numba.types.BaseTuple.from_types(tuple(map(_type_of, argument)), type(argument))
     is_tensor = hasattr(argument, "detach")
     # PyTorch does not describe the memory of a tensor that requires gradients
     plain = argument.detach() if is_tensor else argument
@@ -357,11 +357,7 @@ def _type_of(argument: Any) -> Any:
             f"{_WHO}: an argument is {kind_of(argument)}; expected examples of what the kernel is "
             "launched with: arrays, numbers, tuples of them. Pass one."
         )
-    if array.dtype.kind not in "biufc" and array.dtype.names is None:
-        raise InputError(
-            f"{_WHO}: an array has dtype {array.dtype}; expected numbers. Convert it, for example "
-            "to float32."
-        )
+    check_array(_WHO, "the kernel", "an argument", array, written=False, any_layout=True)
     element = numba.from_dtype(array.dtype)
     if not array.ndim and (is_tensor or interface is None):  # a number, as in simulate
         return element
