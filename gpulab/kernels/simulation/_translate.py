@@ -54,13 +54,13 @@ class StatementTranslator(_expressions.Translator):
 
     def block(self, nodes: list[ast.stmt], outermost: bool = False) -> Statement:
         """Return the closure of statements that follow each other."""
-        made = [(node, self.translated(node)) for node in nodes]
         # line 0 for loops, which count their own statements, and for what does not count as a
         # statement
+        uncounted = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
         parts = [
-            (0 if isinstance(node, _UNCOUNTED) else getattr(node, "test", node).lineno, part)
-            for node, part in made
-            if part is not None
+            (0 if isinstance(node, uncounted) else getattr(node, "test", node).lineno, part)
+            for node in nodes
+            if (part := self.translated(node)) is not None
         ]
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
@@ -328,19 +328,15 @@ class StatementTranslator(_expressions.Translator):
     _break = _continue = _leave
 
     def _return(self, node: ast.Return) -> Statement:
-        empty = isinstance(node.value, ast.Constant) and node.value.value is None
-        given = None if empty else node.value
-        value = None if given is None else self.expression(given)
-        number = -1 if given is None else self._returned.index(given)
+        given, line = node.value, node.lineno
+        if given is None or (isinstance(given, ast.Constant) and given.value is None):
+            return lambda frame, mask: frame.give(None, mask, line)
+        value, number = self.expression(given), self._returned.index(given)
 
         def run(frame: Frame, mask: Mask) -> None:
-            found = None if value is None else self._result(frame, number, value(frame, mask))
-            frame.give(found, mask, node.lineno)
+            frame.give(self._result(frame, number, value(frame, mask)), mask, line)
 
         return run
-
-
-_UNCOUNTED = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
 
 
 def _never_ends(node: ast.While | ast.For) -> bool:
