@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _expressions, _memory, _scalar_lanes, _types
 from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
@@ -64,18 +65,23 @@ class StatementTranslator(_expressions.Translator):
         ]
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
+            # an exception may have ended lanes in a function that a test or a statement calls
+            going = mask.without(frame.machine.raised)
             for line, part in parts:
-                if line:
-                    frame.machine.step(line, mask)
-                going = part(frame, mask)
-                if frame.machine.raised is not None:  # perhaps in a function that was called
-                    going = going and going.without(frame.machine.raised)
                 if going is None:
                     return None
-                mask = going
                 if outermost:
-                    frame.live = mask
-            return mask
+                    frame.live = going
+                if line:
+                    frame.machine.step(line, going)
+                try:
+                    after = part(frame, going)
+                except KernelError:
+                    if going.without(frame.machine.raised) is not None:
+                        raise
+                    return None  # no lane is left that the error concerns
+                going = after and after.without(frame.machine.raised)
+            return going
 
         return run
 
@@ -154,7 +160,7 @@ class StatementTranslator(_expressions.Translator):
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             new = value(frame, mask)
-            going = mask if frame.machine.raised is None else mask.without(frame.machine.raised)
+            going = mask.without(frame.machine.raised)
             if going is not None:
                 for target in targets:
                     target(frame, going, new)
