@@ -404,6 +404,8 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
     stacked = np.array(np.broadcast_arrays(*parts))
     if name.endswith(("mean", "var", "std")):
         stacked = _types.cast(stacked, _types.FLOAT)
+    if call.name == "sum":  # Python's own adds to an int64, 0
+        stacked = _types.cast(stacked, _types.arithmetic_type(stacked.dtype, _types.INT))
     return getattr(np, name)(stacked, axis=0)[()]
 
 
