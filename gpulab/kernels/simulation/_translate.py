@@ -17,7 +17,7 @@ from gpulab.kernels.simulation import _expressions, _memory, _scalar_lanes, _typ
 from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
 from gpulab.kernels.simulation._machine import Expression, Frame, Leavers, Machine
-from gpulab.kernels.simulation.source import Source
+from gpulab.kernels.simulation.source import UNKNOWN, Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class StatementTranslator(_expressions.Translator):
     def _pass(self, node: ast.Pass) -> None:
         return None
 
-    def _raise(self, node: ast.Raise) -> Statement:
+    def _raise(self, node: ast.Raise) -> Callable[[Frame, Mask], None]:
         line, error = node.lineno, "an exception" if node.exc is None else ast.unparse(node.exc)
 
         def run(frame: Frame, mask: Mask) -> None:
@@ -96,28 +96,33 @@ class StatementTranslator(_expressions.Translator):
 
         return run
 
-    def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], tuple[Any, ...]]:
-        """Return the class and the arguments of an exception: names from outside, and constants."""
+    def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], list[Any]]:
+        """Return the class of an exception, a name from outside, and its arguments: the values of
+        those that are known before the kernel runs, all others as they are written.
+        """
         call = (
             node
             if isinstance(node, ast.Call)
             else ast.Call(node or ast.Name("RuntimeError"), [], [])
         )
-        found: list[Any] = [
-            one.value
-            if isinstance(one, ast.Constant)
-            else self.source.global_object(ast.unparse(one))
-            for one in (call.func, *call.args)
-        ]
-        return found[0], tuple(found[1:])
+        found: list[Any] = []
+        for argument in call.args:
+            number = self.number(argument)
+            value = self.static(argument) if number is UNKNOWN else number
+            is_known = isinstance(value, (str, int, float, tuple, np.generic))
+            found.append(value if is_known else ast.unparse(argument))
+        return self.source.global_object(ast.unparse(call.func)), found
 
     def _assert(self, node: ast.Assert) -> Statement:
         test = self.condition(node.test)
+        name = ast.Name("AssertionError")
+        error = name if node.msg is None else ast.Call(name, [node.msg], [])
+        fail = self._raise(ast.copy_location(ast.Raise(error), node))
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             yes, no = mask.split(test(frame, mask))
             if no is not None:
-                frame.throw("AssertionError", no, node.lineno, lambda: (AssertionError, ()))
+                fail(frame, no)
             return yes
 
         return run
