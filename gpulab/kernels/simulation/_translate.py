@@ -533,7 +533,8 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
     lane_limits = (start, stop, step) if dtype == _types.INT else None
     numbers: range | None = None
     if start.ndim == stop.ndim == step.ndim == 0:
-        numbers = range(int(start), int(stop), int(step))
+        # a range that cannot be run to its end may have more items than ``len`` can return
+        numbers = range(int(start), int(stop), int(step))[: np.iinfo(np.int64).max]
 
     def number(frame: Frame, mask: Mask, turn: Any) -> Any:
         if numbers is not None and type(turn) is int:  # called from a loop: much faster
@@ -558,11 +559,11 @@ def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> _types.Items:
 def _enumerate(
     call: Call, frame: Frame, mask: Mask, value: Any, start: Any = _memory.START
 ) -> _types.Items:
-    call.expect(not not_numeric(start), "numbers")
-    items = items_of(frame.machine, value, call.line)
+    call.expect(not not_numeric(start) and start.dtype.kind in "iu", "an integer to count from")
+    items, first = items_of(frame.machine, value, call.line), _types.cast(start, _types.INT)
     return _types.Items(
         items.count,
-        lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
+        lambda frame, mask, turn: (first + np.int64(turn), items.at(frame, mask, turn)),
     )
 
 
