@@ -91,22 +91,23 @@ def _odd_sum(x: Value, y: Value) -> Value:
 
 
 def _special(
-    function: Callable[[float], float], at_pole: Callable[[float], float] = abs
-) -> Callable[[Any], Any]:
+    function: Callable[..., float], at_pole: Callable[..., float] = lambda *_: math.nan
+) -> Callable[..., Any]:
     """Return a function of ``math`` that NumPy lacks, applied to each lane, with a result of the
-    argument's type. On overflow the result is infinity; at a pole it is CUDA's (``at_pole``).
+    arguments' type. On overflow the result is infinity; where it is not defined, it is CUDA's
+    (``at_pole``).
     """
 
-    def of_one(value: float) -> float:
+    def of_one(*values: float) -> float:
         try:
-            return function(value)
+            return function(*values)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.copysign(math.inf, values[0])
         except ValueError:
-            return at_pole(value)
+            return at_pole(*values)
 
     of_lanes = np.vectorize(of_one, otypes=[np.float64])
-    return lambda value: of_lanes(value).astype(value.dtype)[()]
+    return lambda *values: of_lanes(*values).astype(values[0].dtype)[()]
 
 
 _INT32 = np.dtype(np.int32)
@@ -506,7 +507,7 @@ _PAIRS = _of_module(np, "fmod copysign")
 _POWERS: Functions = dict.fromkeys(("pow", "power", "float_power"), np.power)
 _BINARY: Functions = _of_module(np, "arctan2 hypot nextafter") | {
     "atan2": np.arctan2,
-    "remainder": np.vectorize(math.remainder, otypes=[np.float64]),
+    "remainder": _special(math.remainder),
 }
 _OPERATORS = {
     **{"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "mod": ast.Mod},
