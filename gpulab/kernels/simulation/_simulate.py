@@ -488,8 +488,7 @@ def simulate(
             _MOST_STEPS if max_steps is None else max_steps,
             dynamic_shared_bytes,
             resident_blocks(
-                program.static_shared_bytes + dynamic_shared_bytes,
-                -(-math.prod(extents[1]) // _geometry.WARP) * _geometry.WARP,
+                program.static_shared_bytes + dynamic_shared_bytes, math.prod(extents[1])
             ),
             None
             if program.called.isdisjoint(_FENCES)
@@ -690,11 +689,11 @@ def _run(
     return shared_bytes
 
 
-def resident_blocks(block_bytes: int, width: int) -> int:
-    """Return how many blocks are resident at once on an H100 or H200."""
+def resident_blocks(block_bytes: int, threads: int) -> int:
+    """Return how many blocks of so many threads are resident at once on an H100 or H200."""
     each = min(
         _BLOCKS_OF_A_MULTIPROCESSOR,
-        _LANES_OF_A_MULTIPROCESSOR // width,
+        _LANES_OF_A_MULTIPROCESSOR // (-(-threads // _geometry.WARP) * _geometry.WARP),
         _SHARED_OF_A_MULTIPROCESSOR // (block_bytes + _SHARED_OF_THE_SYSTEM),
     )
     return _MULTIPROCESSORS * max(each, 1)
