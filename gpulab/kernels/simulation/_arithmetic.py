@@ -79,11 +79,12 @@ def _odd_sum(x: Value, y: Value) -> Value:
     """Return a sum that, where it is not exact, is rounded to the neighbor whose last bit is 1."""
     found, lost = _sum(x, y)
     is_even: Any = (np.asarray(found).view(np.int64) & 1) == 0
-    return np.where(
+    moved: Any = np.where(
         is_even & (lost != 0) & np.isfinite(lost),
         np.nextafter(found, np.copysign(np.inf, lost)),
         found,
-    )[()]
+    )
+    return moved[()]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -57,9 +57,13 @@ class StatementTranslator(_expressions.Translator):
         """Return the closure of statements that follow each other."""
         # line 0 for loops, which count their own statements, and for what does not count as a
         # statement
-        uncounted = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
         parts = [
-            (0 if isinstance(node, uncounted) else getattr(node, "test", node).lineno, part)
+            (
+                0
+                if isinstance(node, (ast.While, ast.For, ast.FunctionDef, ast.Assert))
+                else getattr(node, "test", node).lineno,
+                part,
+            )
             for node in nodes
             if (part := self.translated(node)) is not None
         ]
