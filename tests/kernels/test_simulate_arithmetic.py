@@ -243,6 +243,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("cuda.fma(p, 0.0, 1.0)", INF, NAN), ("p // 0.0", 3.0, INF), ("float(p)", 2**53 + 1, 2**53),
     ("libdevice.fast_log2f(p)", 0.125, -3.0), ("libdevice.fast_fdividef(p, 4.0)", 3.0, 0.75),
     ("libdevice.fast_exp10f(p)", 2.0, 100.0), ("libdevice.exp10(p)", -2.0, 0.01),
+    ("math.remainder(p, 0.0)", 5.0, NAN), ("sum((p, float32(1), -p))", np.float32(1e8), 1.0),
 ]  # fmt: skip
 
 

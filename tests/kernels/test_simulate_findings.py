@@ -194,13 +194,13 @@ def doubled(v):
     return 2 * v
 
 
-def ended(out):
-    t = cuda.threadIdx.x
-    out[cuda.grid(1)] = doubled(t)
+def ended(out, first):
+    t = first + cuda.threadIdx.x
+    cuda.atomic.add(out, doubled(t), 1)
     assert t != 5  # false
 
 
-# Threads 61 to 63 of each block, and thread 5.
+# Threads 61 to 63 of each block, which update nothing, and thread 5; with first=61 all threads.
 ENDED = [("raised", "", (), [(61, 0)], 6), ("false", "", (), [(5, 0)], 2)]
 
 
@@ -215,7 +215,10 @@ FAULTY: dict[str, tuple] = {
     "barrier": (waiting, 3, 48, lambda: (zeros(144),), WAITING),
     "uninitialised": (unset, 2, 64, lambda: (zeros(128, 4, dtype=np.int64),), UNSET),
     "shuffle": (shuffled, 1, 64, lambda: (zeros(64, 4, dtype=np.int64),), SHUFFLED),
-    "exception": (ended, 2, 64, lambda: (zeros(128),), ENDED),
+    "exception": (ended, 2, 64, lambda: (zeros(121), 0), ENDED),
+    "exception everywhere": (
+        ended, 2, 64, lambda: (zeros(121), 61), [("raised", "", (), [(0, 0)], 128)],
+    ),
     "race of two sizes": (
         halves, 1, 32, lambda: (np.arange(32), zeros(32, dtype=np.int64)), HALVES,
     ),

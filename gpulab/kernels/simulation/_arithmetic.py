@@ -92,25 +92,25 @@ def _odd_sum(x: Value, y: Value) -> Value:
 
 
 def _special(
-    function: Callable[[float], float], at_pole: Callable[[float], float] = abs
-) -> Callable[[Any], Any]:
+    function: Callable[..., float], at_pole: Callable[..., float] = lambda *_: math.nan
+) -> Callable[..., Any]:
     """Return a function of ``math`` that NumPy lacks, applied to each lane, with a result of the
-    argument's type. On overflow the result is infinity; at a pole it is CUDA's (``at_pole``).
+    arguments' type. On overflow the result is infinity; where it is not defined, it is CUDA's
+    (``at_pole``).
     """
 
-    def of_one(value: float) -> float:
+    def of_one(*values: float) -> float:
         try:
-            return function(value)
+            return function(*values)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.copysign(math.inf, values[0])
         except ValueError:
-            return at_pole(value)
+            return at_pole(*values)
 
     of_lanes = np.vectorize(of_one, otypes=[np.float64])
-    return lambda value: of_lanes(value).astype(value.dtype)[()]
+    return lambda *values: of_lanes(*values).astype(values[0].dtype)[()]
 
 
-_FLOATS = (_types.SINGLE, _types.FLOAT)
 _INT32 = np.dtype(np.int32)
 # Functions of NumPy and math for which numba-cuda has no code, and what to write for a GPU instead.
 _IN_MATH_ALONE = (
@@ -144,7 +144,7 @@ def _elementwise(
     if it is given one more array, to which it writes.
     """
     most = counts[1] + call.name.startswith("np.")
-    values = call.values(counts[0], most, _KEYWORDS.get(call.name, ()))
+    values = call.values(counts[0], most, ("number", "ndigits") if call.name == "round" else ())
     places = {n for n, node in enumerate(call.given) if call.translator.is_place(node)}
 
     kinds, what = _TAKES.get(call.name) or _TAKES.get(call.name.partition(".")[0], ("", ""))
@@ -156,10 +156,10 @@ def _elementwise(
         try:
             dtype = rule(*types)
             return function(*(v if dtype is None else _types.cast(v, dtype) for v in given))
+        except _TakesError as error:
+            raise call.fail(f"{call.name} takes {error}") from error
         except (TypeError, AttributeError) as error:
-            none = "does not take numbers of these types"
-            words = f"takes {error}" if isinstance(error, _TakesError) else none
-            raise call.fail(f"{call.name} {words}") from error
+            raise call.fail(f"{call.name} does not take numbers of these types") from error
 
     def run(frame: Frame, mask: Mask) -> Any:
         given = values(frame, mask)
@@ -178,18 +178,18 @@ def _elementwise(
     return run
 
 
-_KEYWORDS = {"round": ("number", "ndigits")}
-_REAL, _WHOLE = ("biufmM", "real numbers"), ("iub", "an integer")
 # For some functions, or all of a module: the kinds of numbers that they take, and the words for
 # these kinds.
 _TAKES = {
-    **dict.fromkeys(("math", "round", "cuda.fma"), _REAL),
-    **dict.fromkeys(("cuda.popc", "cuda.clz", "cuda.ffs", "cuda.brev", ".bit_count"), _WHOLE),
+    **dict.fromkeys(("math", "round", "cuda.fma"), ("biufmM", "real numbers")),
+    **dict.fromkeys(
+        ("cuda.popc", "cuda.clz", "cuda.ffs", "cuda.brev", ".bit_count"), ("iub", "an integer")
+    ),
 }
 
 
 def _complex_type(dtype: np.dtype) -> np.dtype:
-    return dtype if dtype.kind == "c" else np.result_type(dtype, np.complex64)
+    return np.result_type(dtype, np.complex64)
 
 
 def _any_type(*types: np.dtype) -> None:
@@ -253,7 +253,7 @@ def _extreme(call: Call, frame: Frame, mask: Mask, *given: Any) -> Any:
     call.expect(bool(given) and are_real, "real numbers, or a tuple of them")
     best, of_two = given[0], len(given) == 2
     for other in given[1:]:
-        floats = best.dtype in _FLOATS and other.dtype in _FLOATS
+        floats = {best.dtype, other.dtype} <= {_types.SINGLE, _types.FLOAT}
         best, other = _types.alike(best, other)  # noqa: PLW2901
         if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
             return _of_floats(np.fmin if smaller else np.fmax, best, other)
@@ -302,8 +302,7 @@ def _rounded(value: Any, digits: Any) -> Any:
 
 
 def _ldexp(value: Any, power: Any) -> Any:
-    number = _types.cast(value, _types.float_type(value.dtype))
-    return np.ldexp(number, _types.cast(power, _INT32))
+    return np.ldexp(_types.cast(value, _types.float_type(value.dtype)), _types.cast(power, _INT32))
 
 
 def _complex_log(value: Any, base: Any = None) -> Any:
@@ -355,8 +354,7 @@ def _flipped(bits: Any) -> Any:
 
 
 def _trailing_zeros(bits: Any) -> Any:
-    one = bits.dtype.type(1)
-    return np.bitwise_count((bits & (~bits + one)) - one)
+    return np.bitwise_count(~bits & (bits - 1))  # the ones that replace the zeros in bits - 1
 
 
 def _reversed_bits(value: Any) -> Any:
@@ -404,11 +402,12 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
             all(some is mask for _, some in each), "an array that is as long in all threads"
         )
         parts = tuple(_memory.load(frame.machine, found, mask, at, call.line) for at, _ in each)
-    are_numbers = bool(parts) and not any(map(not_numeric, parts))
-    call.expect(are_numbers, "an array or a tuple of numbers")
+    call.expect(bool(parts) and not any(map(not_numeric, parts)), "an array or a tuple of numbers")
     stacked = np.array(np.broadcast_arrays(*parts))
     if name.endswith(("mean", "var", "std")):
         stacked = _types.cast(stacked, _types.FLOAT)
+    if call.name == "sum":  # Python's own adds to an int64, 0
+        stacked = _types.cast(stacked, _types.arithmetic_type(stacked.dtype, _types.INT))
     return getattr(np, name)(stacked, axis=0)[()]
 
 
@@ -450,8 +449,7 @@ def _vector(dtype: np.dtype, count: int, call: Call, frame: Frame, mask: Mask, *
     """Return a vector of numbers, or of other vectors' parts."""
     several = [value if isinstance(value, tuple) else (value,) for value in values]
     parts = [part for value in several for part in value]
-    are_numbers = len(parts) == count and not any(map(not_numeric, parts))
-    call.expect(are_numbers, plural(count, "number"))
+    call.expect(len(parts) == count and not any(map(not_numeric, parts)), plural(count, "number"))
     return _VECTORS[count - 1](*(_types.cast(part, dtype) for part in parts))
 
 
@@ -510,7 +508,7 @@ _PAIRS = _of_module(np, "fmod copysign")
 _POWERS: Functions = dict.fromkeys(("pow", "power", "float_power"), np.power)
 _BINARY: Functions = _of_module(np, "arctan2 hypot nextafter") | {
     "atan2": np.arctan2,
-    "remainder": np.vectorize(math.remainder, otypes=[np.float64]),
+    "remainder": _special(math.remainder),
 }
 _OPERATORS = {
     **{"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "mod": ast.Mod},
@@ -535,9 +533,8 @@ _DEVICE_OF_ONE = _known(math, _UNARY) | {
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
 _DEVICE_OF_TWO = _known(math, _BINARY | _PAIRS | _POWERS)
-_float_ufunc = functools.partial(_types.ufunc_type, gives_float=True)
-_pair_type = functools.partial(_types.float_pair_type, is_power=False)
 _power_type = functools.partial(_types.float_pair_type, is_power=True)
+_float_ufunc = functools.partial(_types.ufunc_type, gives_float=True)
 _MODULES: tuple[tuple[str, Any, Rule, Rule], ...] = (
     ("math.", math, _types.float_type, _float_of_two),
     ("np.", np, _float_ufunc, _float_ufunc),
@@ -546,7 +543,10 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     *((prefix, _known(module, _UNARY), (1, 1), rule) for prefix, module, rule, _ in _MODULES),
     *((prefix, _known(module, _BINARY), (2, 2), rule) for prefix, module, _, rule in _MODULES),
     *((prefix, _TESTS, (1, 1), _any_type) for prefix in ("math.", "np.", "cmath.")),
-    *((prefix, _known(module, _PAIRS), (2, 2), _pair_type) for prefix, module, *_ in _MODULES),
+    *(
+        (prefix, _known(module, _PAIRS), (2, 2), _types.float_pair_type)
+        for prefix, module, *_ in _MODULES
+    ),
     *((prefix, _known(module, _POWERS), (2, 2), _power_type) for prefix, module, *_ in _MODULES),
     ("cuda.", {"cbrt": np.cbrt}, (1, 1), _types.float_type),
     ("cmath.", _known(cmath, _UNARY), (1, 1), _complex_type),

@@ -275,19 +275,17 @@ def written_number(node: ast.expr) -> Any:
     parts = [part for part in _types.walk(node) if isinstance(part, ast.expr)]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
     are_numbers = all(type(number) in (bool, int, float, complex) for number in numbers)
-    if not are_numbers or not all(isinstance(part, _WRITTEN) for part in parts):
+    if not are_numbers or not all(
+        isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts
+    ):
         return None
     found = [
         step
         for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval"))
-        if step.opname not in _FRAME
+        if step.opname not in ("RESUME", "RETURN_VALUE")  # which stand around any value
     ]
     # there are more instructions if Python does not compute it: 1 // 0, 2 ** 1000
     return found[0].argval if len(found) == 1 else None
-
-
-_WRITTEN = (ast.Constant, ast.BinOp, ast.UnaryOp)
-_FRAME = ("RESUME", "RETURN_VALUE")  # instructions around a value
 
 
 def not_numbers(*values: Any) -> str:
@@ -732,8 +730,7 @@ def _voted(kind: str, true: np.ndarray, active: np.ndarray) -> np.ndarray:
 
 def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
     bits = by_warp(machine, np.asarray(members).astype(np.int64))
-    found: np.ndarray = _active(machine, mask) & (bits >> np.arange(WARP) & 1).astype(bool)
-    return found
+    return np.asarray(_active(machine, mask) & (bits >> np.arange(WARP) & 1).astype(bool))
 
 
 def match_any(machine: Machine, line: int, mask: Mask, members: Any, value: Any) -> Any:
@@ -757,9 +754,8 @@ def match_all(machine: Machine, line: int, mask: Mask, members: Any, value: Any)
     same = match_any(machine, line, mask, members, value)
     taking_part = _participants(machine, members, mask)
     bits = of_warps(lane_bits(taking_part.reshape(len(taking_part), -1), machine.batch))
-    alike = (by_warp(machine, same.view(np.uint32) == bits) | ~taking_part).all(axis=2)
-    found = of_warps(alike)
-    return np.where(found, bits, np.uint32(0)).view(np.int32), found
+    alike = of_warps((by_warp(machine, same.view(np.uint32) == bits) | ~taking_part).all(axis=2))
+    return np.where(alike, bits, np.uint32(0)).view(np.int32), alike
 
 
 def synchronize(machine: Machine, line: int, mask: Mask, members: Any) -> None:

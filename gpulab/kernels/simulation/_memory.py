@@ -466,7 +466,9 @@ def locate(
         )
     indices = tuple([integer(machine, place, line) for place in index])
     where = view.offset
-    inside = mask if view.within is None else mask.split(view.within)[0]
+    inside = mask.without(machine.raised)  # an exception in the index or the value ends a lane
+    if view.within is not None:
+        inside = inside and inside.split(view.within)[0]
     for place, extent, stride in zip(indices, view.shape, view.strides, strict=True):
         if inside is None:
             return where, None

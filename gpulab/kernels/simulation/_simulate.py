@@ -488,8 +488,7 @@ def simulate(
             _MOST_STEPS if max_steps is None else max_steps,
             dynamic_shared_bytes,
             resident_blocks(
-                program.static_shared_bytes + dynamic_shared_bytes,
-                math.prod(extents[1]),
+                program.static_shared_bytes + dynamic_shared_bytes, math.prod(extents[1])
             ),
             None
             if program.called.isdisjoint(_FENCES)
@@ -691,10 +690,10 @@ def _run(
 
 
 def resident_blocks(block_bytes: int, threads: int) -> int:
-    """Return how many blocks are resident at once on an H100 or H200."""
+    """Return how many blocks of so many threads are resident at once on an H100 or H200."""
     each = min(
         _BLOCKS_OF_A_MULTIPROCESSOR,
-        _LANES_OF_A_MULTIPROCESSOR // _geometry.WARP // -(-threads // _geometry.WARP),
+        _LANES_OF_A_MULTIPROCESSOR // (-(-threads // _geometry.WARP) * _geometry.WARP),
         _SHARED_OF_A_MULTIPROCESSOR // (block_bytes + _SHARED_OF_THE_SYSTEM),
     )
     return _MULTIPROCESSORS * max(each, 1)

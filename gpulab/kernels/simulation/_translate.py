@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpulab.errors import KernelError
 from gpulab.kernels.simulation import _expressions, _memory, _scalar_lanes, _types
 from gpulab.kernels.simulation._functions import Call, computes, not_numeric
 from gpulab.kernels.simulation._geometry import Mask, union
 from gpulab.kernels.simulation._machine import Expression, Frame, Leavers, Machine
-from gpulab.kernels.simulation.source import Source
+from gpulab.kernels.simulation.source import UNKNOWN, Source
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -54,35 +55,44 @@ class StatementTranslator(_expressions.Translator):
 
     def block(self, nodes: list[ast.stmt], outermost: bool = False) -> Statement:
         """Return the closure of statements that follow each other."""
-        made = [(node, self.translated(node)) for node in nodes]
         # line 0 for loops, which count their own statements, and for what does not count as a
         # statement
         parts = [
-            (0 if isinstance(node, _UNCOUNTED) else getattr(node, "test", node).lineno, part)
-            for node, part in made
-            if part is not None
+            (
+                0
+                if isinstance(node, (ast.While, ast.For, ast.FunctionDef, ast.Assert))
+                else getattr(node, "test", node).lineno,
+                part,
+            )
+            for node in nodes
+            if (part := self.translated(node)) is not None
         ]
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
+            # an exception may have ended lanes in a function that a test or a statement calls
+            going = mask.without(frame.machine.raised)
             for line, part in parts:
-                if line:
-                    frame.machine.step(line, mask)
-                going = part(frame, mask)
-                if frame.machine.raised is not None:  # perhaps in a function that was called
-                    going = going and going.without(frame.machine.raised)
                 if going is None:
                     return None
-                mask = going
                 if outermost:
-                    frame.live = mask
-            return mask
+                    frame.live = going
+                if line:
+                    frame.machine.step(line, going)
+                try:
+                    after = part(frame, going)
+                except KernelError:
+                    if going.without(frame.machine.raised) is not None:
+                        raise
+                    return None  # no lane is left that the error concerns
+                going = after and after.without(frame.machine.raised)
+            return going
 
         return run
 
     def _pass(self, node: ast.Pass) -> None:
         return None
 
-    def _raise(self, node: ast.Raise) -> Statement:
+    def _raise(self, node: ast.Raise) -> Callable[[Frame, Mask], None]:
         line, error = node.lineno, "an exception" if node.exc is None else ast.unparse(node.exc)
 
         def run(frame: Frame, mask: Mask) -> None:
@@ -90,28 +100,33 @@ class StatementTranslator(_expressions.Translator):
 
         return run
 
-    def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], tuple[Any, ...]]:
-        """Return the class and the arguments of an exception: names from outside, and constants."""
+    def _exception(self, node: ast.expr | None) -> tuple[type[BaseException], list[Any]]:
+        """Return the class of an exception, a name from outside, and its arguments: the values of
+        those that are known before the kernel runs, all others as they are written.
+        """
         call = (
             node
             if isinstance(node, ast.Call)
             else ast.Call(node or ast.Name("RuntimeError"), [], [])
         )
-        found: list[Any] = [
-            one.value
-            if isinstance(one, ast.Constant)
-            else self.source.global_object(ast.unparse(one))
-            for one in (call.func, *call.args)
-        ]
-        return found[0], tuple(found[1:])
+        found: list[Any] = []
+        for argument in call.args:
+            number = self.number(argument)
+            value = self.static(argument) if number is UNKNOWN else number
+            is_known = isinstance(value, (str, int, float, tuple, np.generic))
+            found.append(value if is_known else ast.unparse(argument))
+        return self.source.global_object(ast.unparse(call.func)), found
 
     def _assert(self, node: ast.Assert) -> Statement:
         test = self.condition(node.test)
+        name = ast.Name("AssertionError")
+        error = name if node.msg is None else ast.Call(name, [node.msg], [])
+        fail = self._raise(ast.copy_location(ast.Raise(error), node))
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             yes, no = mask.split(test(frame, mask))
             if no is not None:
-                frame.throw("AssertionError", no, node.lineno, lambda: (AssertionError, ()))
+                fail(frame, no)
             return yes
 
         return run
@@ -154,7 +169,7 @@ class StatementTranslator(_expressions.Translator):
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             new = value(frame, mask)
-            going = mask if frame.machine.raised is None else mask.without(frame.machine.raised)
+            going = mask.without(frame.machine.raised)
             if going is not None:
                 for target in targets:
                     target(frame, going, new)
@@ -328,19 +343,15 @@ class StatementTranslator(_expressions.Translator):
     _break = _continue = _leave
 
     def _return(self, node: ast.Return) -> Statement:
-        empty = isinstance(node.value, ast.Constant) and node.value.value is None
-        given = None if empty else node.value
-        value = None if given is None else self.expression(given)
-        number = -1 if given is None else self._returned.index(given)
+        given, line = node.value, node.lineno
+        if given is None or (isinstance(given, ast.Constant) and given.value is None):
+            return lambda frame, mask: frame.give(None, mask, line)
+        value, number = self.expression(given), self._returned.index(given)
 
         def run(frame: Frame, mask: Mask) -> None:
-            found = None if value is None else self._result(frame, number, value(frame, mask))
-            frame.give(found, mask, node.lineno)
+            frame.give(self._result(frame, number, value(frame, mask)), mask, line)
 
         return run
-
-
-_UNCOUNTED = (ast.While, ast.For, ast.FunctionDef, ast.Assert)
 
 
 def _never_ends(node: ast.While | ast.For) -> bool:
@@ -526,7 +537,8 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
     lane_limits = (start, stop, step) if dtype == _types.INT else None
     numbers: range | None = None
     if start.ndim == stop.ndim == step.ndim == 0:
-        numbers = range(int(start), int(stop), int(step))
+        # a range that cannot be run to its end may have more items than ``len`` can return
+        numbers = range(int(start), int(stop), int(step))[: np.iinfo(np.int64).max]
 
     def number(frame: Frame, mask: Mask, turn: Any) -> Any:
         if numbers is not None and type(turn) is int:  # called from a loop: much faster
@@ -551,11 +563,11 @@ def _unrolled(call: Call, frame: Frame, mask: Mask, value: Any) -> _types.Items:
 def _enumerate(
     call: Call, frame: Frame, mask: Mask, value: Any, start: Any = _memory.START
 ) -> _types.Items:
-    call.expect(not not_numeric(start), "numbers")
-    items = items_of(frame.machine, value, call.line)
+    call.expect(not not_numeric(start) and start.dtype.kind in "iu", "an integer to count from")
+    items, first = items_of(frame.machine, value, call.line), _types.cast(start, _types.INT)
     return _types.Items(
         items.count,
-        lambda frame, mask, turn: (start + np.int64(turn), items.at(frame, mask, turn)),
+        lambda frame, mask, turn: (first + np.int64(turn), items.at(frame, mask, turn)),
     )
 
 

@@ -70,13 +70,7 @@ def unified(left: np.dtype, right: np.dtype) -> np.dtype:
 @cache
 def float_type(dtype: np.dtype) -> np.dtype:
     """Return the type of a function of one real number, such as ``math.sqrt``."""
-    return (
-        dtype
-        if dtype.kind in "fc" and dtype.itemsize > 2
-        else SINGLE
-        if dtype.kind == "f"
-        else FLOAT
-    )
+    return np.result_type(dtype, SINGLE) if dtype.kind in "fc" else FLOAT
 
 
 def range_type(limits: list[np.dtype]) -> np.dtype:
@@ -192,7 +186,7 @@ def power_type(left: np.dtype, right: np.dtype) -> np.dtype:
 
 
 @cache
-def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype:
+def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool = False) -> np.dtype:
     """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 for two integers that it
     holds exactly. In ``pow``, an int32 exponent does not widen the type.
     """
