@@ -71,10 +71,8 @@ class Counters:
         """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
         shared memory.
         """
-        shape = elements.shape
-        if not shape or shape[1] == 1:
-            shape = ()
-        key = line, store, kind, shape, None if mask.array is None else mask.array.shape
+        of_mask = None if mask.array is None else mask.array.shape
+        key = line, store, kind, elements.shape, of_mask
         self._accessed[key].append((elements, mask))
         mask_bytes = 0 if mask.array is None else mask.array.size
         self._accessed_words += elements.size + mask_bytes // 8 + _WORDS_OF_AN_ENTRY
@@ -118,7 +116,7 @@ class Counters:
         """Count the accesses that wait; also called at the end of each batch of blocks."""
         for (number, store, kind, shape, _), accesses in self._accessed.items():
             found = self.accesses[number, store.name, store.space, kind]
-            _count(found, accesses, store, not shape)
+            _count(found, accesses, store, not shape or shape[1] == 1)
         self._accessed.clear()
         self._accessed_words = 0
 
