@@ -792,7 +792,8 @@ def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any
     watched, launch = machine.launch.watchers > 0, machine.launch
     before: Any = store.read(where, machine.batch) if watched else None
     found = write()
-    launch.changes += watched and not np.array_equal(before, store.read(where, machine.batch))
+    # bytes are compared, since a nan does not equal itself
+    launch.changes += watched and before.tobytes() != store.read(where, machine.batch).tobytes()
     return found
 
 
@@ -1007,13 +1008,16 @@ def _updated(
                 given[0],
             )
         ]
-    if not wanted and operation in _SCANS:
+    old: Any = None
+    if wanted or operation not in _SCANS:
+        old = np.zeros(batch.blocks * batch.width, dtype=store.dtype)
+        old[mask.flat] = _in_order(operation, data, places, given)
+        old = old.reshape(batch.blocks, batch.width)
+    else:
         OPERATIONS[operation].at(data, places, given[0])  # type: ignore[attr-defined]
-        return None
-    old = _in_order(operation, data, places, given)
-    out = np.zeros(batch.blocks * batch.width, dtype=store.dtype)
-    out[mask.flat] = old
-    return out.reshape(batch.blocks, batch.width)
+    if not np.may_share_memory(data, store.data):  # ``reshape`` copies elements that lie apart
+        store.data[np.unravel_index(places, store.data.shape)] = data[places]
+    return old
 
 
 def _in_order(
