@@ -4,6 +4,7 @@ findings.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -298,8 +299,7 @@ class Machine:
         self.raised: Mask | None = None  # the exited lanes that ended by an exception
         self.shared: dict[tuple[Any, ...], _memory.View] = {}
         self.shared_bytes = 0
-        self.dynamic: list[_memory.View] = []
-        self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
+        self._dynamic_bytes: _memory.Store | None = None
         self.barriers = (
             _hazards.WarpBarriers(batch.blocks, batch.warps, batch.first)
             if "cuda.syncwarp" in launch.program.called
@@ -495,9 +495,11 @@ class Machine:
         """
         _, shape, dtype = key
         if shape == (0,):
-            return self._dynamic(name, dtype, line)
+            key = 0, shape, dtype  # one array of a type, wherever it is made
         view = self.shared.get(key)
-        if view is None:
+        if view is None and shape == (0,):
+            view = self.shared[key] = self._dynamic(name, dtype, line)
+        elif view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
             view = self.shared[key] = _memory.new_view(name, "shared", shape, dtype, self.batch)
             view.store.tracker = self._new_tracker(view.store.all_words)
@@ -527,28 +529,23 @@ class Machine:
         __shared__`` arrays.
         """
         nbytes = self.launch.dynamic_bytes
-        for view in self.dynamic:
-            if view.dtype == dtype:
-                return view
-        if not self.dynamic:
+        if self._dynamic_bytes is None:
             self._more_shared(nbytes, line)
-            self._dynamic_bytes = _memory.new_view(
-                name, "shared", (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
-            ).store.data
-        elements = nbytes // dtype.itemsize
-        store = _memory.Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
-        store.word_bytes = self.launch.program.dynamic_word
-        words = max(nbytes // store.word_bytes, store.words)
-        store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
-        view = _memory.View(store, _memory.START, (np.int64(elements),), (1,))
-        self.dynamic.append(view)
-        return view
+            whole = (-(-nbytes // 16) * 16,)
+            view = _memory.new_view(name, "shared", whole, np.dtype("uint8"), self.batch)
+            view.store.word_bytes = self.launch.program.dynamic_word
+            view.store.tracker = self._new_tracker(max(1, nbytes // view.store.word_bytes))
+            self._dynamic_bytes = view.store
+        store = copy.copy(self._dynamic_bytes.typed(dtype, _memory.pitch_of(dtype)))
+        store.name, store.index_bytes = name, dtype.itemsize
+        extent = np.int64(nbytes // dtype.itemsize)
+        return _memory.View(store, _memory.START, (extent,), (dtype.itemsize // store.pitch,))
 
     def split_shared(self) -> None:
         """Track the hazards of shared memory separately for each block from here on, since blocks
         now differ in what they did.
         """
-        for view in [*self.shared.values(), *self.dynamic]:
+        for view in self.shared.values():
             view.store.tracker.split(self.batch.blocks)
 
     def lanes_of(self, store: _memory.Store, where: Any, mask: Mask) -> _hazards.Lanes:

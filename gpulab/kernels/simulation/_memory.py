@@ -282,7 +282,7 @@ def global_view(
     if array.flags.c_contiguous and array.dtype.names is None:
         store = Store(name, space, array.reshape(-1), array.size, writable, first_byte)
         return View(store, START, extents, contiguous_strides(array.shape))
-    pitch = math.gcd(_pitch(array.dtype), *steps)
+    pitch = math.gcd(pitch_of(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
     order: Any = (..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))
     count = item + sum(map(abs, lengths)) if array.size else 0
@@ -303,13 +303,13 @@ def global_view(
     )
 
 
-def _pitch(dtype: np.dtype) -> int:
+def pitch_of(dtype: np.dtype) -> int:
     """Return the largest number of bytes of which all offsets of a record's parts, and its size,
     are multiples.
     """
     if dtype.subdtype is not None:
-        return _pitch(dtype.subdtype[0])
-    parts = (math.gcd(_pitch(part), at) for part, at, *_ in (dtype.fields or {}).values())
+        return pitch_of(dtype.subdtype[0])
+    parts = (math.gcd(pitch_of(part), at) for part, at, *_ in (dtype.fields or {}).values())
     return math.gcd(dtype.itemsize, *parts)
 
 
@@ -422,7 +422,7 @@ def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, bat
         data = data.transpose(2, 0, 1)
     store = Store(name, space, data, size)
     if is_record:
-        store.index_bytes, store.word_bytes = item, _pitch(record)
+        store.index_bytes, store.word_bytes = item, pitch_of(record)
         store = store.typed(record, store.word_bytes)
     strides = (step * (item // store.pitch) for step in contiguous_strides(shape))
     return View(store, START, tuple(map(np.int64, shape)), tuple(strides))
