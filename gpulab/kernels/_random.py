@@ -31,12 +31,7 @@ _Pairs = tuple[np.ndarray, np.ndarray]  # the two words of each state
 def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
     """Return the states after each generator has drawn one number."""
     s1 = s1 ^ s0
-
-    def turned(word: np.ndarray, bits: int) -> np.ndarray:
-        result: np.ndarray = (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-        return result
-
-    return turned(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), turned(s1, 36)
+    return _rotated(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), _rotated(s1, 36)
 
 
 def _sent(images: _Pairs, s0: np.ndarray, s1: np.ndarray) -> _Pairs:

@@ -45,7 +45,7 @@ _WORDS_TOGETHER = 1 << 14
 _LANES_TOGETHER = 1 << 20
 _STATEMENTS_TOGETHER = 64
 _WORDS_OF_AN_ENTRY = 16
-_Shape = tuple[int, ...] | None
+_Shape = tuple[int, ...]
 _Elements = np.ndarray | np.generic
 
 
@@ -72,11 +72,10 @@ class Counters:
         """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
         shared memory.
         """
-        of_mask = None if mask.array is None else mask.array.shape
+        of_mask = () if mask.array is None else mask.array.shape
         key = line, store, kind, elements.shape, of_mask
         self._accessed[key].append((elements, mask))
-        mask_bytes = 0 if mask.array is None else mask.array.size
-        self._accessed_words += elements.size + mask_bytes // 8 + _WORDS_OF_AN_ENTRY
+        self._accessed_words += elements.size + math.prod(of_mask) // 8 + _WORDS_OF_AN_ENTRY
         if self._accessed_words >= _WORDS_TOGETHER:
             self.settle_accesses()
 

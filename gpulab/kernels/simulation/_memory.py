@@ -1038,12 +1038,10 @@ def _in_order(
             found = combine.accumulate(found, dtype=data.dtype)  # type: ignore[attr-defined]
             old[lanes], data[place] = found[:-1], found[-1]
         starts, lengths = starts[~many], lengths[~many]
-    if not len(starts):
-        return old
     # One round for the first lane of each place, one for the second, and so on.
     longest_first = np.argsort(-lengths, kind="stable")
     starts, lengths = starts[longest_first], lengths[longest_first]
-    for turn in range(int(lengths[0])):
+    for turn in range(int(lengths.max(initial=0))):
         lanes = order[starts[: np.searchsorted(-lengths, -turn, side="left")] + turn]
         here = places[lanes]
         found = data[here]
