@@ -536,9 +536,9 @@ class Machine:
             view.store.tracker = self._new_tracker(max(1, nbytes // view.store.word_bytes))
             self._dynamic_bytes = view.store
         store = copy.copy(self._dynamic_bytes.typed(dtype, _memory.pitch_of(dtype)))
-        store.name, store.index_bytes = name, dtype.itemsize
-        extent = np.int64(nbytes // dtype.itemsize)
-        return _memory.View(store, _memory.START, (extent,), (dtype.itemsize // store.pitch,))
+        extent, item = nbytes // dtype.itemsize, dtype.itemsize
+        store.name, store.layout = name, ((extent,), (item,))
+        return _memory.View(store, _memory.START, (np.int64(extent),), (item // store.pitch,))
 
     def split_shared(self) -> None:
         """Track the hazards of shared memory separately for each block from here on, since blocks

@@ -58,7 +58,9 @@ class Store:
         self.writable = writable
         self.first_byte = first_byte  # where in its allocation, which begins at a sector's start
         self.tracker: Any = None
-        self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
+        self.pitch = self.word_bytes = data.dtype.itemsize
+        # the extents of the array that has this memory, and the bytes between its elements
+        self.layout: tuple[tuple[int, ...], tuple[int, ...]] = (elements,), (self.pitch,)
         self.is_even = True  # whether each place is an element of its own
         self._first: Store | None = None  # the store that this one was made from
         self._others: dict[tuple[np.dtype, int], Store] = {}
@@ -83,8 +85,17 @@ class Store:
         return where * np.int64(self.pitch) // np.int64(self.word_bytes)
 
     def index_of_word(self, word: int) -> int:
-        """Return the number of the element, or record, in which one of the tracker's words is."""
-        return int(word % self.tracker.words * self.word_bytes // self.index_bytes)
+        """Return the number, in C order, of the element or record in which one of the tracker's
+        words is.
+        """
+        byte, (shape, steps) = word % self.tracker.words * self.word_bytes, self.layout
+        axes = zip(steps, shape, contiguous_strides(shape), strict=True)
+        number = 0
+        for step, extent, elements in sorted(axes, key=lambda axis: -abs(axis[0])):
+            if extent > 1 and step:
+                place, byte = divmod(byte, abs(step))
+                number += elements * (place if step > 0 else extent - 1 - place)
+        return number
 
     def typed(self, dtype: np.dtype, pitch: int) -> Store:
         """Return the same memory as elements of another type, one at each ``pitch`` bytes."""
@@ -291,7 +302,7 @@ def global_view(
     if pitch == item and array.dtype.names is None:
         memory = memory.view(array.dtype)
     store = Store(name, space, memory, memory.size, writable, first_byte)
-    store.index_bytes, store.word_bytes = item, pitch
+    store.layout, store.word_bytes = (array.shape, steps), pitch
     if store.dtype != array.dtype:
         store = store.typed(array.dtype, pitch)
     start = -sum(length for length in lengths if length < 0) // pitch
@@ -422,7 +433,7 @@ def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, bat
         data = data.transpose(2, 0, 1)
     store = Store(name, space, data, size)
     if is_record:
-        store.index_bytes, store.word_bytes = item, pitch_of(record)
+        store.layout, store.word_bytes = ((size // item,), (item,)), pitch_of(record)
         store = store.typed(record, store.word_bytes)
     strides = (step * (item // store.pitch) for step in contiguous_strides(shape))
     return View(store, START, tuple(map(np.int64, shape)), tuple(strides))
