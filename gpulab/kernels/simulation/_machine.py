@@ -501,15 +501,14 @@ class Machine:
         elif view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
             view = self.shared[key] = _memory.new_view(name, "shared", shape, dtype, self.batch)
-            view.store.tracker = self._new_tracker(view.store.all_words)
+            self._track(view.store)
         return view
 
-    def _new_tracker(self, words: int) -> _hazards.Tracker:
-        names_lanes = self.launch.program.names_lanes
-        tracker = _hazards.Tracker(words, self.batch.width, False, names_lanes).serve(self.orders)
+    def _track(self, store: _memory.Store) -> None:
+        """Track the hazards of a new array in shared memory."""
+        store.track(self.launch.program, self.batch.width).serve(self.orders)
         if isinstance(self.epoch, np.ndarray):
-            tracker.split(self.batch.blocks)
-        return tracker
+            store.tracker.split(self.batch.blocks)
 
     def _more_shared(self, nbytes: int, line: int) -> None:
         self.shared_bytes += nbytes
@@ -533,7 +532,7 @@ class Machine:
             whole = (-(-nbytes // 16) * 16,)
             view = _memory.new_view(name, "shared", whole, np.dtype("uint8"), self.batch)
             view.store.word_bytes = self.launch.program.dynamic_word
-            view.store.tracker = self._new_tracker(max(1, nbytes // view.store.word_bytes))
+            self._track(view.store)
             self._dynamic_bytes = view.store
         store = copy.copy(self._dynamic_bytes.typed(dtype, _memory.pitch_of(dtype)))
         extent, item = nbytes // dtype.itemsize, dtype.itemsize

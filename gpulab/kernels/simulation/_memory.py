@@ -19,6 +19,7 @@ from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Machine
+    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # Arrays as a kernel sees them: where they are stored, how an index becomes a place, and how arrays
@@ -57,7 +58,7 @@ class Store:
         self.dtype = data.dtype
         self.writable = writable
         self.first_byte = first_byte  # where in its allocation, which begins at a sector's start
-        self.tracker: Any = None
+        self.tracker: Any = None  # of hazards; it counts in words of ``word_bytes``
         self.pitch = self.word_bytes = data.dtype.itemsize
         # the extents of the array that has this memory, and the bytes between its elements
         self.layout: tuple[tuple[int, ...], tuple[int, ...]] = (elements,), (self.pitch,)
@@ -75,10 +76,13 @@ class Store:
         """Return how many of the tracker's words an element has."""
         return max(1, self.dtype.itemsize // self.word_bytes)
 
-    @property
-    def all_words(self) -> int:
-        """Return how many words a tracker of this store has."""
-        return max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
+    def track(self, program: Program, width: int) -> _hazards.Tracker:
+        """Begin to look for hazards, in blocks of ``width`` lanes; return the tracker."""
+        self.word_bytes = math.gcd(self.word_bytes, program.words[self.name])
+        words = max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
+        is_global = self.space == "global"
+        self.tracker = _hazards.Tracker(words, width, is_global, program.names_lanes)
+        return self.tracker
 
     def word_of(self, where: Index) -> Index:
         """Return the first of the tracker's words at a place."""
@@ -840,6 +844,9 @@ def _touch(
         return []
     epoch = machine.epoch if isinstance(machine.epoch, int) else mask.selected(machine.epoch)
     moment = _hazards.Moment(epoch, machine.launch.event, line)
+    if store.dtype.itemsize < store.word_bytes:  # a view of parts of elements: each can race alone
+        machine.launch.program.words[store.root.name] = store.dtype.itemsize
+        raise _types.RelaunchError
     places = [where]
     if not store.pitch == store.word_bytes == store.dtype.itemsize:
         places = [store.word_of(where) + np.int64(part) for part in range(store.words)]
