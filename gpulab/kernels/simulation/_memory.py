@@ -81,8 +81,8 @@ class Store:
         self.word_bytes = math.gcd(self.word_bytes, program.words[self.name])
         words = max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
         is_global = self.space == "global"
-        self.tracker = _hazards.Tracker(words, width, is_global, program.names_lanes)
-        return self.tracker
+        tracker = self.tracker = _hazards.Tracker(words, width, is_global, program.names_lanes)
+        return tracker
 
     def word_of(self, where: Index) -> Index:
         """Return the first of the tracker's words at a place."""
@@ -365,8 +365,8 @@ def _part(owner: Any, part: int) -> Any:
     if owner.dtype.kind != "c":
         return None if part else owner
     half = np.dtype(f"f{owner.dtype.itemsize // 2}")
-    view = retyped(owner, half, half.itemsize)
-    return replace(view, offset=view.offset + np.int64(part))
+    view = retyped(owner, half, math.gcd(owner.store.pitch, half.itemsize))
+    return replace(view, offset=view.offset + np.int64(part * half.itemsize // view.store.pitch))
 
 
 def retyped(view: View, dtype: np.dtype, pitch: int) -> View:
