@@ -383,7 +383,9 @@ class Machine:
         shape = self.batch.blocks, self.batch.width
         active = np.broadcast_to(True if mask.array is None else mask.array, shape)[row]
         if active.any():
-            elements = np.where(active, np.broadcast_to(places, shape)[row], -1)
+            # counted in elements of their own size, also where they are fields of larger records
+            numbers = places * np.int64(store.pitch) // store.dtype.itemsize
+            elements = np.where(active, np.broadcast_to(numbers, shape)[row], -1)
             access = report.StepAccess(
                 store.name, store.space, kind, store.dtype.itemsize, elements
             )
