@@ -176,7 +176,7 @@ class LaneWriter:
     def _range(self, node: ast.expr) -> str:
         match node:
             case ast.Call(func=ast.Name(id="range"), args=limits, keywords=[]):
-                values = [self.value(limit) for limit in limits]
+                values = [self._exact(self.value(limit)) for limit in limits]
                 if all(value.dtype == INT for value in values):
                     return ", ".join(value.text for value in values)
         raise Refused
