@@ -214,9 +214,8 @@ class Turns:
         finally:
             meetings = [one for meeting in self._meetings.values() for one in meeting.waiting]
             spinning = [waiting.strand for waiting in self._spinning]
-            for strand in {self.current, *self._ready, *self._trying, *meetings, *spinning} - {
-                None
-            }:
+            current = [] if self.current is None else [self.current]
+            for strand in {*current, *self._ready, *self._trying, *meetings, *spinning}:
                 strand.stopping = True
                 if strand.go.locked():  # otherwise it is running already
                     strand.go.release()

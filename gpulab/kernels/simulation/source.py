@@ -271,9 +271,11 @@ def signatures_of(kernel: Any) -> tuple[Signature, ...]:
     ``gpulab.kernels.cuda`` keeps the declared signatures in ``signatures``.
     """
     given = inspect.getattr_static(kernel, "signatures", None)
-    if isinstance(given, property):  # numba's own property
-        given = None
-    if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
+    # a dispatcher of numba's has a property of this name
+    if (
+        not isinstance(given, list)
+        and inspect.getattr_static(kernel, "_can_compile", True) is False
+    ):
         overloads = inspect.getattr_static(kernel, "overloads", {})
         given = [getattr(made, "signature", types) for types, made in overloads.items()]
     return tuple(map(_signature, given)) if isinstance(given, list) else ()
