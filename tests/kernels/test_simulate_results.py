@@ -393,8 +393,7 @@ def test_records_are_read_and_written_in_place(size: int) -> None:
     whole, expected = r.copy(), r.copy()
     whole["b"][:, 1, 2], whole["a"] = -np.arange(32), r["b"][:, 0, 1]
     expected["a"], expected["c"]["e"], expected["f"] = 2 * r["a"], 3 + 2j, "text"
-    dynamic = 32 * RECORD.itemsize
-    simulation = simulate(function_of(text), 1, 32, r, s, dynamic_shared_bytes=dynamic)
+    simulation = simulate(function_of(text), 1, 32, r, s, dynamic_shared_bytes=32 * RECORD.itemsize)
     assert (simulation.findings, simulation.lines[8].global_load_requests) == ((), 9)
     assert (r.tobytes(), s[::-1].tobytes()) == (expected.tobytes(), whole.tobytes())
 
