@@ -10,20 +10,6 @@ from typing import Any
 
 import numpy as np
 
-TYPES = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
-
 
 class StandIn:
     """Replaces ``numba.cuda`` in the source of a kernel: its attributes only know their names, and
@@ -122,5 +108,9 @@ def load_beside_new_numpy() -> None:
 
 cuda, _type = _numba()
 int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64 = (
-    _type(name) for name in TYPES
+    _type(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
 )

@@ -18,7 +18,6 @@ from gpulab.kernels._host import DeviceArray
 from gpulab.kernels._language import float32, float64, int64, uint32, uint64
 
 xoroshiro128p_dtype = np.dtype([("s0", np.uint64), ("s1", np.uint64)], align=True)
-_BITS = 128
 _TWO_PI = 2 * math.pi
 
 # -------------------------------------------------------------------------------------------------
@@ -31,18 +30,13 @@ _Pairs = tuple[np.ndarray, np.ndarray]  # the two words of each state
 def _step(s0: np.ndarray, s1: np.ndarray) -> _Pairs:
     """Return the states after each generator has drawn one number."""
     s1 = s1 ^ s0
-
-    def turned(word: np.ndarray, bits: int) -> np.ndarray:
-        result: np.ndarray = (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-        return result
-
-    return turned(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), turned(s1, 36)
+    return _rotated(s0, 55) ^ s1 ^ (s1 << np.uint64(14)), _rotated(s1, 36)
 
 
 def _sent(images: _Pairs, s0: np.ndarray, s1: np.ndarray) -> _Pairs:
     """Apply a linear map, described by the images of the single bits, to states."""
     total0, total1 = np.zeros_like(s0), np.zeros_like(s1)
-    for bit in range(_BITS):
+    for bit in range(128):
         is_set = ((s0 if bit < 64 else s1) >> np.uint64(bit % 64)) & np.uint64(1)
         total0, total1 = total0 ^ is_set * images[0][bit], total1 ^ is_set * images[1][bit]
     return total0, total1
@@ -66,8 +60,11 @@ def init_xoroshiro128p_states(
     images = _step(np.concatenate([bits, none]), np.concatenate([none, bits]))
     for _ in range(64):
         images = _sent(images, *images)
-    for _ in range(subsequence_start):
-        s0, s1 = _sent(images, s0, s1)
+    jumps = images
+    for bit in reversed(f"{max(0, subsequence_start):b}"):
+        if bit == "1":
+            s0, s1 = _sent(jumps, s0, s1)
+        jumps = _sent(jumps, *jumps)
     while s0.size < states.size:
         more0, more1 = _sent(images, s0, s1)
         s0, s1 = np.concatenate([s0, more0]), np.concatenate([s1, more1])

@@ -369,8 +369,10 @@ def test_arguments_of_any_layout_are_read_and_written_in_place(name: str) -> Non
     assert (z, np.count_nonzero(whole[:, ::2])) == (2.5, 0)
 
 
-def test_records_are_read_and_written_in_place() -> None:
-    """Fields, nested fields, texts and whole records work in global, shared and local memory.
+@pytest.mark.parametrize("size", [32, 0])
+def test_records_are_read_and_written_in_place(size: int) -> None:
+    """Fields, nested fields, texts and whole records work in global, shared (also dynamic) and
+    local memory, atomics and parts of complex numbers included.
 
     A field that a warp reads in each of nine iterations is nine requests.
     """
@@ -379,17 +381,19 @@ def test_records_are_read_and_written_in_place() -> None:
         f"RECORD = np.dtype({RECORD.descr})\n"
         "def kernel(r, s):\n    i = cuda.grid(1)\n    q, n = r[i], 0.0\n"
         "    for k in range(9):\n        n += q.a\n    own = cuda.local.array(2, RECORD)\n"
-        "    all = cuda.shared.array(32, RECORD)\n    own[1] = r[i]\n    own[1].b[1, 2] = -i\n"
+        f"    all = cuda.shared.array({size}, RECORD)\n    own[1] = r[i]\n    own[1].b[1, 2] = -i\n"
         "    all[i] = own[1]\n    cuda.syncthreads()\n    r[i]['a'] += r['a'][i]\n"
         "    r[i].c.e = r[i].c.d + 2j\n    r[i].f = 'text'\n    s[31 - i] = all[i]\n"
-        "    s[31 - i].a = r.b[i, 0, 1]\n"
+        "    own[1].a = 0\n    cuda.atomic.add(own.a, 1, r.b[i, 0, 1])\n"
+        "    s[31 - i].a = own[1].a\n    cuda.syncthreads()\n"
+        "    if i % 2:\n        s.c.e.real[i] += 0\n    else:\n        s.c.e.imag[i + 1] += 0\n"
     )
     r, s = np.zeros(32, RECORD), np.zeros(64, RECORD)[::2]
     r["a"], r["b"], r["c"]["d"] = np.arange(32), np.arange(192).reshape(32, 2, 3), 3
     whole, expected = r.copy(), r.copy()
     whole["b"][:, 1, 2], whole["a"] = -np.arange(32), r["b"][:, 0, 1]
     expected["a"], expected["c"]["e"], expected["f"] = 2 * r["a"], 3 + 2j, "text"
-    simulation = simulate(function_of(text), 1, 32, r, s)
+    simulation = simulate(function_of(text), 1, 32, r, s, dynamic_shared_bytes=32 * RECORD.itemsize)
     assert (simulation.findings, simulation.lines[8].global_load_requests) == ((), 9)
     assert (r.tobytes(), s[::-1].tobytes()) == (expected.tobytes(), whole.tobytes())
 

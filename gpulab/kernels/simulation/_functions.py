@@ -430,7 +430,7 @@ def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
         )
     program, nbytes = call.translator.program, math.prod(shape) * dtype.itemsize
     if shape == (0,):
-        program.dynamic_word = min(program.dynamic_word or dtype.itemsize, dtype.itemsize)
+        program.dynamic_word = math.gcd(program.dynamic_word, _memory.pitch_of(dtype))
     program.static_shared_elements += math.prod(shape)
     before, after = program.static_shared_bytes, program.static_shared_bytes + nbytes
     program.static_shared_bytes = after

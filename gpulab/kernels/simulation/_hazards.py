@@ -323,7 +323,6 @@ class _Witnesses:
 
 
 _OTHER_BLOCK = 3  # the distance of threads of two blocks, as ``_apart`` gives it
-_NONE = np.zeros(0, dtype=np.int64)
 # How an access counts, and the kinds of earlier accesses with which it may race. A read that serves
 # a compare-and-swap ("compared") counts as atomic.
 _KINDS = {
@@ -443,7 +442,7 @@ class Tracker:
     def unwritten(self, words: Flat) -> Flat:
         """Return the lanes whose word of shared memory no thread has written."""
         if self._written is None:
-            return _NONE
+            return np.empty(0, dtype=np.int64)
         return (~self._written.take(words)).nonzero()[0]
 
     def _conflict(

@@ -4,6 +4,7 @@ findings.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -44,7 +45,7 @@ _WORDS_TOGETHER = 1 << 14
 _LANES_TOGETHER = 1 << 20
 _STATEMENTS_TOGETHER = 64
 _WORDS_OF_AN_ENTRY = 16
-_Shape = tuple[int, ...] | None
+_Shape = tuple[int, ...]
 _Elements = np.ndarray | np.generic
 
 
@@ -71,13 +72,10 @@ class Counters:
         """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or
         shared memory.
         """
-        shape = elements.shape
-        if not shape or shape[1] == 1:
-            shape = ()
-        key = line, store, kind, shape, None if mask.array is None else mask.array.shape
+        of_mask = () if mask.array is None else mask.array.shape
+        key = line, store, kind, elements.shape, of_mask
         self._accessed[key].append((elements, mask))
-        mask_bytes = 0 if mask.array is None else mask.array.size
-        self._accessed_words += elements.size + mask_bytes // 8 + _WORDS_OF_AN_ENTRY
+        self._accessed_words += elements.size + math.prod(of_mask) // 8 + _WORDS_OF_AN_ENTRY
         if self._accessed_words >= _WORDS_TOGETHER:
             self.settle_accesses()
 
@@ -118,7 +116,7 @@ class Counters:
         """Count the accesses that wait; also called at the end of each batch of blocks."""
         for (number, store, kind, shape, _), accesses in self._accessed.items():
             found = self.accesses[number, store.name, store.space, kind]
-            _count(found, accesses, store, not shape)
+            _count(found, accesses, store, not shape or shape[1] == 1)
         self._accessed.clear()
         self._accessed_words = 0
 
@@ -300,8 +298,7 @@ class Machine:
         self.raised: Mask | None = None  # the exited lanes that ended by an exception
         self.shared: dict[tuple[Any, ...], _memory.View] = {}
         self.shared_bytes = 0
-        self.dynamic: list[_memory.View] = []
-        self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
+        self._dynamic_bytes: _memory.Store | None = None
         self.barriers = (
             _hazards.WarpBarriers(batch.blocks, batch.warps, batch.first)
             if "cuda.syncwarp" in launch.program.called
@@ -386,7 +383,9 @@ class Machine:
         shape = self.batch.blocks, self.batch.width
         active = np.broadcast_to(True if mask.array is None else mask.array, shape)[row]
         if active.any():
-            elements = np.where(active, np.broadcast_to(places, shape)[row], -1)
+            # counted in elements of their own size, also where they are fields of larger records
+            numbers = places * np.int64(store.pitch) // store.dtype.itemsize
+            elements = np.where(active, np.broadcast_to(numbers, shape)[row], -1)
             access = report.StepAccess(
                 store.name, store.space, kind, store.dtype.itemsize, elements
             )
@@ -497,20 +496,21 @@ class Machine:
         """
         _, shape, dtype = key
         if shape == (0,):
-            return self._dynamic(name, dtype, line)
+            key = 0, shape, dtype  # one array of a type, wherever it is made
         view = self.shared.get(key)
-        if view is None:
+        if view is None and shape == (0,):
+            view = self.shared[key] = self._dynamic(name, dtype, line)
+        elif view is None:
             self._more_shared(math.prod(shape) * dtype.itemsize, line)
             view = self.shared[key] = _memory.new_view(name, "shared", shape, dtype, self.batch)
-            view.store.tracker = self._new_tracker(view.store.all_words)
+            self._track(view.store)
         return view
 
-    def _new_tracker(self, words: int) -> _hazards.Tracker:
-        names_lanes = self.launch.program.names_lanes
-        tracker = _hazards.Tracker(words, self.batch.width, False, names_lanes).serve(self.orders)
+    def _track(self, store: _memory.Store) -> None:
+        """Track the hazards of a new array in shared memory."""
+        store.track(self.launch.program, self.batch.width).serve(self.orders)
         if isinstance(self.epoch, np.ndarray):
-            tracker.split(self.batch.blocks)
-        return tracker
+            store.tracker.split(self.batch.blocks)
 
     def _more_shared(self, nbytes: int, line: int) -> None:
         self.shared_bytes += nbytes
@@ -529,28 +529,23 @@ class Machine:
         __shared__`` arrays.
         """
         nbytes = self.launch.dynamic_bytes
-        for view in self.dynamic:
-            if view.dtype == dtype:
-                return view
-        if not self.dynamic:
+        if self._dynamic_bytes is None:
             self._more_shared(nbytes, line)
-            self._dynamic_bytes = _memory.new_view(
-                name, "shared", (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch
-            ).store.data
-        elements = nbytes // dtype.itemsize
-        store = _memory.Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
-        store.word_bytes = self.launch.program.dynamic_word
-        words = max(nbytes // store.word_bytes, store.words)
-        store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
-        view = _memory.View(store, _memory.START, (np.int64(elements),), (1,))
-        self.dynamic.append(view)
-        return view
+            whole = (-(-nbytes // 16) * 16,)
+            view = _memory.new_view(name, "shared", whole, np.dtype("uint8"), self.batch)
+            view.store.word_bytes = self.launch.program.dynamic_word
+            self._track(view.store)
+            self._dynamic_bytes = view.store
+        store = copy.copy(self._dynamic_bytes.typed(dtype, _memory.pitch_of(dtype)))
+        extent, item = nbytes // dtype.itemsize, dtype.itemsize
+        store.name, store.layout = name, ((extent,), (item,))
+        return _memory.View(store, _memory.START, (np.int64(extent),), (item // store.pitch,))
 
     def split_shared(self) -> None:
         """Track the hazards of shared memory separately for each block from here on, since blocks
         now differ in what they did.
         """
-        for view in [*self.shared.values(), *self.dynamic]:
+        for view in self.shared.values():
             view.store.tracker.split(self.batch.blocks)
 
     def lanes_of(self, store: _memory.Store, where: Any, mask: Mask) -> _hazards.Lanes:
@@ -568,9 +563,8 @@ class Machine:
             rows, threads = np.divmod(mask.flat, batch.width)
             words = mask.selected(where) + rows * tracker.words
             return _hazards.Lanes(words, threads.astype(np.int32), mask, False)
-        threads = batch.linear_thread[0]
-        if array is not None:
-            threads = np.broadcast_to(array, (1, batch.width))[0].nonzero()[0]
+        active = np.broadcast_to(True if array is None else array, (1, batch.width))
+        threads = active[0].nonzero()[0]
         words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
         return _hazards.Lanes(words, threads.astype(np.int32), mask, True)
 

@@ -19,6 +19,7 @@ from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels.simulation._machine import Machine
+    from gpulab.kernels.simulation._simulate import Program
 
 # -------------------------------------------------------------------------------------------------
 # Arrays as a kernel sees them: where they are stored, how an index becomes a place, and how arrays
@@ -57,8 +58,10 @@ class Store:
         self.dtype = data.dtype
         self.writable = writable
         self.first_byte = first_byte  # where in its allocation, which begins at a sector's start
-        self.tracker: Any = None
-        self.pitch = self.index_bytes = self.word_bytes = data.dtype.itemsize
+        self.tracker: Any = None  # of hazards; it counts in words of ``word_bytes``
+        self.pitch = self.word_bytes = data.dtype.itemsize
+        # the extents of the array that has this memory, and the bytes between its elements
+        self.layout: tuple[tuple[int, ...], tuple[int, ...]] = (elements,), (self.pitch,)
         self.is_even = True  # whether each place is an element of its own
         self._first: Store | None = None  # the store that this one was made from
         self._others: dict[tuple[np.dtype, int], Store] = {}
@@ -73,18 +76,30 @@ class Store:
         """Return how many of the tracker's words an element has."""
         return max(1, self.dtype.itemsize // self.word_bytes)
 
-    @property
-    def all_words(self) -> int:
-        """Return how many words a tracker of this store has."""
-        return max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
+    def track(self, program: Program, width: int) -> _hazards.Tracker:
+        """Begin to look for hazards, in blocks of ``width`` lanes; return the tracker."""
+        self.word_bytes = math.gcd(self.word_bytes, program.words[self.name])
+        words = max(1, int(self.word_of(np.int64(self.elements - 1))) + self.words)
+        is_global = self.space == "global"
+        tracker = self.tracker = _hazards.Tracker(words, width, is_global, program.names_lanes)
+        return tracker
 
     def word_of(self, where: Index) -> Index:
         """Return the first of the tracker's words at a place."""
         return where * np.int64(self.pitch) // np.int64(self.word_bytes)
 
     def index_of_word(self, word: int) -> int:
-        """Return the number of the element, or record, in which one of the tracker's words is."""
-        return int(word % self.tracker.words * self.word_bytes // self.index_bytes)
+        """Return the number, in C order, of the element or record in which one of the tracker's
+        words is.
+        """
+        byte, (shape, steps) = word % self.tracker.words * self.word_bytes, self.layout
+        axes = zip(steps, shape, contiguous_strides(shape), strict=True)
+        number = 0
+        for step, extent, elements in sorted(axes, key=lambda axis: -abs(axis[0])):
+            if extent > 1 and step:
+                place, byte = divmod(byte, abs(step))
+                number += elements * (place if step > 0 else extent - 1 - place)
+        return number
 
     def typed(self, dtype: np.dtype, pitch: int) -> Store:
         """Return the same memory as elements of another type, one at each ``pitch`` bytes."""
@@ -282,7 +297,7 @@ def global_view(
     if array.flags.c_contiguous and array.dtype.names is None:
         store = Store(name, space, array.reshape(-1), array.size, writable, first_byte)
         return View(store, START, extents, contiguous_strides(array.shape))
-    pitch = math.gcd(_pitch(array.dtype), *steps)
+    pitch = math.gcd(pitch_of(array.dtype), *steps)
     lengths = [(n - 1) * step for n, step in zip(array.shape, steps, strict=True)]
     order: Any = (..., *(slice(None, None, -1 if step < 0 else 1) for step in steps))
     count = item + sum(map(abs, lengths)) if array.size else 0
@@ -291,7 +306,7 @@ def global_view(
     if pitch == item and array.dtype.names is None:
         memory = memory.view(array.dtype)
     store = Store(name, space, memory, memory.size, writable, first_byte)
-    store.index_bytes, store.word_bytes = item, pitch
+    store.layout, store.word_bytes = (array.shape, steps), pitch
     if store.dtype != array.dtype:
         store = store.typed(array.dtype, pitch)
     start = -sum(length for length in lengths if length < 0) // pitch
@@ -303,13 +318,13 @@ def global_view(
     )
 
 
-def _pitch(dtype: np.dtype) -> int:
+def pitch_of(dtype: np.dtype) -> int:
     """Return the largest number of bytes of which all offsets of a record's parts, and its size,
     are multiples.
     """
     if dtype.subdtype is not None:
-        return _pitch(dtype.subdtype[0])
-    parts = (math.gcd(_pitch(part), at) for part, at, *_ in (dtype.fields or {}).values())
+        return pitch_of(dtype.subdtype[0])
+    parts = (math.gcd(pitch_of(part), at) for part, at, *_ in (dtype.fields or {}).values())
     return math.gcd(dtype.itemsize, *parts)
 
 
@@ -350,8 +365,8 @@ def _part(owner: Any, part: int) -> Any:
     if owner.dtype.kind != "c":
         return None if part else owner
     half = np.dtype(f"f{owner.dtype.itemsize // 2}")
-    view = retyped(owner, half, half.itemsize)
-    return replace(view, offset=view.offset + np.int64(part))
+    view = retyped(owner, half, math.gcd(owner.store.pitch, half.itemsize))
+    return replace(view, offset=view.offset + np.int64(part * half.itemsize // view.store.pitch))
 
 
 def retyped(view: View, dtype: np.dtype, pitch: int) -> View:
@@ -422,7 +437,7 @@ def new_view(name: str, space: str, shape: tuple[int, ...], dtype: np.dtype, bat
         data = data.transpose(2, 0, 1)
     store = Store(name, space, data, size)
     if is_record:
-        store.index_bytes, store.word_bytes = item, _pitch(record)
+        store.layout, store.word_bytes = ((size // item,), (item,)), pitch_of(record)
         store = store.typed(record, store.word_bytes)
     strides = (step * (item // store.pitch) for step in contiguous_strides(shape))
     return View(store, START, tuple(map(np.int64, shape)), tuple(strides))
@@ -794,7 +809,8 @@ def changing(machine: Machine, store: Store, where: Any, write: Callable[[], Any
     watched, launch = machine.launch.watchers > 0, machine.launch
     before: Any = store.read(where, machine.batch) if watched else None
     found = write()
-    launch.changes += watched and not np.array_equal(before, store.read(where, machine.batch))
+    # bytes are compared, since a nan does not equal itself
+    launch.changes += watched and before.tobytes() != store.read(where, machine.batch).tobytes()
     return found
 
 
@@ -830,6 +846,9 @@ def _touch(
         return []
     epoch = machine.epoch if isinstance(machine.epoch, int) else mask.selected(machine.epoch)
     moment = _hazards.Moment(epoch, machine.launch.event, line)
+    if store.dtype.itemsize < store.word_bytes:  # a view of parts of elements: each can race alone
+        machine.launch.program.words[store.root.name] = store.dtype.itemsize
+        raise _types.RelaunchError
     places = [where]
     if not store.pitch == store.word_bytes == store.dtype.itemsize:
         places = [store.word_of(where) + np.int64(part) for part in range(store.words)]
@@ -1009,13 +1028,16 @@ def _updated(
                 given[0],
             )
         ]
-    if not wanted and operation in _SCANS:
+    old: Any = None
+    if wanted or operation not in _SCANS:
+        old = np.zeros(batch.blocks * batch.width, dtype=store.dtype)
+        old[mask.flat] = _in_order(operation, data, places, given)
+        old = old.reshape(batch.blocks, batch.width)
+    else:
         OPERATIONS[operation].at(data, places, given[0])  # type: ignore[attr-defined]
-        return None
-    old = _in_order(operation, data, places, given)
-    out = np.zeros(batch.blocks * batch.width, dtype=store.dtype)
-    out[mask.flat] = old
-    return out.reshape(batch.blocks, batch.width)
+    if not np.may_share_memory(data, store.data):  # ``reshape`` copies elements that lie apart
+        store.data[np.unravel_index(places, store.data.shape)] = data[places]
+    return old
 
 
 def _in_order(
@@ -1036,12 +1058,10 @@ def _in_order(
             found = combine.accumulate(found, dtype=data.dtype)  # type: ignore[attr-defined]
             old[lanes], data[place] = found[:-1], found[-1]
         starts, lengths = starts[~many], lengths[~many]
-    if not len(starts):
-        return old
     # One round for the first lane of each place, one for the second, and so on.
     longest_first = np.argsort(-lengths, kind="stable")
     starts, lengths = starts[longest_first], lengths[longest_first]
-    for turn in range(int(lengths[0])):
+    for turn in range(int(lengths.max(initial=0))):
         lanes = order[starts[: np.searchsorted(-lengths, -turn, side="left")] + turn]
         here = places[lanes]
         found = data[here]

@@ -140,10 +140,9 @@ class LaneWriter:
             *self._lines,
             f" return {', '.join(['more', *(f'v_{name}' for name in self.assigned)])},",
         ]
-        names: dict[str, Any] = {}
+        names: dict[str, Callable[..., Any]] = {}
         exec(compile("\n".join(lines), f"<{node.lineno}>", "exec"), names)
-        made: Callable[..., Any] = names["run"]
-        return made
+        return names["run"]
 
     def _line(self, indent: int, text: str) -> None:
         self._lines.append(" " * indent + text)
@@ -177,7 +176,7 @@ class LaneWriter:
     def _range(self, node: ast.expr) -> str:
         match node:
             case ast.Call(func=ast.Name(id="range"), args=limits, keywords=[]):
-                values = [self.value(limit) for limit in limits]
+                values = [self._exact(self.value(limit)) for limit in limits]
                 if all(value.dtype == INT for value in values):
                     return ", ".join(value.text for value in values)
         raise Refused
@@ -324,11 +323,12 @@ class LaneWriter:
         if id(node) in self._fixed:
             name, _ = self._fixed[id(node)]
             return Value(f"v_{name}", self.types[name])
-        write = getattr(self, f"_{type(node).__name__.lower()}", None)
+        write: Callable[[Any], Value] | None = getattr(
+            self, f"_{type(node).__name__.lower()}", None
+        )
         if write is None:
             raise Refused
-        found: Value = write(node)
-        return found
+        return write(node)
 
     def _constant(self, node: ast.Constant) -> Value:
         value = _types.constant(node.value)

@@ -7,6 +7,7 @@ import enum
 import math
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
@@ -190,6 +191,8 @@ class Program:
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
         self.static_shared_bytes = self.static_shared_elements = 0  # of a block
         self.local_bytes = 0  # of a thread
+        # the bytes of the smallest parts of elements that the kernel accesses, by the array's name
+        self.words: Counter[str] = Counter()
         self.dynamic_word = 0  # bytes of the smallest element of the dynamic shared arrays
         self.literals: dict[int, Any] = {}  # the numbers that the compiler knows, by ``id``
         self.notes: list[str] = []
@@ -646,10 +649,7 @@ def _run(
         together = blocks
     for view in arguments.views if blocks * math.prod(block) > 1 else ():  # one thread has no races
         if view.store.writable and view.store.tracker is None:
-            view.store.tracker = _hazards.Tracker(
-                view.store.all_words, width, True, program.names_lanes
-            )
-            launch.trackers.append(view.store.tracker)
+            launch.trackers.append(view.store.track(program, width))
     shared_bytes = done = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)
 

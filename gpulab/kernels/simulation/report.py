@@ -36,10 +36,8 @@ class Thread(Result):
 
 def _short(place: Extent) -> str:
     """Return an index without the dimensions that are 0 at its end."""
-    shown = list(place)
-    while len(shown) > 1 and shown[-1] == 0:
-        shown.pop()
-    return str(shown[0]) if len(shown) == 1 else str(tuple(shown))
+    last = max((axis for axis, part in enumerate(place) if part), default=0)
+    return str(place[: last + 1] if last else place[0])
 
 
 @dataclass(frozen=True)
@@ -291,8 +289,7 @@ class Simulation(Result):
     @property
     def totals(self) -> Counts:
         """Return the sum over all lines."""
-        counts = (vars(line).values() for line in self.lines.values())
-        return Counts(*map(sum, zip(*counts, strict=True)))
+        return sum(self.lines.values(), Counts())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, without the trace."""

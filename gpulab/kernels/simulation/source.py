@@ -271,9 +271,11 @@ def signatures_of(kernel: Any) -> tuple[Signature, ...]:
     ``gpulab.kernels.cuda`` keeps the declared signatures in ``signatures``.
     """
     given = inspect.getattr_static(kernel, "signatures", None)
-    if isinstance(given, property):  # numba's own property
-        given = None
-    if given is None and inspect.getattr_static(kernel, "_can_compile", True) is False:
+    # a dispatcher of numba's has a property of this name
+    if (
+        not isinstance(given, list)
+        and inspect.getattr_static(kernel, "_can_compile", True) is False
+    ):
         overloads = inspect.getattr_static(kernel, "overloads", {})
         given = [getattr(made, "signature", types) for types, made in overloads.items()]
     return tuple(map(_signature, given)) if isinstance(given, list) else ()
@@ -473,7 +475,6 @@ _BUILTINS = (
     *("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex"),
     *("divmod", "sum", "enumerate", "zip", "print", "tuple", "isinstance"),
 )
-_SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
 _TYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
     *("float16", "float32", "float64", "complex64", "complex128"),
@@ -486,7 +487,6 @@ _NUMBA_TYPES = {
     **{"uint": "uint64", "longlong": "int64", "ulonglong": "uint64", "double": "float64"},
     **{"size_t": "uint64", "ssize_t": "int64", "ulong": "uint64", "long_": "int64"},
     **{"char": "int8", "uchar": "uint8", "float_": "float32"},
-    "void": "",
 }
 
 
@@ -636,7 +636,7 @@ def meaning_of(found: Any) -> Any:
         if module in ("math", "cmath", "_operator"):
             return Intrinsic(f"{module.lstrip('_')}.{name}")
         if name in _BUILTINS and getattr(builtins, name) is found:
-            return np.dtype(_SINGLE_NAMES[name]) if name in _SINGLE_NAMES else Intrinsic(name)
+            return np.dtype(found) if found in (int, float, bool) else Intrinsic(name)
     if isinstance(found, np.ufunc):
         return Intrinsic(f"np.{found.__name__}")
     stub = _stubs(sys.modules.get("numba.cuda")).get(id(found))
@@ -646,7 +646,7 @@ def meaning_of(found: Any) -> Any:
 def _member(owner: str, attribute: str) -> Any:
     if owner in ("numba", "cuda") and attribute in _PARTS:
         return Intrinsic(_PARTS[attribute])
-    if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES and _NUMBA_TYPES[attribute]:
+    if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES:
         return np.dtype(_NUMBA_TYPES[attribute])
     if owner in ("math", "np") and attribute in ("pi", "e", "inf", "nan", "tau", "newaxis"):
         return getattr(math if owner == "math" else np, attribute)
@@ -680,6 +680,6 @@ def dtype_of(found: Any) -> np.dtype | None:
         return of_record
     if module.startswith(_OURS):
         name = getattr(found, "name", None)
-    if isinstance(name, str) and _NUMBA_TYPES.get(name):
+    if isinstance(name, str) and name in _NUMBA_TYPES:
         return np.dtype(_NUMBA_TYPES[name])
     return None
