@@ -219,13 +219,13 @@ class Ranks:
             engines: Engines = LocalEngines(self.n, self._threads)
         else:  # the free memory of other machines is not known here
             engines = ProfileEngines(self.n, self._profile)
-        self._engines = engines
         try:
             engines.start(self._progress)
             self._open_group(engines)
         except BaseException:
-            self.stop()
+            engines.stop()
             raise
+        self._engines = engines  # only now, since other threads may ask whether they are ready
         return self
 
     def stop(self) -> None:
