@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -604,11 +605,9 @@ def stages_of(model: Any, count: int) -> list[Any]:
         At most as many as the model has layers with parameters.
     """
     layers = layers_of(model)
-    sizes = [len(layers) // count + (k < len(layers) % count) for k in range(count)]
-    begins = [sum(sizes[:k]) for k in range(count)]
     return [
-        nn.Sequential(*[module for layer in layers[begin : begin + size] for module in layer])
-        for begin, size in zip(begins, sizes, strict=True)
+        nn.Sequential(*[module for index in part for module in layers[index]])
+        for part in np.array_split(range(len(layers)), count)
     ]
 
 
