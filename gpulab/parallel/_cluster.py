@@ -419,10 +419,9 @@ class Ranks:
                 "backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
-        opening = partial(_rank.meeting_place, towards, self._port)
         ((meeting, port),) = _gather(
             engines,
-            [opening],
+            [partial(_rank.meeting_place, towards, self._port)],
             f"open port {self._port}" if self._port else "find a free port",
             seconds,
         )

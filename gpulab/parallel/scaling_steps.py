@@ -650,12 +650,13 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    advice = "Pass a started cluster, or ranks=2."
     started = ranks if isinstance(ranks, Ranks) else None
     n = (
         started.n
         if started is not None
-        else _validate.whole("scaling", "ranks", ranks, 1, _MOST_MEASURED, advice)
+        else _validate.whole(
+            "scaling", "ranks", ranks, 1, _MOST_MEASURED, "Pass a started cluster, or ranks=2."
+        )
     )
     counts = sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(n.bit_length())), n})
     size = MODELS[model].batch if batch is None else batch
@@ -720,12 +721,14 @@ def _measured(
         )
     if taken.delay_seconds > _DELAYED * taken.alone_seconds:
         share = taken.delay_seconds / taken.alone_seconds
-        words = (
-            "because of other processes, one rank that worked alone had to wait for a core for "
-            f"{100 * share:.0f} % of the time: all points are slower than they could be. Close "
-            "other programs, or measure again later."
+        notes.append(
+            Note(
+                "contended",
+                "because of other processes, one rank that worked alone had to wait for a core for "
+                f"{100 * share:.0f} % of the time: all points are slower than they could be. Close "
+                "other programs, or measure again later.",
+            )
         )
-        notes.append(Note("contended", words))
     report(1.0, "done")
     return _result(spec, told, nbytes, taken.seconds, line, notes)
 
@@ -770,7 +773,7 @@ def _result(
     where, mode = facts[0]["environment"], "weak" if spec.weak else "strong"
     predicted = predict(
         line,
-        float(np.median(samples[1])) if 1 in samples else None,
+        float(np.median(samples[1])),
         parameter_bytes,
         list(samples),
         len(facts),
@@ -791,7 +794,7 @@ def _result(
                 mine,
                 float(np.median(mine)),
                 median_interval(mine)[0],
-                None if 1 not in samples else paired_ratio(samples[1], mine),
+                paired_ratio(samples[1], mine),
             )
             for count, mine in samples.items()
         ),
@@ -913,11 +916,13 @@ def sweep(
     if slow:
         notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; for {slow[0]}"))
     if not one_clock:
-        words = (
-            "The ranks' machines do not share a clock, so each time is the longest that a rank "
-            "spent inside the call, including waiting for other ranks."
+        notes.append(
+            Note(
+                "skipped",
+                "The ranks' machines do not share a clock, so each time is the longest that a rank "
+                "spent inside the call, including waiting for other ranks.",
+            )
         )
-        notes.append(Note("skipped", words))
     evidence = Evidence.measured(where.device, sum(point.samples for point in points))
     return Sweep(
         where.device, "torch.distributed", tuple(points), None, tuple(notes), evidence, where
