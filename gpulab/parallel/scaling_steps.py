@@ -140,6 +140,7 @@ DROPPED = 1  # first steps of each turn, which find the caches full of another m
 
 
 _CLASSES = 10
+_ELEMENT_BYTES = 4  # of float32
 
 
 @dataclass
@@ -174,9 +175,11 @@ _jobs: list[_Job] = []  # of this rank, at most one
 
 
 def parameter_bytes(model: StepModel) -> int:
-    """Return the bytes of a model's parameters, which are those of its gradients."""
+    """Return the bytes of a model's parameters in float32, which are those of its gradients;
+    this process may have another default dtype than the ranks.
+    """
     with torch.device("meta"):  # a copy without storage
-        return sum(p.nbytes for p in model.make().parameters() if p.requires_grad)
+        return sum(_ELEMENT_BYTES * p.numel() for p in model.make().parameters() if p.requires_grad)
 
 
 def begin(spec: StepSpec) -> float:
@@ -204,7 +207,7 @@ def begin(spec: StepSpec) -> float:
 def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], None]:
     if spec.wait_seconds is not None:
         seconds = spec.wait_seconds / (1 if spec.weak else count)
-        gradients = torch.zeros(parameter_bytes(spec.model) // 4, device=device)
+        gradients = torch.zeros(parameter_bytes(spec.model) // _ELEMENT_BYTES, device=device)
 
         def wait() -> None:
             time.sleep(seconds)
@@ -377,7 +380,7 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
     for ``all_gather`` its own part, for ``reduce_scatter`` all parts together.
     """
     world = dist.get_world_size()
-    elements = max(world, nbytes // 4 // world * world)
+    elements = max(world, nbytes // _ELEMENT_BYTES // world * world)
     return timed_calls(name, elements * (world if name == "all_gather" else 1), repeats)
 
 
@@ -829,7 +832,6 @@ def _notes(spec: StepSpec, processors: int, samples: dict[int, np.ndarray]) -> I
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
 # from sizes at which latency dominates to sizes at which bandwidth does
 DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
-_ELEMENT_BYTES = 4
 _CALLS_WIDTH = 0.05  # relative width of a size's interval at which the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
