@@ -372,17 +372,19 @@ def _in_groups(rows: Any, outer: int, inner: int) -> Any:
 
 
 def _blocks(model: Any) -> list[Any]:
-    """Return the course's transformer layers of a model."""
-    return [block for block in getattr(model, "blocks", ()) if isinstance(block, Block)]
+    """Return the course's transformer layers of a model, which are in its list ``blocks``."""
+    return [
+        block
+        for name, block in model.named_modules()
+        if isinstance(block, Block) and name.rpartition(".")[0] == "blocks"
+    ]
 
 
 def _pairs(model: Any) -> tuple[list[int], list[int]]:
     """Return the indices of linear layers in pairs: of the first of each pair, which are split by
     columns, and of the second, which are split by rows.
     """
-    linear = [
-        i for i, layer in enumerate(getattr(model, "layers", ())) if isinstance(layer, nn.Linear)
-    ]
+    linear = [i for i, layer in enumerate(model.layers) if isinstance(layer, nn.Linear)]
     pairs = list(zip(linear[::2], linear[1::2], strict=False))
     return [first for first, _ in pairs], [second for _, second in pairs]
 
