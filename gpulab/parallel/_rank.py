@@ -731,7 +731,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _nbytes(values: Any) -> int:
-    return sum(tensor.nbytes for tensor in _tensors([values]))
+    return sum(
+        tensor._indices().nbytes + tensor._values().nbytes if tensor.is_sparse else tensor.nbytes
+        for tensor in _tensors([values])
+    )
 
 
 def machine() -> str:
