@@ -193,10 +193,11 @@ AGENT = Agent()
 
 
 # Words in the errors of gloo, NCCL and the store when other ranks do not arrive, as seen with torch
-# 2.13. Any other error is the function's own.
+# 2.13. Any other error is the function's own, such as an argument that gloo refuses
+# ("ProcessGroupGloo::allgather: invalid tensor size").
 _COMMUNICATION = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore"
-    r"|peer|wait timeout",
+    r"gloo(?!::\w+: )|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket"
+    r"|TCPStore|peer|wait timeout",
     re.IGNORECASE,
 )
 _COMMUNICATION_TYPES = {
