@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
+import os
 import re
 import sys
 import threading
@@ -702,11 +703,12 @@ class Call:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
         self.together = together  # whether the others' results are useless once one rank has failed
+        path = list(map(os.path.abspath, sys.path))
         try:
             self.jobs = [
                 # calls made together set the ranks up, also after a failed call, whose late
                 # interrupt must not end them: so they are not interruptible
-                engines.client[engine].apply_async(_rank.execute, payload, not together)
+                engines.client[engine].apply_async(_rank.execute, payload, not together, path)
                 for engine, payload in zip(engines.ids, payloads, strict=False)
             ]
         except Exception:  # the client no longer knows an engine that has ended since

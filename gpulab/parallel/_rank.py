@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -302,11 +302,13 @@ def close_group() -> None:
     gc.collect()
 
 
-def execute(payload: bytes, interruptible: bool) -> bytes:
+def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
     """Call the function in the payload; return the pickled `Outcome`.
 
     Never raises: an error is part of the outcome, and so is an interrupt, if ``interruptible``.
+    The function may import modules from the caller's ``path``, after those of the engine's own.
     """
+    sys.path += [place for place in path if place not in sys.path]
     printed = io.StringIO()
     value = error_bytes = b""
     error: BaseException | None = None
