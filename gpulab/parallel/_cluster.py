@@ -328,7 +328,7 @@ class Ranks:
                 self._broken = None
         if self._broken is not None:
             self._broken = (
-                "in the last call they entered different numbers of collectives"
+                "in the last call a collective failed, or they entered different numbers of them"
                 if error is None
                 else _happened(error)
             )
@@ -735,10 +735,12 @@ class Call:
 
     @property
     def in_step(self) -> bool:
-        """Whether the ranks can go on: all are alive and idle, none failed in a collective, and all
-        members of each group entered the same number of its collectives.
+        """Whether the ranks can go on: all are alive and idle, none failed in a collective (even if
+        the function caught the error), and all members of each group entered the same number of its
+        collectives.
         """
-        if len(self.outcomes) < len(self.jobs) or self._waits:
+        failed = any(outcome.sight.collective for outcome in self.outcomes.values())
+        if failed or len(self.outcomes) < len(self.jobs):
             return False
         counts = [
             Counter(
@@ -751,10 +753,6 @@ class Call:
         ]
         groups: set[tuple[int, ...]] = set().union(*counts)
         return all(len({counts[rank][group] for rank in group}) <= 1 for group in groups)
-
-    @property
-    def _waits(self) -> bool:
-        return any(outcome.sight.waits for outcome in self.outcomes.values())
 
     def wait(self, stop: threading.Event) -> RankError | None:
         """Wait until every rank has returned, the time is over, or it is certain that a rank will
@@ -797,9 +795,11 @@ class Call:
                     "run: stopped before every rank had returned. Call it again; if that reports "
                     "ranks out of step, call recover()."
                 )
-            failed = any(each.sight.state != "returned" for each in self.outcomes.values())
+            sights = [outcome.sight for outcome in self.outcomes.values()]
+            waits = any(sight.waits for sight in sights)
+            failed = any(sight.state != "returned" for sight in sights)
             stand = all(self._sight(rank).collective is not None for rank in self.open)
-            sure = self.died or self._waits or (failed and (stand or self.together))
+            sure = self.died or waits or (failed and (stand or self.together))
             # ranks that stood in a collective may have left it since: then nothing is certain
             since = min(since, time.monotonic()) if sure else math.inf
             if time.monotonic() - since > _SETTLE_SECONDS:

@@ -327,10 +327,11 @@ def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
             AGENT.lets_in = False
             AGENT.begin(None)
     calls = seen.calls
-    sight, trace = Sight("returned", len(calls)), ""
+    failed = _failed_in(calls, error)
+    sight, trace = Sight("returned", len(calls), failed), ""
     if error is not None:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
-        failed, places = _failed_in(calls, error), list(traceback.walk_tb(error.__traceback__))
+        places = list(traceback.walk_tb(error.__traceback__))
         sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
         # the traceback begins at the learner's function
         below = (error.__traceback__ and error.__traceback__.tb_next) or error.__traceback__
@@ -343,11 +344,16 @@ def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
     return cloudpickle.dumps(outcome)  # type: ignore[no-any-return]
 
 
-def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
-    """Return the collective whose failure ended the call; None if something else ended it."""
+def _failed_in(
+    calls: tuple[CollectiveCall, ...], error: BaseException | None
+) -> CollectiveCall | None:
+    """Return the collective whose failure ended the call, or was caught by the function; None if
+    there is none.
+    """
     failed = (call for call in calls if call.error and _COMMUNICATION.search(call.error))
     broken = (isinstance(error, KeyboardInterrupt) and AGENT.freed) or (
-        type(error).__name__ in _COMMUNICATION_TYPES
+        error is not None
+        and type(error).__name__ in _COMMUNICATION_TYPES
         and _COMMUNICATION.search(message_of(error, 2000)) is not None
     )
     waiting = (call for call in calls if broken and call.end_seconds is None)
