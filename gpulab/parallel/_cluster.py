@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
+import os
 import re
 import sys
 import threading
@@ -219,13 +220,13 @@ class Ranks:
             engines: Engines = LocalEngines(self.n, self._threads)
         else:  # the free memory of other machines is not known here
             engines = ProfileEngines(self.n, self._profile)
-        self._engines = engines
         try:
             engines.start(self._progress)
             self._open_group(engines)
         except BaseException:
-            self.stop()
+            engines.stop()
             raise
+        self._engines = engines  # only now, since other threads may ask whether they are ready
         return self
 
     def stop(self) -> None:
@@ -327,7 +328,7 @@ class Ranks:
                 self._broken = None
         if self._broken is not None:
             self._broken = (
-                "in the last call they entered different numbers of collectives"
+                "in the last call a collective failed, or they entered different numbers of them"
                 if error is None
                 else _happened(error)
             )
@@ -419,10 +420,9 @@ class Ranks:
                 "backend='gloo', or leave it out."
             )
         towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
-        opening = partial(_rank.meeting_place, towards, self._port)
         ((meeting, port),) = _gather(
             engines,
-            [opening],
+            [partial(_rank.meeting_place, towards, self._port)],
             f"open port {self._port}" if self._port else "find a free port",
             seconds,
         )
@@ -703,11 +703,12 @@ class Call:
         self.engines = engines
         self.timeout_seconds, self.limit_seconds = timeout_seconds, limit_seconds
         self.together = together  # whether the others' results are useless once one rank has failed
+        path = list(map(os.path.abspath, sys.path))
         try:
             self.jobs = [
                 # calls made together set the ranks up, also after a failed call, whose late
                 # interrupt must not end them: so they are not interruptible
-                engines.client[engine].apply_async(_rank.execute, payload, not together)
+                engines.client[engine].apply_async(_rank.execute, payload, not together, path)
                 for engine, payload in zip(engines.ids, payloads, strict=False)
             ]
         except Exception:  # the client no longer knows an engine that has ended since
@@ -734,10 +735,12 @@ class Call:
 
     @property
     def in_step(self) -> bool:
-        """Whether the ranks can go on: all are alive and idle, none failed in a collective, and all
-        members of each group entered the same number of its collectives.
+        """Whether the ranks can go on: all are alive and idle, none failed in a collective (even if
+        the function caught the error), and all members of each group entered the same number of its
+        collectives.
         """
-        if len(self.outcomes) < len(self.jobs) or self._waits:
+        failed = any(outcome.sight.collective for outcome in self.outcomes.values())
+        if failed or len(self.outcomes) < len(self.jobs):
             return False
         counts = [
             Counter(
@@ -750,10 +753,6 @@ class Call:
         ]
         groups: set[tuple[int, ...]] = set().union(*counts)
         return all(len({counts[rank][group] for rank in group}) <= 1 for group in groups)
-
-    @property
-    def _waits(self) -> bool:
-        return any(outcome.sight.waits for outcome in self.outcomes.values())
 
     def wait(self, stop: threading.Event) -> RankError | None:
         """Wait until every rank has returned, the time is over, or it is certain that a rank will
@@ -796,9 +795,11 @@ class Call:
                     "run: stopped before every rank had returned. Call it again; if that reports "
                     "ranks out of step, call recover()."
                 )
-            failed = any(each.sight.state != "returned" for each in self.outcomes.values())
+            sights = [outcome.sight for outcome in self.outcomes.values()]
+            waits = any(sight.waits for sight in sights)
+            failed = any(sight.state != "returned" for sight in sights)
             stand = all(self._sight(rank).collective is not None for rank in self.open)
-            sure = self.died or self._waits or (failed and (stand or self.together))
+            sure = self.died or waits or (failed and (stand or self.together))
             # ranks that stood in a collective may have left it since: then nothing is certain
             since = min(since, time.monotonic()) if sure else math.inf
             if time.monotonic() - since > _SETTLE_SECONDS:

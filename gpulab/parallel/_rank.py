@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -193,10 +193,11 @@ AGENT = Agent()
 
 
 # Words in the errors of gloo, NCCL and the store when other ranks do not arrive, as seen with torch
-# 2.13. Any other error is the function's own.
+# 2.13. Any other error is the function's own, such as an argument that gloo refuses
+# ("ProcessGroupGloo::allgather: invalid tensor size").
 _COMMUNICATION = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket|TCPStore"
-    r"|peer|wait timeout",
+    r"gloo(?!::\w+: )|nccl|connection (closed|reset|refused|was)|timed? ?out|broken pipe|socket"
+    r"|TCPStore|peer|wait timeout",
     re.IGNORECASE,
 )
 _COMMUNICATION_TYPES = {
@@ -301,11 +302,13 @@ def close_group() -> None:
     gc.collect()
 
 
-def execute(payload: bytes, interruptible: bool) -> bytes:
+def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
     """Call the function in the payload; return the pickled `Outcome`.
 
     Never raises: an error is part of the outcome, and so is an interrupt, if ``interruptible``.
+    The function may import modules from the caller's ``path``, after those of the engine's own.
     """
+    sys.path += [place for place in path if place not in sys.path]
     printed = io.StringIO()
     value = error_bytes = b""
     error: BaseException | None = None
@@ -324,10 +327,11 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
             AGENT.lets_in = False
             AGENT.begin(None)
     calls = seen.calls
-    sight, trace = Sight("returned", len(calls)), ""
+    failed = _failed_in(calls, error)
+    sight, trace = Sight("returned", len(calls), failed), ""
     if error is not None:
         text = f"{type(error).__name__}: {message_of(error, 500)}"
-        failed, places = _failed_in(calls, error), list(traceback.walk_tb(error.__traceback__))
+        places = list(traceback.walk_tb(error.__traceback__))
         sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
         # the traceback begins at the learner's function
         below = (error.__traceback__ and error.__traceback__.tb_next) or error.__traceback__
@@ -340,11 +344,16 @@ def execute(payload: bytes, interruptible: bool) -> bytes:
     return cloudpickle.dumps(outcome)  # type: ignore[no-any-return]
 
 
-def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
-    """Return the collective whose failure ended the call; None if something else ended it."""
+def _failed_in(
+    calls: tuple[CollectiveCall, ...], error: BaseException | None
+) -> CollectiveCall | None:
+    """Return the collective whose failure ended the call, or was caught by the function; None if
+    there is none.
+    """
     failed = (call for call in calls if call.error and _COMMUNICATION.search(call.error))
     broken = (isinstance(error, KeyboardInterrupt) and AGENT.freed) or (
-        type(error).__name__ in _COMMUNICATION_TYPES
+        error is not None
+        and type(error).__name__ in _COMMUNICATION_TYPES
         and _COMMUNICATION.search(message_of(error, 2000)) is not None
     )
     waiting = (call for call in calls if broken and call.end_seconds is None)
@@ -731,7 +740,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _nbytes(values: Any) -> int:
-    return sum(tensor.nbytes for tensor in _tensors([values]))
+    return sum(
+        tensor._indices().nbytes + tensor._values().nbytes if tensor.is_sparse else tensor.nbytes
+        for tensor in _tensors([values])
+    )
 
 
 def machine() -> str:

@@ -180,6 +180,7 @@ def predict_ranks(
     with (
         fake_rank(rank, ranks),
         undisturbed("cpu"),  # the caller's modes are off, and random generators put back
+        torch.device("cpu"),  # the caller may have set another default
         mock.patch.object(FAKE_ERRORS, "disabled", True),
         FakeTensorMode(allow_non_fake_inputs=True),
         _step_errors(),

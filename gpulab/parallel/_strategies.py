@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -371,17 +372,19 @@ def _in_groups(rows: Any, outer: int, inner: int) -> Any:
 
 
 def _blocks(model: Any) -> list[Any]:
-    """Return the course's transformer layers of a model."""
-    return [block for block in getattr(model, "blocks", ()) if isinstance(block, Block)]
+    """Return the course's transformer layers of a model, which are in its list ``blocks``."""
+    return [
+        block
+        for name, block in model.named_modules()
+        if isinstance(block, Block) and name.rpartition(".")[0] == "blocks"
+    ]
 
 
 def _pairs(model: Any) -> tuple[list[int], list[int]]:
     """Return the indices of linear layers in pairs: of the first of each pair, which are split by
     columns, and of the second, which are split by rows.
     """
-    linear = [
-        i for i, layer in enumerate(getattr(model, "layers", ())) if isinstance(layer, nn.Linear)
-    ]
+    linear = [i for i, layer in enumerate(model.layers) if isinstance(layer, nn.Linear)]
     pairs = list(zip(linear[::2], linear[1::2], strict=False))
     return [first for first, _ in pairs], [second for _, second in pairs]
 
@@ -604,11 +607,9 @@ def stages_of(model: Any, count: int) -> list[Any]:
         At most as many as the model has layers with parameters.
     """
     layers = layers_of(model)
-    sizes = [len(layers) // count + (k < len(layers) % count) for k in range(count)]
-    begins = [sum(sizes[:k]) for k in range(count)]
     return [
-        nn.Sequential(*[module for layer in layers[begin : begin + size] for module in layer])
-        for begin, size in zip(begins, sizes, strict=True)
+        nn.Sequential(*[module for index in part for module in layers[index]])
+        for part in np.array_split(range(len(layers)), count)
     ]
 
 

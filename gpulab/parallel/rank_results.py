@@ -107,7 +107,8 @@ class Sight:
     entered : int
         How many collectives of this call the rank has entered.
     collective : CollectiveCall or None
-        The collective that the rank stands in, or that it failed in.
+        The collective that the rank stands in, or that it failed in; for a rank that returned, one
+        whose failure its function caught.
     where : str
         For a running rank, the line of Python at which it was last seen.
     error : str

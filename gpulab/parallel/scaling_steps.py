@@ -140,6 +140,7 @@ DROPPED = 1  # first steps of each turn, which find the caches full of another m
 
 
 _CLASSES = 10
+_ELEMENT_BYTES = 4  # of float32
 
 
 @dataclass
@@ -174,9 +175,11 @@ _jobs: list[_Job] = []  # of this rank, at most one
 
 
 def parameter_bytes(model: StepModel) -> int:
-    """Return the bytes of a model's parameters, which are those of its gradients."""
+    """Return the bytes of a model's parameters in float32, which are those of its gradients;
+    this process may have another default dtype than the ranks.
+    """
     with torch.device("meta"):  # a copy without storage
-        return sum(p.nbytes for p in model.make().parameters() if p.requires_grad)
+        return sum(_ELEMENT_BYTES * p.numel() for p in model.make().parameters() if p.requires_grad)
 
 
 def begin(spec: StepSpec) -> float:
@@ -204,7 +207,7 @@ def begin(spec: StepSpec) -> float:
 def _step(spec: StepSpec, count: int, group: Any, device: str) -> Callable[[], None]:
     if spec.wait_seconds is not None:
         seconds = spec.wait_seconds / (1 if spec.weak else count)
-        gradients = torch.zeros(parameter_bytes(spec.model) // 4, device=device)
+        gradients = torch.zeros(parameter_bytes(spec.model) // _ELEMENT_BYTES, device=device)
 
         def wait() -> None:
             time.sleep(seconds)
@@ -377,7 +380,7 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
     for ``all_gather`` its own part, for ``reduce_scatter`` all parts together.
     """
     world = dist.get_world_size()
-    elements = max(world, nbytes // 4 // world * world)
+    elements = max(world, nbytes // _ELEMENT_BYTES // world * world)
     return timed_calls(name, elements * (world if name == "all_gather" else 1), repeats)
 
 
@@ -650,12 +653,13 @@ def scaling(
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
     """
-    advice = "Pass a started cluster, or ranks=2."
     started = ranks if isinstance(ranks, Ranks) else None
     n = (
         started.n
         if started is not None
-        else _validate.whole("scaling", "ranks", ranks, 1, _MOST_MEASURED, advice)
+        else _validate.whole(
+            "scaling", "ranks", ranks, 1, _MOST_MEASURED, "Pass a started cluster, or ranks=2."
+        )
     )
     counts = sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(n.bit_length())), n})
     size = MODELS[model].batch if batch is None else batch
@@ -720,12 +724,14 @@ def _measured(
         )
     if taken.delay_seconds > _DELAYED * taken.alone_seconds:
         share = taken.delay_seconds / taken.alone_seconds
-        words = (
-            "because of other processes, one rank that worked alone had to wait for a core for "
-            f"{100 * share:.0f} % of the time: all points are slower than they could be. Close "
-            "other programs, or measure again later."
+        notes.append(
+            Note(
+                "contended",
+                "because of other processes, one rank that worked alone had to wait for a core for "
+                f"{100 * share:.0f} % of the time: all points are slower than they could be. Close "
+                "other programs, or measure again later.",
+            )
         )
-        notes.append(Note("contended", words))
     report(1.0, "done")
     return _result(spec, told, nbytes, taken.seconds, line, notes)
 
@@ -770,7 +776,7 @@ def _result(
     where, mode = facts[0]["environment"], "weak" if spec.weak else "strong"
     predicted = predict(
         line,
-        float(np.median(samples[1])) if 1 in samples else None,
+        float(np.median(samples[1])),
         parameter_bytes,
         list(samples),
         len(facts),
@@ -791,7 +797,7 @@ def _result(
                 mine,
                 float(np.median(mine)),
                 median_interval(mine)[0],
-                None if 1 not in samples else paired_ratio(samples[1], mine),
+                paired_ratio(samples[1], mine),
             )
             for count, mine in samples.items()
         ),
@@ -826,7 +832,6 @@ def _notes(spec: StepSpec, processors: int, samples: dict[int, np.ndarray]) -> I
 OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
 # from sizes at which latency dominates to sizes at which bandwidth does
 DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)
-_ELEMENT_BYTES = 4
 _CALLS_WIDTH = 0.05  # relative width of a size's interval at which the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
@@ -913,11 +918,13 @@ def sweep(
     if slow:
         notes.append(Note("no-interval", f"{len(slow)} of {len(points)} sizes; for {slow[0]}"))
     if not one_clock:
-        words = (
-            "The ranks' machines do not share a clock, so each time is the longest that a rank "
-            "spent inside the call, including waiting for other ranks."
+        notes.append(
+            Note(
+                "skipped",
+                "The ranks' machines do not share a clock, so each time is the longest that a rank "
+                "spent inside the call, including waiting for other ranks.",
+            )
         )
-        notes.append(Note("skipped", words))
     evidence = Evidence.measured(where.device, sum(point.samples for point in points))
     return Sweep(
         where.device, "torch.distributed", tuple(points), None, tuple(notes), evidence, where

@@ -342,7 +342,8 @@ def meaning(value: Any, name: str) -> tuple[bool, Any]:
         if inspect.isfunction(value)
         else [each for each in vars(value).values() if inspect.isfunction(each)]
     )
-    for function in functions:
+    # the source is that of the function itself, and not of a decorator such as torch.no_grad()
+    for function in map(inspect.unwrap, functions):
         closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if name in closed:
             return True, closed[name].cell_contents

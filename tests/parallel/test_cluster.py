@@ -92,8 +92,10 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
     """A second cluster has its own ranks. An exception ends it, and so does dropping it: no process
     or thread is left, and the first cluster still works.
     """
-    said: list[float] = []
-    second = gl.parallel.cluster(1, threads=2, progress=lambda part, _: said.append(part))
+    said: list[tuple[float, bool]] = []
+    second = gl.parallel.cluster(
+        1, threads=2, progress=lambda part, _: said.append((part, second.ready))
+    )
     states, before, threads = [repr(second)], below(), psutil.Process().num_threads()
     with pytest.raises(ZeroDivisionError), second:  # noqa: PT012
         states.append(repr(second))
@@ -114,7 +116,7 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
         "<Ranks: 1 on 1 machine, stopped>",
     ]  # fmt: skip
     assert said == sorted(said)
-    assert said[-1] == 1.0
+    assert said[-1] == (1.0, False)
     refused(RankError, second.run, dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1]
 

@@ -40,6 +40,7 @@ def fails(how: str) -> None:
         "return": lambda: None, "raise": lambda: int("my mistake"),
         "sleep": lambda: time.sleep(300), "other": lambda: dist.broadcast(torch.ones(1000), 0),
         "exit": lambda: os._exit(3),
+        "size": lambda: dist.all_gather([torch.ones(2)] * 4, torch.ones(3)),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }  # fmt: skip
     total()
@@ -58,6 +59,7 @@ def fails(how: str) -> None:
         ("sleep", CollectiveTimeoutError, "line "),
         ("other", CollectiveTimeoutError, "broadcast of 3.91 KiB"),
         ("raise", RankError, "ValueError: .*my mistake"),
+        ("size", RankError, "RuntimeError: .*invalid tensor size"),
         ("exit", RankDiedError, "exit code 3"),
         ("kill", RankDiedError, "SIGKILL"),
     ],

@@ -38,6 +38,7 @@ FULL = torch.ones(100)  # 400 bytes in float32
 CASES: list[tuple[Callable[[], Any], tuple[str, str, int, int]]] = [
     (lambda: dist.all_reduce(FULL), ("all_reduce", "float32", 400, 400)),
     (lambda: dist.all_reduce(FULL.bfloat16()), ("all_reduce", "bfloat16", 200, 200)),
+    (lambda: dist.all_reduce(torch.eye(2).to_sparse()), ("all_reduce", "float32", 40, 40)),
     (lambda: dist.broadcast(FULL, 0), ("broadcast", "float32", 400, 400)),
     (lambda: dist.reduce(FULL, 0), ("reduce", "float32", 400, 400)),
     (lambda: dist.all_gather([FULL], FULL), ("all_gather", "float32", 400, 400)),

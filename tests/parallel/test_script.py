@@ -80,6 +80,7 @@ def test_what_a_function_closes_over_and_what_is_installed(tmp_path: Path) -> No
     """A closed-over number becomes a constant; an installed package's function is imported."""
     factor = 11
 
+    @torch.no_grad()
     def scaled() -> int:
         return factor * SCALE
 

@@ -205,6 +205,7 @@ def test_other_models(ranks: Ranks) -> None:
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ("ddp", {"batch_size": 9}, "batch of 8"), ("zero3", {"batch_size": 1}, "batch of 2"),
     ("tensor", {"model": tiny(heads=1)}, "1 head"),
+    ("tensor", {"model": type("Net", (torch.nn.Linear,), {"blocks": 3})(1, 1)}, "a Net"),
     ("split", {"model": tiny(layers=1)}, "1 layer"), ("tensor", {"model": networks.cnn()}, "CNN"),
     ("tensor", {"task": "digits-mlp", "model": networks.mlp(64, 33, 10)}, "hidden=34"),
     ("ddp", {"model": tiny(dropout=0.1)}, "p=0.1"), ("ddp", {"model": "transformer"}, "str"),
