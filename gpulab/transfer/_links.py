@@ -508,15 +508,15 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
-        buffers: tuple[Any, Any]
+        buffers: list[Any]
         if direction == "host":
-            buffers = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+            buffers = [np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)]
         else:
             import torch
 
             # "cpu" is stated, because PyTorch's default device can be set
             host = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
-            buffers = host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
+            buffers = [host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))]
     source, target = buffers[::-1] if direction == "to_host" else buffers
 
     def copy(size: int) -> Callable[[], Any]:
