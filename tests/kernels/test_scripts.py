@@ -126,8 +126,10 @@ RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
 
 SIMULATE = ["simulate", "--fail-on-findings", "test_program.py", "--more", "1"]
 COMMAND = f"from gpulab.cli import main\ncode = main({SIMULATE})\nprint('torch' in sys.modules)"
-PLUGIN = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fail-on-findings"]
-TESTS = f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})"
+TESTS = """import pytest
+code = pytest.main(["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no",
+                    "--fail-on-findings", "test_program.py"])
+"""
 
 
 @pytest.mark.parametrize(
