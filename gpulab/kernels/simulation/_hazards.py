@@ -442,7 +442,7 @@ class Tracker:
     def unwritten(self, words: Flat) -> Flat:
         """Return the lanes whose word of shared memory no thread has written."""
         if self._written is None:
-            return np.empty(0, dtype=np.int64)
+            return words[:0]
         return (~self._written.take(words)).nonzero()[0]
 
     def _conflict(

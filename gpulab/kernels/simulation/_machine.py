@@ -563,8 +563,9 @@ class Machine:
             rows, threads = np.divmod(mask.flat, batch.width)
             words = mask.selected(where) + rows * tracker.words
             return _hazards.Lanes(words, threads.astype(np.int32), mask, False)
-        active = np.broadcast_to(True if array is None else array, (1, batch.width))
-        threads = active[0].nonzero()[0]
+        threads = batch.linear_thread[0]
+        if array is not None:
+            threads = np.broadcast_to(array, (1, batch.width))[0].nonzero()[0]
         words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
         return _hazards.Lanes(words, threads.astype(np.int32), mask, True)
 
