@@ -373,8 +373,8 @@ def storage_of(array: Any, where: devices.Device) -> tuple[str, int, int, _Life]
             # its address cannot be asked for
             with contextlib.suppress(NotImplementedError, RuntimeError):
                 storage = array.untyped_storage()
-                storage.data_ptr()
                 if storage.device.type == where.torch_type:
+                    storage.data_ptr()
                     return "torch", storage._cdata, int(storage.nbytes()), weakref.ref(storage)
     elif isinstance(array, np.ndarray) and where.is_cpu:
         owner = array
