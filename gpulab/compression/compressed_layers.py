@@ -206,7 +206,7 @@ def finish(model: Any) -> Any:
                 raise InputError(
                     f"finish: no input reached {name or 'the layer'} in training, so the range "
                     "that activations='static' rounds to is not known; expected a trained model. "
-                    "Train it, or use quantize with calibration=x."
+                    "Train it, or leave the layer out with skip if the model never calls it."
                 )
             ends = (each.low, each.high) if static else ()
             copied = replace(copied, name, Quantized(each.layer, each.scheme, *ends).eval())
