@@ -275,7 +275,7 @@ def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
     return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
 
 
-def straight_through(x: torch.Tensor, rounded: Callable[[Any], Any]) -> torch.Tensor:
+def straight_through(x: torch.Tensor, rounded: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
     Bengio et al. 2013).
     """
