@@ -130,7 +130,7 @@ def _render(page: Page, before: Page | None, after: Page | None, solutions: bool
     }
     text, _ = exporter.from_notebook_node(notebook, resources={"gpulab": course})
     # a link to another notebook of the folder leads to its page
-    text = re.sub(r'(<a\b[^>]*\bhref="[^":/]+)\.ipynb', r"\1.html", text)
+    text = re.sub(r'(<a\b[^>]*\bhref="[^"#:/]+)\.ipynb', r"\1.html", text)
     return text.replace(
         'class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"'
     )

@@ -206,7 +206,7 @@ def finish(model: Any) -> Any:
                 raise InputError(
                     f"finish: no input reached {name or 'the layer'} in training, so the range "
                     "that activations='static' rounds to is not known; expected a trained model. "
-                    "Train it, or use quantize with calibration=x."
+                    "Train it, or leave the layer out with skip if the model never calls it."
                 )
             ends = (each.low, each.high) if static else ()
             copied = replace(copied, name, Quantized(each.layer, each.scheme, *ends).eval())
@@ -275,9 +275,7 @@ def round_inputs(x: Any, step: Any, zero: Any, bits: int) -> Any:
     return ((x / step).round().add(zero).clamp(0, 2**bits - 1) - zero) * step
 
 
-def straight_through(
-    x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
+def straight_through(x: torch.Tensor, rounded: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """Return the rounded values whose gradient is that of ``x`` (the straight-through estimator of
     Bengio et al. 2013).
     """

@@ -182,17 +182,15 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)
-        # an optimizer makes its counters on the default device
-        on_cpu: Any = (
-            contextlib.nullcontext()
-            if torch.get_default_device().type == "cpu"
-            else torch.device("cpu")
-        )
+        kind, nothing = device.torch_type, contextlib.nullcontext()
         with (
             warnings.catch_warnings(),
             torch.enable_grad(),
-            torch.autocast(device.torch_type, enabled=False),
-            on_cpu,
+            # only if the caller's autocast is on: within this block the end of another one, such as
+            # of a loss's own, does not clear the cache of converted weights
+            torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nothing,
+            # an optimizer makes its counters on the default device
+            nothing if torch.get_default_device().type == "cpu" else torch.device("cpu"),
         ):
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield

@@ -128,6 +128,7 @@ def test_loading_and_memory_options_learn_the_same(
     [
         ("digits-cnn", {"optimizer": "adam"}),
         ("digits-mlp", {"optimizer": "sgd"}),
+        ("digits-mlp", {"optimizer": "adam", "precision": "bfloat16"}),
         ("digits-cnn", {"optimizer": "adam", "checkpoint": True}),
     ],
     ids=str,
