@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,8 +221,9 @@ def ceilings(
         return time.perf_counter()
 
     # no more threads than PyTorch is set to: the streams and the products then use the same cores
-    torch = sys.modules.get("torch") if where.is_cpu else None
-    limit = math.inf if torch is None else torch.get_num_threads()
+    import torch
+
+    limit = torch.get_num_threads() if where.is_cpu else math.inf
     with _one_at_a_time, guard(f"ceilings: measuring {where}"):
         if refresh or (where, limit) not in _measured:
             found = _measure(where, limit, clock)
