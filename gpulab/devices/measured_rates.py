@@ -483,13 +483,14 @@ def device_rate(
     import torch
 
     arrays = ARRAYS[operation]
-    data = [torch.ones(max(1, nbytes // (4 * arrays)), device=device) for _ in range(arrays)]
+    elements = max(1, nbytes // (4 * arrays))
+    data = [torch.ones(elements, dtype=torch.float32, device=device) for _ in range(arrays)]
     works: dict[str, Callable[[], Any]] = {
         "copy": lambda: data[0].copy_(data[1]),
         "read": data[0].sum,
         "triad": lambda: torch.add(data[1], data[2], alpha=3.0, out=data[0]),
     }
-    return arrays * data[0].numel() * 4 / repeated(works[operation], synchronize, clock)
+    return arrays * elements * 4 / repeated(works[operation], synchronize, clock)
 
 
 def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
