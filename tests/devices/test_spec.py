@@ -175,6 +175,7 @@ def test_specs_as_they_are_shown(approved: Any) -> None:
         cpu,
         dataclasses.replace(cpu, max_clock_hz=None, simd=("avx512f",), caches=caches[:1]),
         dataclasses.replace(cpu, name="Apple M4", simd=("asimd",)),
+        dataclasses.replace(cpu, name="boosted", clock_hz=6e9, caches=()),
     ]
     specs = [gpu_spec(gpu, gpu.name) for gpu in changed] + [
         cpu_spec(c, float(2**34), c.name) for c in hosts
