@@ -198,7 +198,9 @@ def _fails(value: int = 3, words: str = "Not Supported", kind: type = _Error) ->
 
 
 def _nvml(**answers: Any) -> types.ModuleType:
-    """Return a fake pynvml: an A100 in MIG slices that answers as NVIDIA's API reference says."""
+    """Return a fake pynvml: an A100 in MIG slices that answers as NVIDIA's API reference says. It
+    is an older one, which does not know ``nvmlDeviceGetCurrentClocksEventReasons``.
+    """
     nvml = types.ModuleType("pynvml")
     nvml.NVMLError = _Error
     for name in ("NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"):
@@ -225,7 +227,6 @@ def _nvml(**answers: Any) -> types.ModuleType:
         "DeviceGetMigMode": (1, 1),
         "DeviceGetMemoryBusWidth": 5120,
         "DeviceGetCurrentClocksThrottleReasons": 0x44,
-        "DeviceGetCurrentClocksEventReasons": 0x44,
         "DeviceGetClockInfo": 1410,
         "DeviceGetMaxClockInfo": lambda handle, kind: {1: 1980, 2: 2619}[kind],
         "DeviceGetPowerUsage": 76_120,
@@ -299,7 +300,7 @@ ASKED = (
         (
             {
                 "DeviceGetMigMode": (0, 1),
-                "DeviceGetCurrentClocksEventReasons": 3,
+                "DeviceGetCurrentClocksEventReasons": 3,  # a newer one
                 "DeviceGetCurrentClocksThrottleReasons": 3,
             },  # idle, user's clocks
             Driver(
