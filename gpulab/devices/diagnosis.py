@@ -567,6 +567,10 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
 def _driver_problems(facts: Facts) -> Sequence[Problem]:
     driver, torch, hidden = facts.driver, facts.torch, facts.visible_devices
     count = f"The driver reports {plural(len(driver.gpus), 'GPU')}"
+    # CUDA reads the list up to the first entry that is neither a number nor a UUID of a GPU
+    first = (hidden or "").split(",")[0].strip()
+    numbers = map(str, range(len(driver.gpus)))
+    is_named = first in numbers or any(first and name.startswith(first) for name in driver.gpus)
     is_unseen = (
         driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None
     )
@@ -590,7 +594,7 @@ def _driver_problems(facts: Facts) -> Sequence[Problem]:
             "`--gpus all`.",
         ),
         (
-            is_unseen and hidden is not None,
+            is_unseen and hidden is not None and not is_named,
             "warning",
             "gpu-hidden",
             f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU from PyTorch.",

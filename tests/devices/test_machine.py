@@ -100,6 +100,20 @@ CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
     ),
     "no driver": (BARE, {"pci_gpus": {"nvidia": 2}, "torch": NEWER}),
     "hidden GPU": (GOOD, {"torch": BLIND, "accelerators": (), "visible_devices": ""}),
+    "a GPU that is named and not hidden": (
+        GOOD,
+        {
+            "torch": NEWER,
+            "driver": OLD_DRIVER,
+            "accelerators": (),
+            "cupy_packages": (),
+            "visible_devices": "0,1",
+        },
+    ),
+    "a GPU that is not there": (
+        GOOD,
+        {"torch": BLIND, "accelerators": (), "visible_devices": "1,0"},
+    ),
     "unusable GPU": (GOOD, {"torch": BLIND, "accelerators": ()}),
     "old architecture": (GOOD, _gpu(name="Tesla P100", compute_capability="6.0")),
     "two CuPys": (GOOD, {"cupy_packages": ("cupy-cuda12x", "cupy-cuda13x")}),
