@@ -630,7 +630,9 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
     # A newer driver runs code for an older CUDA. But if torch is for another major version of CUDA,
     # the libraries that it installs are not those that CuPy looks for.
     is_newer, is_apart = built > runs, built < runs and of_torch > built
-    instead = pip_command(f"install cupy-cuda{min(runs, 13)}x")
+    # the CUDA of PyTorch, whose libraries CuPy uses, as far as the driver runs it
+    suitable = max(12, min(of_torch or runs, runs or of_torch, 13))
+    instead = pip_command(f"install cupy-cuda{suitable}x")
     return _first_of(
         (
             len(packages) > 1,
@@ -645,7 +647,7 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
             "warning",
             "cupy-missing",
             "CuPy is not installed; cells that use it are skipped.",
-            f"Run {pip_command(f'install cupy-cuda{13 if runs >= 13 else 12}x')}.",
+            f"Run {instead}.",
         ),
         (
             cuda and runs and (is_newer or is_apart),

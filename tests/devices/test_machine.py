@@ -119,6 +119,7 @@ CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
     "two CuPys": (GOOD, {"cupy_packages": ("cupy-cuda12x", "cupy-cuda13x")}),
     "no CuPy": (GOOD, {"cupy_packages": ()}),
     "no CuPy, CUDA 12": (GOOD, _built("12.8", "12.8") | {"cupy_packages": ()}),
+    "no CuPy, torch for an older CUDA": (GOOD, _built("12.8", "13.0") | {"cupy_packages": ()}),
     "CuPy for a newer CUDA": (GOOD, _built("12.8", "12.8", "cupy-cuda13x")),
     "CuPy for an older CUDA than torch": (GOOD, _built("13.0", "13.0", "cupy-cuda12x")),
     "CuPy for an older CUDA, as torch": (GOOD, _built("12.8", "13.0", "cupy-cuda12x")),
