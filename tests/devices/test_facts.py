@@ -327,8 +327,9 @@ def test_what_a_gpu_does_not_support_is_not_known(monkeypatch: pytest.MonkeyPatc
     for name in ASKED:
         setattr(nvml, f"nvmlDeviceGet{name}", _fails(kind=nvml.NVMLError_NotSupported))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    bare = Accelerator(None, "NVIDIA A100-SXM4-40GB", "cuda")
-    assert devices.gather().driver.gpus == {"GPU-ab": bare}
+    assert devices.gather().driver.gpus == {
+        "GPU-ab": Accelerator(None, "NVIDIA A100-SXM4-40GB", "cuda")
+    }
 
 
 def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +406,9 @@ def test_a_device_is_found_by_its_names(
             devices.find(unknown)
 
 
+NumbaError = type("CudaAPIError", (Exception,), {})
+
+
 @pytest.mark.parametrize(
     ("error", "ours", "restart"),
     [
@@ -420,6 +424,10 @@ def test_a_device_is_found_by_its_names(
         (RuntimeError("CUDA error: invalid argument"), DeviceError, False),
         (RuntimeError("CUDA error: too many resources requested for launch"), DeviceError, False),
         (RuntimeError("CUDA error: no kernel image is available for"), DeviceError, False),
+        # numba-cuda's messages, as its driver.py writes them
+        (NumbaError("Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"), OutOfMemoryError, 0),
+        (NumbaError("Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS"), DeviceError, 1),
+        (NumbaError("Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE"), NumbaError, 0),
         (ValueError("out of memory"), ValueError, False),
         (RuntimeError("shapes do not match"), RuntimeError, False),
         (KeyError("cuda error"), KeyError, False),
