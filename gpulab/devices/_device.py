@@ -272,10 +272,8 @@ def find(device: Any = None) -> Device:
     """
     if device is None:
         return default()
-    if (
-        not isinstance(device, (str, Device))
-        and type(device).__module__.partition(".")[0] != "torch"
-    ):
+    # compared by name, since a script may not have loaded torch
+    if not isinstance(device, (str, Device)) and str(type(device)) != "<class 'torch.device'>":
         raise InputError(
             f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a "
             "Device or a torch.device. Pass one of these."
