@@ -214,6 +214,7 @@ def test_cpu_rates_follow_the_widest_instructions(simd: Any, rates: Any) -> None
     [
         ("NVIDIA H200", "H200 SXM"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 40GB"),
+        ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "A100 40GB"),  # a compute instance
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "GeForce RTX 4070 Ti SUPER"),
         ("NVIDIA A10G", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
