@@ -306,8 +306,8 @@ def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[No
         yield Note(
             "throttled",
             "the container's CPU quota held this process back for "
-            f"{percent(min(held, 1.0))} of the time (cpu.stat). Ask for more cores, or measure "
-            "with fewer threads.",
+            f"{percent(held)} of the time, summed over its cores (cpu.stat). Ask for more cores, "
+            "or measure with fewer threads.",
         )
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
     fell = _drop(before.frequency_hertz, after.frequency_hertz)
