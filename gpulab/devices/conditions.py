@@ -273,8 +273,8 @@ def _contended(window: Window, advice: str) -> Iterator[Note]:
     crowded = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
     if stolen >= max(SHARE, window.others_step):
         sentence = (
-            f"the hypervisor gave {percent(min(stolen, 1.0))} of the time on these cores to other "
-            "machines (steal time). "
+            f"the hypervisor gave {percent(stolen)} of one core's time to other machines (steal "
+            "time). "
             f"{advice or 'Measure again later, or on a machine that you do not share.'}"
         )
     elif lost:
