@@ -110,9 +110,8 @@ def read(
         for path in _cpu_stats(root)
         for unit, count in re.findall(r"throttled_(usec|time) (\d+)", host_facts.read_text(path))
     ]
-    gpu = None
-    if device.kind == "cuda":
-        gpu = nvml.read_counters(device.index, since.gpu if since is not None else None)
+    last = since.gpu if since is not None else None
+    gpu = nvml.read_counters(device.index, last) if device.kind == "cuda" else None
     return Readings(
         seconds=time.perf_counter(),
         cores=len(cores),

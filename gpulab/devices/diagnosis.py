@@ -929,10 +929,11 @@ def _accelerator(facts: Facts) -> Check:
         found = f"{gpu.name} is present but cannot compute"
         remedy = "Restart the kernel; if that does not help, restart the machine."
         return _computing(works, found, remedy, "torch", device=str(gpu.device))
-    detail = (
-        "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
+    return Check(
+        "accelerator",
+        "note",
+        "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so",
     )
-    return Check("accelerator", "note", detail)
 
 
 def _cupy(facts: Facts) -> list[Check]:

@@ -190,11 +190,10 @@ def merge(first: Recording, second: Recording) -> Recording:
     later = sorted(both, key=lambda entry: (entry.date or "") if entry.recorded else "")
     entries = {entry.key: entry for entry in both} | {entry.key: entry for entry in later}
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
-    environment = joined(older.environment, newer.environment)
     return replace(
         newer,
         name=first.name,
-        environment=environment,
+        environment=joined(older.environment, newer.environment),
         entries=tuple(entries.values()),
         notes=notes,
     )
