@@ -567,7 +567,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab claims``; return the exit code."""
     given = arguments.recording
-    judged = ledger(map(recordings.read, given) if given else None)
+    judged = ledger([recordings.read(name) for name in given] if given else None)
     if not arguments.out:
         for finding in judged.findings:
             print(
