@@ -143,7 +143,12 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     ]
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     before, after = (
-        {name: str(getattr(of.environment, name)) for name in _ABOUT} | {**of.environment.libraries}
+        {
+            name: str(value)
+            for name in _ABOUT
+            if (value := getattr(of.environment, name)) is not None
+        }
+        | {**of.environment.libraries}
         for of in (first, second)
     )
     environment = {
