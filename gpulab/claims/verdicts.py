@@ -566,10 +566,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab claims``; return the exit code."""
-    chosen = (
-        [recordings.read(name) for name in arguments.recording] if arguments.recording else None
-    )
-    judged = ledger(chosen)
+    given = arguments.recording
+    judged = ledger([recordings.read(name) for name in given] if given else None)
     if not arguments.out:
         for finding in judged.findings:
             print(
@@ -598,19 +596,19 @@ def _page(judged: Ledger) -> str:
         _HEAD,
         f"{len(claims)} claims, {len(judged.findings)} verdicts (one for each machine that a claim "
         f"applies to): {counts}.\n",
+        "\n".join(machines or ["No machine is recorded yet."]) + "\n",
     ]
-    parts.append("\n".join(machines or ["No machine is recorded yet."]) + "\n")
     for theme in dict.fromkeys(claim.theme for claim in claims.values()):
-        parts.append(f"## {theme}\n")
-        parts.append("| claim | read as | promised | what the recordings show |\n|---|---|---|---|")
-        parts.append(
-            "\n".join(
+        parts += [
+            f"## {theme}\n",
+            "| claim | read as | promised | what the recordings show |\n|---|---|---|---|",
+            *(
                 _row(claim, judged.of(claim.key))
                 for claim in claims.values()
                 if claim.theme == theme
-            )
-            + "\n"
-        )
+            ),
+            "",
+        ]
     parts += [
         "## Sources\n",
         *dict.fromkeys(

@@ -38,6 +38,7 @@ _KINDS = ("cpu", "cuda", "rocm", "xpu", "mps")
 _MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
 _MEMORY_WORDS = (
     "out of memory",
+    "cuda_error_out_of_memory",
     "can't allocate memory",
     "not enough memory",
     "cudaerrormemoryallocation",
@@ -56,6 +57,10 @@ _DEVICE_TYPES = {
 }
 _DEVICE_WORDS = (
     "cuda error",
+    "cuda_error_illegal_address",
+    "cuda_error_launch_failed",
+    "cuda_error_launch_timeout",
+    "cuda_error_misaligned_address",
     "hip error",
     "cuda-capable device",
     "no cuda gpus are available",
@@ -267,10 +272,8 @@ def find(device: Any = None) -> Device:
     """
     if device is None:
         return default()
-    if (
-        not isinstance(device, (str, Device))
-        and type(device).__module__.partition(".")[0] != "torch"
-    ):
+    # compared by name, since a script may not have loaded torch
+    if not isinstance(device, (str, Device)) and str(type(device)) != "<class 'torch.device'>":
         raise InputError(
             f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a "
             "Device or a torch.device. Pass one of these."
@@ -339,7 +342,11 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
         return error
     kinds = {kind.__name__ for kind in type(error).__mro__}
     of_device = bool(kinds & _DEVICE_TYPES)
-    of_library = isinstance(error, RuntimeError) or of_device
+    # The latter two are numba-cuda's and cuda.core's, for any error of the driver: most are about
+    # an argument of the call, and leave the device usable.
+    of_library = (
+        isinstance(error, RuntimeError) or of_device or bool(kinds & {"CudaAPIError", "CUDAError"})
+    )
     message = message_of(error, 10_000).lower()
 
     def says(words: Iterable[str]) -> bool:

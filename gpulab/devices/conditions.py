@@ -110,9 +110,8 @@ def read(
         for path in _cpu_stats(root)
         for unit, count in re.findall(r"throttled_(usec|time) (\d+)", host_facts.read_text(path))
     ]
-    gpu = None
-    if device.kind == "cuda":
-        gpu = nvml.read_counters(device.index, since.gpu if since is not None else None)
+    last = since.gpu if since is not None else None
+    gpu = nvml.read_counters(device.index, last) if device.kind == "cuda" else None
     return Readings(
         seconds=time.perf_counter(),
         cores=len(cores),
@@ -273,8 +272,8 @@ def _contended(window: Window, advice: str) -> Iterator[Note]:
     crowded = max(2 * SHARE * window.cores, window.others_step, window.cores - 1.05)
     if stolen >= max(SHARE, window.others_step):
         sentence = (
-            f"the hypervisor gave {percent(min(stolen, 1.0))} of the time on these cores to other "
-            "machines (steal time). "
+            f"the hypervisor gave {percent(stolen)} of one core's time to other machines (steal "
+            "time). "
             f"{advice or 'Measure again later, or on a machine that you do not share.'}"
         )
     elif lost:
@@ -306,8 +305,8 @@ def _throttled(before: Readings, after: Readings, window: Window) -> Iterator[No
         yield Note(
             "throttled",
             "the container's CPU quota held this process back for "
-            f"{percent(min(held, 1.0))} of the time (cpu.stat). Ask for more cores, or measure "
-            "with fewer threads.",
+            f"{percent(held)} of the time, summed over its cores (cpu.stat). Ask for more cores, "
+            "or measure with fewer threads.",
         )
     hot = (after.thermal_events or 0) - (before.thermal_events or 0)
     fell = _drop(before.frequency_hertz, after.frequency_hertz)

@@ -152,7 +152,7 @@ def part(name: str) -> Part | None:
 
     Laptop versions of a card have other clocks and multiprocessors, and are not matched.
     """
-    plain = re.sub(r"\s+MIG \d+g\.\d+gb.*$", "", name)
+    plain = re.sub(r"\s+MIG (\d+c\.)?\d+g\.\d+gb.*$", "", name)
     plain = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", plain).strip()
     return next(
         (known for known in parts() if name == known.name or re.fullmatch(known.pattern, plain)),

@@ -567,6 +567,10 @@ def _torch_problems(facts: Facts) -> Sequence[Problem]:
 def _driver_problems(facts: Facts) -> Sequence[Problem]:
     driver, torch, hidden = facts.driver, facts.torch, facts.visible_devices
     count = f"The driver reports {plural(len(driver.gpus), 'GPU')}"
+    # CUDA reads the list up to the first entry that is neither a number nor a UUID of a GPU
+    first = (hidden or "").split(",")[0].strip()
+    numbers = map(str, range(len(driver.gpus)))
+    is_named = first in numbers or any(first and name.startswith(first) for name in driver.gpus)
     is_unseen = (
         driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None
     )
@@ -590,7 +594,7 @@ def _driver_problems(facts: Facts) -> Sequence[Problem]:
             "`--gpus all`.",
         ),
         (
-            is_unseen and hidden is not None,
+            is_unseen and hidden is not None and not is_named,
             "warning",
             "gpu-hidden",
             f"{count}; CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU from PyTorch.",
@@ -626,7 +630,9 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
     # A newer driver runs code for an older CUDA. But if torch is for another major version of CUDA,
     # the libraries that it installs are not those that CuPy looks for.
     is_newer, is_apart = built > runs, built < runs and of_torch > built
-    instead = pip_command(f"install cupy-cuda{min(runs, 13)}x")
+    # the CUDA of PyTorch, whose libraries CuPy uses, as far as the driver runs it
+    suitable = max(12, min(of_torch or runs, runs or of_torch, 13))
+    instead = pip_command(f"install cupy-cuda{suitable}x")
     return _first_of(
         (
             len(packages) > 1,
@@ -641,7 +647,7 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
             "warning",
             "cupy-missing",
             "CuPy is not installed; cells that use it are skipped.",
-            f"Run {pip_command(f'install cupy-cuda{13 if runs >= 13 else 12}x')}.",
+            f"Run {instead}.",
         ),
         (
             cuda and runs and (is_newer or is_apart),
@@ -923,10 +929,11 @@ def _accelerator(facts: Facts) -> Check:
         found = f"{gpu.name} is present but cannot compute"
         remedy = "Restart the kernel; if that does not help, restart the machine."
         return _computing(works, found, remedy, "torch", device=str(gpu.device))
-    detail = (
-        "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so"
+    return Check(
+        "accelerator",
+        "note",
+        "none; the CPU is measured live, GPU figures are recorded or modelled and are labeled so",
     )
-    return Check("accelerator", "note", detail)
 
 
 def _cupy(facts: Facts) -> list[Check]:

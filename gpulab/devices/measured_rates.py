@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,8 +221,9 @@ def ceilings(
         return time.perf_counter()
 
     # no more threads than PyTorch is set to: the streams and the products then use the same cores
-    torch = sys.modules.get("torch") if where.is_cpu else None
-    limit = math.inf if torch is None else torch.get_num_threads()
+    import torch
+
+    limit = torch.get_num_threads() if where.is_cpu else math.inf
     with _one_at_a_time, guard(f"ceilings: measuring {where}"):
         if refresh or (where, limit) not in _measured:
             found = _measure(where, limit, clock)
@@ -483,13 +483,14 @@ def device_rate(
     import torch
 
     arrays = ARRAYS[operation]
-    data = [torch.ones(max(1, nbytes // (4 * arrays)), device=device) for _ in range(arrays)]
+    elements = max(1, nbytes // (4 * arrays))
+    data = [torch.ones(elements, dtype=torch.float32, device=device) for _ in range(arrays)]
     works: dict[str, Callable[[], Any]] = {
         "copy": lambda: data[0].copy_(data[1]),
         "read": data[0].sum,
         "triad": lambda: torch.add(data[1], data[2], alpha=3.0, out=data[0]),
     }
-    return arrays * data[0].numel() * 4 / repeated(works[operation], synchronize, clock)
+    return arrays * elements * 4 / repeated(works[operation], synchronize, clock)
 
 
 def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:

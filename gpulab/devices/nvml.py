@@ -186,7 +186,7 @@ def ask(question: str, *args: Any) -> Any:
         return None
     try:
         return getattr(_initialized(pynvml), f"nvml{question}")(*args)
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, AttributeError):  # an older pynvml lacks some of the questions
         return None
 
 

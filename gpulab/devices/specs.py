@@ -322,7 +322,8 @@ def cpu_spec(processor: host_facts.Processor, memory_bytes: float, name: str) ->
     1,024 bfloat16 operations a clock), Arm's for NEON (four 128-bit pipes) and SVE (two 512-bit
     pipes at most). Apple's matrix unit is not documented: no figure.
     """
-    clock = processor.max_clock_hz or max(_FASTEST_CLOCK_HZ, processor.clock_hz or 0.0)
+    # some drivers report the base clock as the highest one, and then run above it
+    clock = max(processor.clock_hz or 0.0, processor.max_clock_hz or _FASTEST_CLOCK_HZ)
     cores, simd = processor.usable_cores, processor.simd
     origin = (
         "reported by the system"

@@ -111,7 +111,8 @@ def timed(
     shares: int = 1,
 ) -> Case:
     """Return a case that measures the work that ``prepare(device, *args)`` returns, with products
-    of float32 in full precision unless it allows less. PyTorch's switches are restored afterwards.
+    of float32 in full precision unless it allows less, whatever the caller set. PyTorch's switches
+    are restored afterwards.
     """
     label = ", ".join(map(str, params.values()))
 
@@ -122,9 +123,15 @@ def timed(
         from gpulab.training import backend_switches
 
         # CuPy and Triton work on the device that is current
-        with backend_switches.put_back(), backend_switches.current(device):
-            # a caller, or the environment of a container, may allow TF32, or bfloat16 on a CPU
+        with (
+            backend_switches.put_back(),
+            backend_switches.current(device),
+            torch.enable_grad(),
+        ):
+            # a caller, or the environment of a container, may allow TF32, or bfloat16 on a CPU, and
+            # an entry's dtype may be the default one
             torch.set_float32_matmul_precision("highest")
+            torch.set_default_dtype(torch.float32)
             work = prepare(device, *args)
             with work.setting:
                 return measure(

@@ -222,7 +222,7 @@ def precisions(device: Device) -> Iterable[Case]:
     if device.torch_type == "cuda":
         sides, names = _GPU_SIDES, ["float32", "float16", "bfloat16"]
     if device.kind == "cuda":
-        capability = torch.cuda.get_device_capability(device.index or 0)
+        capability = torch.cuda.get_device_capability(device.index)
         least = {"tf32": (8, 0), _FP8: (8, 9)}
         names += [name for name in least if capability >= least[name]]
     for n, name in itertools.product(sides, names):

@@ -104,7 +104,7 @@ def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
         ) from error
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)  # more recordings than a class makes
 def _parsed(file: pathlib.Path, checked: bool, size: int, modified_ns: int) -> Recording:
     """Parse a file, and again only if it has changed: an instrument asks for its recordings at
     every redraw.

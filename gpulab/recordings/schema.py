@@ -325,8 +325,8 @@ class Recording(Result):
         return tuple(
             entry
             for entry in self.entries
-            if entry.recorded
-            and entry.experiment == experiment
+            if entry.experiment == experiment
+            and entry.recorded
             and all(entry.params.get(name) == value for name, value in params.items())
         )
 

@@ -143,7 +143,12 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     ]
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     before, after = (
-        {name: str(getattr(of.environment, name)) for name in _ABOUT} | {**of.environment.libraries}
+        {
+            name: str(value)
+            for name in _ABOUT
+            if (value := getattr(of.environment, name)) is not None
+        }
+        | {**of.environment.libraries}
         for of in (first, second)
     )
     environment = {
@@ -190,11 +195,10 @@ def merge(first: Recording, second: Recording) -> Recording:
     later = sorted(both, key=lambda entry: (entry.date or "") if entry.recorded else "")
     entries = {entry.key: entry for entry in both} | {entry.key: entry for entry in later}
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
-    environment = joined(older.environment, newer.environment)
     return replace(
         newer,
         name=first.name,
-        environment=environment,
+        environment=joined(older.environment, newer.environment),
         entries=tuple(entries.values()),
         notes=notes,
     )

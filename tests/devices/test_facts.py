@@ -198,7 +198,9 @@ def _fails(value: int = 3, words: str = "Not Supported", kind: type = _Error) ->
 
 
 def _nvml(**answers: Any) -> types.ModuleType:
-    """Return a fake pynvml: an A100 in MIG slices that answers as NVIDIA's API reference says."""
+    """Return a fake pynvml: an A100 in MIG slices that answers as NVIDIA's API reference says. It
+    is an older one, which does not know ``nvmlDeviceGetCurrentClocksEventReasons``.
+    """
     nvml = types.ModuleType("pynvml")
     nvml.NVMLError = _Error
     for name in ("NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"):
@@ -225,7 +227,6 @@ def _nvml(**answers: Any) -> types.ModuleType:
         "DeviceGetMigMode": (1, 1),
         "DeviceGetMemoryBusWidth": 5120,
         "DeviceGetCurrentClocksThrottleReasons": 0x44,
-        "DeviceGetCurrentClocksEventReasons": 0x44,
         "DeviceGetClockInfo": 1410,
         "DeviceGetMaxClockInfo": lambda handle, kind: {1: 1980, 2: 2619}[kind],
         "DeviceGetPowerUsage": 76_120,
@@ -299,7 +300,7 @@ ASKED = (
         (
             {
                 "DeviceGetMigMode": (0, 1),
-                "DeviceGetCurrentClocksEventReasons": 3,
+                "DeviceGetCurrentClocksEventReasons": 3,  # a newer one
                 "DeviceGetCurrentClocksThrottleReasons": 3,
             },  # idle, user's clocks
             Driver(
@@ -326,8 +327,9 @@ def test_what_a_gpu_does_not_support_is_not_known(monkeypatch: pytest.MonkeyPatc
     for name in ASKED:
         setattr(nvml, f"nvmlDeviceGet{name}", _fails(kind=nvml.NVMLError_NotSupported))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    bare = Accelerator(None, "NVIDIA A100-SXM4-40GB", "cuda")
-    assert devices.gather().driver.gpus == {"GPU-ab": bare}
+    assert devices.gather().driver.gpus == {
+        "GPU-ab": Accelerator(None, "NVIDIA A100-SXM4-40GB", "cuda")
+    }
 
 
 def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,6 +406,9 @@ def test_a_device_is_found_by_its_names(
             devices.find(unknown)
 
 
+NumbaError = type("CudaAPIError", (Exception,), {})
+
+
 @pytest.mark.parametrize(
     ("error", "ours", "restart"),
     [
@@ -419,6 +424,10 @@ def test_a_device_is_found_by_its_names(
         (RuntimeError("CUDA error: invalid argument"), DeviceError, False),
         (RuntimeError("CUDA error: too many resources requested for launch"), DeviceError, False),
         (RuntimeError("CUDA error: no kernel image is available for"), DeviceError, False),
+        # numba-cuda's messages, as its driver.py writes them
+        (NumbaError("Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"), OutOfMemoryError, 0),
+        (NumbaError("Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS"), DeviceError, 1),
+        (NumbaError("Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE"), NumbaError, 0),
         (ValueError("out of memory"), ValueError, False),
         (RuntimeError("shapes do not match"), RuntimeError, False),
         (KeyError("cuda error"), KeyError, False),

@@ -175,6 +175,7 @@ def test_specs_as_they_are_shown(approved: Any) -> None:
         cpu,
         dataclasses.replace(cpu, max_clock_hz=None, simd=("avx512f",), caches=caches[:1]),
         dataclasses.replace(cpu, name="Apple M4", simd=("asimd",)),
+        dataclasses.replace(cpu, name="boosted", clock_hz=6e9, caches=()),
     ]
     specs = [gpu_spec(gpu, gpu.name) for gpu in changed] + [
         cpu_spec(c, float(2**34), c.name) for c in hosts
@@ -213,6 +214,7 @@ def test_cpu_rates_follow_the_widest_instructions(simd: Any, rates: Any) -> None
     [
         ("NVIDIA H200", "H200 SXM"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 40GB"),
+        ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "A100 40GB"),  # a compute instance
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "GeForce RTX 4070 Ti SUPER"),
         ("NVIDIA A10G", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
