@@ -508,7 +508,7 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
-        buffers: tuple[Any, Any]
+        buffers: Any  # two arrays or tensors
         if direction == "host":
             buffers = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
         else:
@@ -714,7 +714,7 @@ def link(
     >>> link("pcie3").bandwidth_bytes_per_second
     12350000000.0
     """
-    if (name, latency_seconds, bandwidth_bytes_per_second) == (None, None, None):
+    if name is None and latency_seconds is None and bandwidth_bytes_per_second is None:
         where = devices.default()
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()
