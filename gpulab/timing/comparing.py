@@ -499,7 +499,7 @@ def precise_copy(value: Any) -> Any:
 
 def flat(result: Any) -> list[np.ndarray]:
     """Return the arrays and numbers of a result as numpy arrays of the highest precision, in
-    order. A list of numbers is one array.
+    order. A list of numbers is one array, and so is a list of such lists of one length.
     """
     # number by number, the comparison of a long list would take minutes
     numbers = result if isinstance(result, list) and result else [result]
@@ -510,7 +510,14 @@ def flat(result: Any) -> list[np.ndarray]:
         items = sorted(result.items(), key=lambda pair: str(pair[0]))
         return [array for _, item in items for array in flat(item)]
     if isinstance(result, (tuple, list)):
-        return [array for item in result for array in flat(item)]
+        found = [array for item in result for array in flat(item)]
+        are_rows = (
+            isinstance(result, list)
+            and all(isinstance(item, list) for item in result)
+            and len(found) == len(result)
+            and len({array.shape for array in found}) == 1
+        )
+        return [np.stack(found)] if are_rows else found
     if _backends.backend_of(result) is None:
         return []
     exact = precise_copy(result)

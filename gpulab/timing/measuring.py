@@ -694,10 +694,10 @@ class Series:
     def measured(self, m: Measurement) -> Measurement:
         """Count a measurement and keep its notes."""
         self.done += 1
-        # one of each code: a GPU and its host may both be contended
-        for code, sentence in {note.code: note.sentence for note in reversed(m.notes)}.items():
-            if code in _KEPT_NOTES:
-                self._notes.setdefault(code, []).append(sentence)
+        # the first of each code: a GPU and its host may both be contended
+        for note in reversed({note.code: note for note in reversed(m.notes)}.values()):
+            if note.code in _KEPT_NOTES:
+                self._notes.setdefault(note.code, []).append(note.sentence)
         return m
 
     def finished(

@@ -508,15 +508,15 @@ def _buffers(function: str, direction: str, memory: str, device: Device, nbytes:
     with devices.guard(
         f"{function}: taking {memory} buffers of {format_bytes(nbytes)} for {device.name}"
     ):
-        buffers: list[Any]
+        buffers: Any  # two arrays or tensors
         if direction == "host":
-            buffers = [np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)]
+            buffers = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
         else:
             import torch
 
             # "cpu" is stated, because PyTorch's default device can be set
             host = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
-            buffers = [host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))]
+            buffers = host.fill_(1), torch.zeros(nbytes, dtype=torch.uint8, device=str(device))
     source, target = buffers[::-1] if direction == "to_host" else buffers
 
     def copy(size: int) -> Callable[[], Any]:
@@ -714,7 +714,7 @@ def link(
     >>> link("pcie3").bandwidth_bytes_per_second
     12350000000.0
     """
-    if (name, latency_seconds, bandwidth_bytes_per_second) == (None, None, None):
+    if name is None and latency_seconds is None and bandwidth_bytes_per_second is None:
         where = devices.default()
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             fit = sweep(where, ("to_device",), (memory,), deadline=deadline).fit()

@@ -679,10 +679,13 @@ class Overlap(Result):
         """The time for which a copy and a compute ran at the same time in the timeline; the spans
         of one lane do not overlap each other.
         """
-        changes = [(span.start_seconds, 1) for span in self.timeline]
-        changes += [(span.end_seconds, -1) for span in self.timeline]
+        changes = sorted(
+            change
+            for span in self.timeline
+            for change in ((span.start_seconds, 1), (span.end_seconds, -1))
+        )
         together, running = 0.0, 0
-        for (now, change), (then, _) in itertools.pairwise(sorted(changes)):
+        for (now, change), (then, _) in itertools.pairwise(changes):
             running += change
             together += then - now if running == 2 else 0.0
         return together

@@ -124,12 +124,12 @@ if __name__ == "__main__":
 RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
 
 
-SIMULATE = ["simulate", "--fail-on-findings", "test_program.py", "--more", "1"]
-COMMAND = f"from gpulab.cli import main\ncode = main({SIMULATE})\nprint('torch' in sys.modules)"
+COMMAND = """from gpulab.cli import main
+code = main(["simulate", "--fail-on-findings", "test_program.py", "--more", "1"])
+print("torch" in sys.modules)"""
 TESTS = """import pytest
-code = pytest.main(["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no",
-                    "--fail-on-findings", "test_program.py"])
-"""
+options = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fail-on-findings"]
+code = pytest.main([*options, "test_program.py"])"""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,8 @@ def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) ->
 def test_slices_count_where_they_lie_until_the_context_ends(part: slice, sectors: int) -> None:
     """Kernels that Numba made before run inside the context; then ``numba.cuda`` is restored.
 
-    Slices are counted where they lie on the device. Those of the host are copied there by a launch.
+    Slices are counted where they lie on the device, also as the memory of an object. Those of the
+    host are copied there by a launch.
     """
     cuda = pytest.importorskip("numba.cuda")
     jit, out = cuda.jit, np.zeros(128, np.float32)
@@ -186,7 +187,8 @@ def test_slices_count_where_they_lie_until_the_context_ends(part: slice, sectors
 
     with simulated() as session:
         before[1, 32](out[1:])
-        before[1, 32](cuda.to_device(out)[part])
+        before[1, 32](x := cuda.to_device(out)[part])
+        before[1, 32](type("Owner", (), {"__cuda_array_interface__": x.__cuda_array_interface__}))
     assert out[:33].tolist() == [0, *range(32)]
-    assert [s.totals.global_sectors for s in session.simulations] == [4, sectors]
+    assert [s.totals.global_sectors for s in session.simulations] == [4, sectors, sectors]
     assert cuda.jit is jit

@@ -96,6 +96,7 @@ def test_a_speedup_lies_in_its_interval_where_pairs_differ() -> None:
         (3, 4.0, 0.25),
         ({"x": [1.0], "y": 2.0}, {"x": [2.0], "y": 2.0}, 0.5),
         ({"y": 2.0, "x": 1.0}, {"x": 1.0, "y": 2.0}, 0.0),  # in another order
+        ({"x": [[1.0], [2.0]]}, {"x": np.array([[1.0], [2.0]])}, 0.0),  # a table in lists
         # asked for an attribute, it raises KeyError
         (type("D", (dict,), {"__getattr__": dict.__getitem__})(x=1.0), {"x": 2.0}, 0.5),
         ((1.0, 2.0), (1.0,), math.inf),

@@ -341,7 +341,10 @@ def _type_of(argument: Any) -> Any:
     import numba
 
     if isinstance(argument, tuple):
-        return numba.types.BaseTuple.from_types(tuple(map(_type_of, argument)), type(argument))
+        return numba.types.BaseTuple.from_types(
+            tuple(map(_type_of, argument)),
+            type(argument) if hasattr(argument, "_fields") else tuple,  # torch.Size is a tuple too
+        )
     is_tensor = hasattr(argument, "detach")
     # PyTorch does not describe the memory of a tensor that requires gradients
     plain = argument.detach() if is_tensor else argument

@@ -538,7 +538,7 @@ def _range(call: Call, frame: Frame, mask: Mask, *limits: Any) -> _types.Items:
     numbers: range | None = None
     if start.ndim == stop.ndim == step.ndim == 0:
         # a range that cannot be run to its end may have more items than ``len`` can return
-        numbers = range(int(start), int(stop), int(step))[: np.iinfo(np.int64).max]
+        numbers = range(int(start), int(stop), int(step))[: 2**63 - 1]
 
     def number(frame: Frame, mask: Mask, turn: Any) -> Any:
         if numbers is not None and type(turn) is int:  # called from a loop: much faster
