@@ -274,19 +274,18 @@ def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
     tree = ast.parse(source, name)
-    last = (
-        tree.body.pop()
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";")
-        else None
-    )
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
 
     def run() -> Any:
         exec(compile(tree, name, "exec", dont_inherit=True), shell.user_ns)
         if not isinstance(last, ast.Expr):
             return None
-        return eval(
+        value = eval(
             compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns
         )
+        # a semicolon behind the expression hides its value, one in a comment does not
+        behind = source.encode().splitlines()[last.end_lineno - 1][last.end_col_offset :]
+        return None if behind.lstrip().startswith(b";") else value
 
     return run
 
