@@ -140,8 +140,13 @@ PLUGIN = ["-pgpulab.pytest_simulate", "-pno:cacheprovider", "--color=no", "--fai
             ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"],
         ),
         (f"import pytest\ncode = pytest.main({[*PLUGIN, 'test_program.py']})", ["1 failed, 2 pa"]),
+        (
+            "open('conftest.py', 'w').write('pytest_plugins = \"gpulab.pytest_simulate\"')\n"
+            f"import pytest\ncode = pytest.main({[*PLUGIN[1:], 'test_program.py']})",
+            ["1 failed, 2 pa"],
+        ),
     ],
-    ids=["command", "without numba", "plugin"],
+    ids=["command", "without numba", "plugin", "plugin of a conftest"],
 )
 def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.
