@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from IPython.core.magic import no_var_expand
 from IPython.display import display
 
 import gpulab
@@ -77,8 +78,11 @@ _TIME = _Parser(
     f"some of {_OPTIONS}, then code. Put -- before code that begins with a minus.",
 )
 for _names in (
-    *(("-d", "--device"), ("-w", "--relative-width"), ("-t", "--deadline")),
-    *(("--flops",), ("--nbytes",)),
+    ("-d", "--device"),
+    ("-w", "--relative-width"),
+    ("-t", "--deadline"),
+    ("--flops",),
+    ("--nbytes",),
 ):
     _TIME.add_argument(*_names, default=argparse.SUPPRESS, type=lambda value: value.strip("\"'"))
 for _name in ("--transfer", "--cold", "-o"):
@@ -175,6 +179,9 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     return gpulab.measure(fn, label=label, **arguments), output
 
 
+# IPython would replace {n} on the line by the value of n: a set by a number, and the work of an
+# f-string by a finished text.
+@no_var_expand
 def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
     """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time
     [options] [set-up]``.
