@@ -315,8 +315,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         its traceback.
     """
     wanted = line.split()
-    unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
-    if unknown or not wanted:
+    if not wanted or not {"jax", "tensorflow"}.issuperset(wanted):
         print(
             f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write "
             "%%needs jax.",
