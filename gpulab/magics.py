@@ -181,7 +181,7 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
 
 # IPython would replace {n} on the line by the value of n: a set by a number, and the work of an
 # f-string by a finished text.
-@no_var_expand
+@no_var_expand  # type: ignore[untyped-decorator]
 def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
     """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time
     [options] [set-up]``.
@@ -291,8 +291,8 @@ def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
             compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns
         )
         # a semicolon behind the expression hides its value, one in a comment does not
-        behind = source.encode().splitlines()[last.end_lineno - 1][last.end_col_offset :]
-        return None if behind.lstrip().startswith(b";") else value
+        line = source.encode().splitlines()[last.end_lineno - 1]  # type: ignore[operator]
+        return None if line[last.end_col_offset :].lstrip().startswith(b";") else value
 
     return run
 
