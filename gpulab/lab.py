@@ -110,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
             sentences = working_copy.update(originals, copy)
     except OSError as error:
         raise GpulabError(
-            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); "
+            f"lab: the working copy {copy} cannot be written ({error.strerror}: "
+            f"{error.filename or copy}); "
             "expected a writable folder with free space. Pass another one with --dir."
         ) from error
     if sentences:
@@ -312,10 +313,10 @@ def serve(
     except OSError as error:
         # the home folder is missing or read-only, as in a container that runs under another user ID
         raise GpulabError(
-            f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); "
-            "expected a home folder that you may write to. Set "
-            f"{'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it "
-            "again."
+            f"lab: Jupyter cannot keep its own files ({error.strerror}: "
+            f"{error.filename or 'a file in the home folder'}); expected a home folder that you "
+            f"may write to. Set {'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a "
+            "folder, and run it again."
         ) from error
     # Always a fresh token: a user's own configuration may have emptied it, and a command line or an
     # environment variable could be read by other users or by every kernel.

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from IPython.core.magic import no_var_expand
 from IPython.display import display
 
 import gpulab
@@ -77,8 +78,11 @@ _TIME = _Parser(
     f"some of {_OPTIONS}, then code. Put -- before code that begins with a minus.",
 )
 for _names in (
-    *(("-d", "--device"), ("-w", "--relative-width"), ("-t", "--deadline")),
-    *(("--flops",), ("--nbytes",)),
+    ("-d", "--device"),
+    ("-w", "--relative-width"),
+    ("-t", "--deadline"),
+    ("--flops",),
+    ("--nbytes",),
 ):
     _TIME.add_argument(*_names, default=argparse.SUPPRESS, type=lambda value: value.strip("\"'"))
 for _name in ("--transfer", "--cold", "-o"):
@@ -175,6 +179,9 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     return gpulab.measure(fn, label=label, **arguments), output
 
 
+# IPython would replace {n} on the line by the value of n: a set by a number, and the work of an
+# f-string by a finished text.
+@no_var_expand  # type: ignore[untyped-decorator]
 def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
     """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time
     [options] [set-up]``.
@@ -274,19 +281,18 @@ def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
     tree = ast.parse(source, name)
-    last = (
-        tree.body.pop()
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";")
-        else None
-    )
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
 
     def run() -> Any:
         exec(compile(tree, name, "exec", dont_inherit=True), shell.user_ns)
         if not isinstance(last, ast.Expr):
             return None
-        return eval(
+        value = eval(
             compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns
         )
+        # a semicolon behind the expression hides its value, one in a comment does not
+        line = source.encode().splitlines()[last.end_lineno - 1]  # type: ignore[operator]
+        return None if line[last.end_col_offset :].lstrip().startswith(b";") else value
 
     return run
 
@@ -309,8 +315,7 @@ def needs(shell: Any, line: str, cell: str) -> Any:
         its traceback.
     """
     wanted = line.split()
-    unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
-    if unknown or not wanted:
+    if not wanted or not {"jax", "tensorflow"}.issuperset(wanted):
         print(
             f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write "
             "%%needs jax.",

@@ -20,18 +20,17 @@ _sessions: list[Session] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the plugin's option."""
+    """Add the plugin's option, and put the simulated device into numba.cuda.
+
+    pytest calls this as soon as it has loaded the plugin: with ``-p`` before it imports a conftest,
+    and also for a plugin that a conftest names in ``pytest_plugins``.
+    """
+    _sessions.append(_context.enter_context(simulated()))
     parser.addoption(
         "--fail-on-findings",
         action="store_true",
         help="fail a test if gpulab finds something wrong with its kernels",
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Put the simulated device into numba.cuda, before a conftest imports it."""
-    _sessions.append(_context.enter_context(simulated()))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -357,7 +357,8 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     )
     texts = [[str(text) for text in row] for row in rows]
     more = [row for row in texts if row and row[0].startswith(_NOTE)][_NOTES_SHOWN:]
-    body = "".join(_row(row, cell) for row in texts if row not in more)
+    # by identity: a folded note may have the same text as one that is shown
+    body = "".join(_row(row, cell) for row in texts if not any(row is each for each in more))
     # Not a <caption>, which a browser makes no wider than the table itself.
     below = (
         f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>'

@@ -178,9 +178,13 @@ def test_device_of_and_refusals() -> None:
     for arguments in (("cpu", "cupy"), ("tpu",), ("cuda:77",)):
         with pytest.raises(DeviceError):
             gl.to_device(np.zeros(3), *arguments)
-    for make in (lambda: torch.zeros(2, dtype=torch.bfloat16), lambda: torch.ones(2).to_sparse()):
+    for move, tensor in (
+        (gl.to_host, torch.zeros(2, dtype=torch.bfloat16)),
+        (gl.to_host, torch.ones(2).to_sparse()),
+        (gl.to_device, torch.zeros(2, device="meta")),
+    ):
         with pytest.raises(InputError):
-            gl.to_host(make())
+            move(tensor)
 
 
 @needs_no_accelerator

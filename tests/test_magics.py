@@ -41,8 +41,8 @@ def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[
 
 def test_the_cell_runs_in_the_notebooks_namespace(shell: Any) -> None:
     """The line's set-up runs once, and the cell's assignments stay in the namespace."""
-    assert shell.run_cell("%%gpu_time -t 0.05 once = []; once.append(1)\ny = x + 1").success
-    assert (shell.user_ns["y"][0, 0], shell.user_ns["once"]) == (2.0, [1])
+    assert shell.run_cell("%%gpu_time -t 0.05 once = []; once.append({n})\ny = x + 1").success
+    assert (shell.user_ns["y"][0, 0], shell.user_ns["once"]) == (2.0, [{8}])
     m = shell.run_cell_magic("gpu_time", "-o -t 0.05", "calls.append(1)\n(x * 2).sum()")
     assert isinstance(m, Measurement)
     assert len(shell.user_ns["calls"]) > 3
@@ -53,7 +53,7 @@ def test_a_cell_of_kernels_runs_without_a_gpu(
 ) -> None:
     """``%%simulate`` gives the cell's value and shows what its kernels did."""
     kernel = "from numba import cuda\n@cuda.jit\ndef fill(out):\n    out[cuda.threadIdx.x] = 7\n"
-    assert shell.run_cell_magic("simulate", "", f"{kernel}fill[1, 8](x[0])\nx[0].sum()") == 56
+    assert shell.run_cell_magic("simulate", "", f"{kernel}fill[1, 8](x[0])\nx[0].sum()  # 7;") == 56
     assert "1 kernel, 1 launch" in capsys.readouterr().out
 
 

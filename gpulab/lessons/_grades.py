@@ -317,6 +317,7 @@ def _plain(text: str) -> str:
     seconds=_validate.positive,
     student_seconds=_validate.positive,
     memory_bytes=partial(_validate.whole, low=2**20, high=2**50),
+    progress=_validate.hook,
 )
 def grade(
     room: Classroom,
@@ -327,7 +328,7 @@ def grade(
     seconds: float | None = None,
     student_seconds: float = STUDENT_SECONDS,
     memory_bytes: int = MEMORY_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = _validate.LEFT_OUT,
 ) -> Grades:
     """Check every kept answer of a class again, and give points.
 
@@ -417,7 +418,7 @@ def _outcomes(
     jobs: Mapping[str, Mapping[str, Any]],
     run_code: bool,
     left: dict[int, float],
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
 ) -> dict[str, Outcome]:
     """Return the outcome of each different answer. ``left`` holds the seconds that each student has
     left; the time of a check is subtracted.
@@ -437,8 +438,7 @@ def _outcomes(
             if late and psutil.getloadavg()[0] > (os.cpu_count() or 1):
                 found[key] = ask(job)  # once more: a busy machine is not the student's fault
             left[payer] -= time.monotonic() - begin
-            if progress is not None:
-                progress(count, len(jobs))
+            progress(count, len(jobs))
     return found
 
 

@@ -616,7 +616,9 @@ def _with_larger_product(found: Roofline) -> Roofline:
         return found
     best, source = 0.0, ""
     for n in _PRODUCTS:
-        a, out = torch.rand(n, n, generator=torch.Generator().manual_seed(0)), torch.empty(n, n)
+        a, out = torch.rand(
+            (2, n, n), generator=torch.Generator().manual_seed(0), dtype=torch.float32
+        )
         shortest, start, end = math.inf, time.perf_counter(), time.perf_counter() + _PRODUCT_SECONDS
         while start < end:
             torch.mm(a, a, out=out)

@@ -389,8 +389,9 @@ class Unit:
         try:
             if isinstance(answer, bool):
                 raise TypeError("a truth value is not a quantity")
-            value = self._parse_text(answer) if isinstance(answer, str) else answer * self.scale
-            value = float(value)
+            value = float(
+                self._parse_text(answer) if isinstance(answer, str) else answer * self.scale
+            )
         except InputError:
             raise
         except Exception as error:
@@ -653,7 +654,8 @@ def _with_doubt(
             "for example (low, high)."
         )
     low, high = sorted(_number(asked.id, end) for end in ends)
-    if not warning and high > low * known.close_ratio**2:
+    factor = known.close_ratio**2
+    if not warning and high > (low * factor if low > 0 else low / factor):
         warning = (
             "The measured values vary so widely that the answer is uncertain: run the cell above "
             "again when the machine is quiet."

@@ -348,8 +348,8 @@ def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:
     """Return the ids of the entries in the course's order. If all notebooks are reported, the ids
     of the student's own cells follow.
     """
-    own = [] if notebook else [id for id in entries if id not in set(ids) and len(id) <= 40]
-    return [id for id in (*ids, *own) if isinstance(entries.get(id), dict)]
+    own = [] if notebook else [id for id in entries if len(id) <= 40]
+    return [id for id in dict.fromkeys((*ids, *own)) if id in entries]
 
 
 def _prediction(id: str, entry: Mapping[str, Any]) -> ReportedPrediction:

@@ -534,7 +534,6 @@ def _fault(report: StudentReport) -> str:
         (what, next((id for id, n in Counter(e.id for e in several).items() if n > 1), None))
         for what, several in entries.items()
     )
-    numbers = (value for p in predictions for value in (p.predicted, p.measured))
     rates = [
         rate
         for each in report.roofs
@@ -566,8 +565,8 @@ def _fault(report: StudentReport) -> str:
             "The state of an exercise is unknown",
         ),
         (
-            not all(math.isfinite(n) and n >= 0 for n in numbers if isinstance(n, float)),
-            "A prediction is negative or not finite",
+            any(isinstance(p.predicted, float) and p.predicted < 0 for p in predictions),
+            "A prediction is negative",
         ),
         (
             not all(_RATES[0] <= rate <= _RATES[1] for rate in rates)

@@ -144,8 +144,13 @@ code = pytest.main([*options, "test_program.py"])"""
         ),
         (TESTS, ["1 failed, 2 pa"]),
         (f"sys.modules['numba'] = None\n{TESTS}", ["1 failed, 2 pa"]),
+        (
+            "open('conftest.py', 'w').write('pytest_plugins = \"gpulab.pytest_simulate\"')\n"
+            + TESTS.replace('"-pgpulab.pytest_simulate", ', ""),
+            ["1 failed, 2 pa"],
+        ),
     ],
-    ids=["command", "without numba", "plugin", "plugin without numba"],
+    ids=["command", "without numba", "plugin", "plugin without numba", "plugin of a conftest"],
 )
 def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.

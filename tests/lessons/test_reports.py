@@ -252,7 +252,11 @@ def test_each_bad_file_costs_one_sentence(tmp_path: Path, approved: Any) -> None
     """The sentence is printable and short; a good file is read; links and pipes are skipped."""
     for name, text in bad_files().items():
         write(tmp_path / "class", f"{name}.json", text)
-    write(tmp_path / "class", "good.json", report_of(3))
+    write(
+        tmp_path / "class",
+        "good.json",  # a measured difference may be negative
+        changed(report_of(3), "predictions", 0, "measured", value=-1.0),
+    )
     write(tmp_path / "class" / "inside", "notes.txt", "no report")
     secret = write(tmp_path, "secret.json", report_of(1))
     (tmp_path / "class" / "link.json").symlink_to(secret)
