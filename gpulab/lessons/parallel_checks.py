@@ -111,7 +111,7 @@ def _commands(n: int, words: list[str]) -> list[_Command]:
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     if sys.platform != "win32":
-        start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
+        start = ["-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
         return [([sys.executable, *start, *words], environment)]
     with socket.socket() as free:
         free.bind((_HOST, 0))

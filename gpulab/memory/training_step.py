@@ -179,8 +179,9 @@ def _put_back(kept: list[tuple[Any, Any]]) -> None:
 
 @contextlib.contextmanager
 def undisturbed(device_type: str) -> Iterator[None]:
-    """Suspend the caller's modes (no_grad, inference, autocast) and compilation in the block, and
-    put the random generators of Python, NumPy and torch back after it. One thread at a time.
+    """Suspend the caller's modes (no_grad, inference, autocast, detection of anomalies, which reads
+    the values of gradients) and compilation in the block, and put the random generators of Python,
+    NumPy and torch back after it. One thread at a time.
     """
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     # only if the caller's autocast is on: otherwise this block would be the outermost one, which
@@ -191,6 +192,7 @@ def undisturbed(device_type: str) -> Iterator[None]:
         torch.random.fork_rng(range(torch.cuda.device_count() if in_use else 0)),
         torch.inference_mode(False),
         torch.enable_grad(),
+        torch.autograd.set_detect_anomaly(False),
         torch.autocast(device_type, enabled=False) if is_casting else contextlib.nullcontext(),
         contextlib.ExitStack() as after,
     ):

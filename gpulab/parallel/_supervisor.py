@@ -270,7 +270,8 @@ class _SupervisorProcess:
         else:
             with log.open("ab") as out:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", module, *arguments],
+                    # -P, as in the fork: a file beside the notebook hides no standard module
+                    [sys.executable, "-P", "-m", module, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

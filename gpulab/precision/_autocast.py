@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -273,9 +274,16 @@ def _all_without_device(dtype: str) -> dict[str, Seen]:
     OSError, subprocess.TimeoutExpired, ValueError, IndexError
         If the dispatcher cannot be asked; the cache does not keep such a failure.
     """
-    command = [sys.executable, "-m", "gpulab.precision._autocast", dtype]
+    # -P, since a module beside the notebook may have the name of a standard one; the path is this
+    # process's own, since gpulab may be importable only through it
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
+        [sys.executable, "-P", "-m", "gpulab.precision._autocast", dtype],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if isinstance(p, str) and p)},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
     )
     return {
         name: (p, a, b, note)

@@ -280,7 +280,11 @@ def test_the_caller_finds_all_as_it_was(follow: Any) -> None:
     state = [(t, t.clone(), t.grad) for t in (*model.parameters(), *model.buffers())]
     gradient, generator = x.grad.clone(), torch.get_rng_state()
     options = {"loss": torch.sum, "optimizer": "adam", "checkpoint": True, "device": "cpu"}
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", torch.bfloat16),
+        torch.autograd.set_detect_anomaly(True),
+    ):
         follow(model, x, progress=lambda *step: seen.append(step[0]), **options)
         assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (False, True)
     refused(InputError, follow, model, torch.zeros(1), **options)
