@@ -330,7 +330,7 @@ def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
     failed = _failed_in(calls, error)
     sight, trace = Sight("returned", len(calls), failed), ""
     if error is not None:
-        text = f"{type(error).__name__}: {message_of(error, 500)}"
+        text = ": ".join(filter(None, (type(error).__name__, message_of(error, 500))))
         places = list(traceback.walk_tb(error.__traceback__))
         sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
         # the traceback begins at the learner's function
