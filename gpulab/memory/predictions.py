@@ -264,7 +264,8 @@ def largest_batch(
     Raises
     ------
     InputError, DeviceError
-        As for ``predict`` and ``Prediction.fits``.
+        As for ``predict`` and ``Prediction.fits``; also if ``make_batch`` stops growing, as a slice
+        does beyond the end of the data.
 
     Examples
     --------

@@ -30,7 +30,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gpulab import _validate, devices
 from gpulab.devices import memory_sizes
-from gpulab.errors import DeviceError
+from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
 from gpulab.units import format_bytes, parse_bytes
@@ -106,7 +106,17 @@ def largest_that_fits(
         slope = max(1.0, (need - before[1]) / (guess - before[0]) if before[0] else need / 32)
         line = min(max(guess + int((free - need) // slope), low + 1), high - 1)
         before, guess = (guess, need), line if tries % 4 else (low + high) // 2
+    if low > 1 and 0 < _numbers_of(make_batch(low)) == _numbers_of(make_batch(low // 2)):
+        raise InputError(
+            f"largest_batch: make_batch({low}) returns as many numbers as make_batch({low // 2}); "
+            "expected a batch that grows with the number. Data that is sliced has an end: repeat "
+            "one sample, for example x[:1].repeat_interleave(n, dim=0)."
+        )
     return low
+
+
+def _numbers_of(batch: Any) -> int:
+    return sum(each.numel() for each in tensors_in(batch))
 
 
 class LiveTensor(NamedTuple):

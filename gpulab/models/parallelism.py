@@ -1033,8 +1033,8 @@ def pipeline_schedule(
             )
     elif microbatches % stages:
         raise InputError(
-            f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved "
-            "schedule expects a multiple of the stages. Pass "
+            f"pipeline_schedule: {plural(microbatches, 'microbatch', 'microbatches')} over "
+            f"{stages} stages; the interleaved schedule expects a multiple of the stages. Pass "
             f"microbatches={stages * math.ceil(microbatches / stages)}."
         )
     parts = chunks or (2 if schedule == "interleaved" else 1)

@@ -49,7 +49,7 @@ import torch.distributed as dist
 from torch.distributed import Work, distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gpulab.errors import message_of
+from gpulab.errors import InputError, message_of
 from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 
 _TICK_SECONDS = 0.25
@@ -330,7 +330,7 @@ def execute(payload: bytes, interruptible: bool, path: Sequence[str]) -> bytes:
     failed = _failed_in(calls, error)
     sight, trace = Sight("returned", len(calls), failed), ""
     if error is not None:
-        text = f"{type(error).__name__}: {message_of(error, 500)}"
+        text = ": ".join(filter(None, (type(error).__name__, message_of(error, 500))))
         places = list(traceback.walk_tb(error.__traceback__))
         sight = Sight("raised", len(calls), failed, own_line(reversed(places)), text)
         # the traceback begins at the learner's function
@@ -691,6 +691,13 @@ def _begun(number: int, name: str, arguments: dict[str, Any]) -> CollectiveCall:
     inputs = [v for k, v in arguments.items() if k.startswith(("input", "tensor"))]
     outputs = [v for k, v in arguments.items() if k.startswith("out")]
     contributed, received = _nbytes(inputs), _nbytes(outputs)
+    if name in ("send", "recv") and isinstance(root, int) and root not in range(len(ranks)):
+        # gloo would wait for it until the timeout, or end the process by a segmentation fault
+        raise InputError(
+            f"{name}: there is no rank {root}; expected a rank from 0 to {len(ranks) - 1}. In a "
+            f"ring, the neighbors of a rank are (rank + 1) % {len(ranks)} and (rank - 1) % "
+            f"{len(ranks)}."
+        )
     if name in _IN_PLACE:
         received = contributed
         if root is not None and group is not None and group.rank() != root:

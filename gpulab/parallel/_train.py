@@ -725,8 +725,8 @@ def run_schedule(
     # a schedule that cannot be run is refused before any rank works
     if schedule == "1f1b" and microbatches < ranks.n:  # PyTorch's own condition
         raise InputError(
-            f"run_schedule: {microbatches} microbatches over {ranks.n} ranks; Schedule1F1B expects "
-            f"at least as many as ranks. Pass microbatches={ranks.n}."
+            f"run_schedule: {plural(microbatches, 'microbatch', 'microbatches')} over {ranks.n} "
+            f"ranks; Schedule1F1B expects at least as many. Pass microbatches={ranks.n}."
         )
     if plan.duration > _LONGEST_STEP_SECONDS:
         raise InputError(

@@ -87,7 +87,7 @@ CALLS: dict[str, Any] = {
     "kernels.launch_cuda": of(SOURCE, "f", 1, 1, X),
     "kernels.launcher": of(_kernel, 1, 1, X),
     "kernels.simulate": of(_kernel, 1, 1, X),
-    "memory.largest_batch": of(LAYER, lambda n: XT, memory=2**30, loss=torch.sum, most=2),
+    "memory.largest_batch": of(LAYER, lambda n: XT[:n], memory=2**30, loss=torch.sum, most=2),
     "memory.limit": of("1 GiB"),
     "memory.predict": of(LAYER, XT, loss=torch.sum),
     "memory.release": of("cpu"),
@@ -117,7 +117,7 @@ CALLS: dict[str, Any] = {
     "parallel.gpt_shape": of("1.3B"),
     "parallel.largest_batch": of(
         LAYER,
-        lambda n: (XT, XT),
+        lambda n: (XT[:n], XT[:n]),
         strategy="ddp",
         ranks=2,
         memory=2**30,

@@ -321,6 +321,7 @@ SUM = {"loss": torch.sum, "device": "cpu"}
 REFUSED = [
     (memory.predict, (LAYER, torch.zeros(2, 5)), SUM),
     (memory.predict, (LAYER, X), {}), (memory.largest_batch, (LAYER, 3), SUM),
+    (memory.largest_batch, (LAYER, lambda n: X[:n]), SUM | {"memory": 2**30}),
     *[(memory.predict, (LAYER, X), {**SUM, **options}) for options in (
         {"precision": "int3"}, {"optimizer": 3}, {"optimizer": lambda p: 5}, {"device": "abacus"},
         {"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, {"checkpoint": "yes"},

@@ -39,8 +39,9 @@ def fails(how: str) -> None:
     faults = {
         "return": lambda: None, "raise": lambda: int("my mistake"),
         "sleep": lambda: time.sleep(300), "other": lambda: dist.broadcast(torch.ones(1000), 0),
-        "exit": lambda: os._exit(3),
+        "exit": lambda: os._exit(3), "silent": lambda: next(iter(())),
         "size": lambda: dist.all_gather([torch.ones(2)] * 4, torch.ones(3)),
+        "peer": lambda: dist.recv(torch.ones(1), 4),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }  # fmt: skip
     total()
@@ -60,6 +61,8 @@ def fails(how: str) -> None:
         ("other", CollectiveTimeoutError, "broadcast of 3.91 KiB"),
         ("raise", RankError, "ValueError: .*my mistake"),
         ("size", RankError, "RuntimeError: .*invalid tensor size"),
+        ("peer", RankError, "there is no rank 4; expected a rank from 0 to 3"),
+        ("silent", RankError, "rank 1 raised StopIteration; "),
         ("exit", RankDiedError, "exit code 3"),
         ("kill", RankDiedError, "SIGKILL"),
     ],
