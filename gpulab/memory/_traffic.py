@@ -117,7 +117,17 @@ class Traffic(Result):
             From ``gpulab.models.roofline``.
         arithmetic : str
             The number format whose arithmetic roof is used.
+
+        Raises
+        ------
+        InputError
+            If ``roof`` is not a roofline, such as the name of a machine.
         """
+        from gpulab.models import Roofline
+
+        _validate.instance(
+            "memory_bound", "roof", roof, Roofline, "a roofline. Pass gpulab.models.roofline(name)."
+        )
         ridge = roof.ridge_flops_per_byte(arithmetic)
         return tuple(
             each
@@ -214,9 +224,10 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
         result = fn(*args)
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     inputs = distinct([*tensors_in(args), *parameters])
-    made = distinct(tensors_in(result))
-    written = [nbytes for key, nbytes in made.items() if key not in inputs]
-    written += [inputs[key] for key in counter.changed & inputs.keys()]
+    written = [
+        *(nbytes for key, nbytes in distinct(tensors_in(result)).items() if key not in inputs),
+        *(inputs[key] for key in counter.changed & inputs.keys()),
+    ]
     assumed = (
         "each operator reads each distinct element of its arguments once and writes its results "
         "once; no cache between operators"

@@ -542,18 +542,17 @@ def roofline(
     ):
         return _recorded(recordings.load(device))
     if ceilings != "measured" and isinstance(device, str) and datasheets.part(device) is not None:
-        product = devices.Accelerator(device=None, name=device, kind="cuda")
-        return _stated(specs.gpu_spec(product, device))
+        return _stated(specs.gpu_spec(devices.Accelerator(None, device, "cuda"), device))
     try:
         where = devices.find(device)
     except DeviceError as error:
         names = [part.name for part in datasheets.parts()]
-        products = ", ".join(difflib.get_close_matches(str(device), names) or names[:3])
-        there = ", ".join(recordings.names()) or "none yet"
+        products = ", ".join(difflib.get_close_matches(str(device).upper(), names) or names[:3])
         raise DeviceError(
             f"roofline: {shown(device)} is not a device of this machine, a known product, or a "
             f"recording; expected one of {', '.join(map(str, devices.available()))}; a product "
-            f"such as {products}; or a recording ({there}). Pass one of these."
+            f"such as {products}; or a recording ({', '.join(recordings.names()) or 'none yet'}). "
+            "Pass one of these."
         ) from error
     if ceilings == "datasheet":
         return _stated(devices.spec(where))

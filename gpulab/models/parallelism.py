@@ -957,8 +957,8 @@ class StageSchedule(StagePasses, Result):
 
 
 @arguments(
-    stages=partial(whole, low=1, high=MOST_PASSES),
-    microbatches=partial(whole, low=1, high=MOST_PASSES),
+    stages=partial(whole, low=1, high=MOST_PASSES, advice="Pass for example stages=4."),
+    microbatches=partial(whole, low=1, high=MOST_PASSES, advice="Pass for example microbatches=8."),
     schedule=partial(word, known=PIPELINE_SCHEDULES),
     transfer=partial(within, high=_MOST_COST),
     chunks=partial(whole, low=1, high=MOST_PASSES),

@@ -381,6 +381,11 @@ class Translator:
             )
         dtype = None if isinstance(found, str) else dtype_of(found)
         value = found if dtype is None else dtype
+        # a misspelled name such as cuda.threadidx.x is neither known nor the beginning of one
+        if (isinstance(value, Intrinsic) and "." in value.name) and not any(
+            f"{name}.".startswith(f"{value.name}.") for name in (*FUNCTIONS, *INTRINSICS)
+        ):
+            raise self.fail(f"`{ast.unparse(node)}` is not supported in a kernel", node)
         if isinstance(value, (Intrinsic, Callee, np.dtype, enum.Enum, enum.EnumMeta)):
             return lambda frame, mask: value
         try:
@@ -413,7 +418,9 @@ class Translator:
             if found is None and name in getattr(owner, "_fields", ()):
                 return owner[owner._fields.index(name)]
             if found is None:
-                raise self.fail(f"`.{name}` is not supported in a kernel", node)
+                raise self.fail(
+                    f"`.{name}` of {kind_of_value(owner)} is not supported in a kernel", node
+                )
             return found
 
         return run
