@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from gpulab import _validate
+from gpulab import _interrupts, _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
 from gpulab.memory.step_memory import Stopped, uncompiled
@@ -136,8 +136,9 @@ def modules_in(value: Any) -> list[Any]:
     if isinstance(value, torch.nn.Module):
         return [value]
     kinds = (torch.nn.Module, functools.partial, types.MethodType)
-    held = (item for item in held_by(value) if isinstance(item, kinds))
-    return [module for item in held for module in modules_in(item)]
+    return [
+        module for item in held_by(value) if isinstance(item, kinds) for module in modules_in(item)
+    ]
 
 
 @contextlib.contextmanager
@@ -376,6 +377,10 @@ def on_substitutes(
     """Yield a step whose model, loss and batch hold stand-ins of their tensors. The tracker counts
     the stand-ins; afterwards the caller's modules are as before.
 
+    An interrupt waits for the next operator: inside PyTorch's C++ code, which calls Python for each
+    fake tensor, it could end the whole process ("terminate called after throwing an instance of
+    'python_error'").
+
     Parameters
     ----------
     new_storage, device
@@ -386,8 +391,9 @@ def on_substitutes(
         model = model.module if isinstance(model, parallel) else model._orig_mod
     half = PRECISIONS[precision][1]
     lender = Lender(function, new_storage, device, getattr(torch, half) if half else None)
-    roots = [model, *modules_in(loss)]
-    with lent(lender, roots):
+    roots, stop = [model, *modules_in(loss)], tracker.stop
+    with _interrupts.deferred() as interrupt, lent(lender, roots):
+        tracker.stop = lambda: interrupt.asked or (stop is not None and stop())
         batch, goals = lender.everything(inputs), lender.everything(targets)
         tracker.watch_modules(roots)
         tracker.watch_inputs((batch, goals))
@@ -402,6 +408,8 @@ def on_substitutes(
         )
         del batch, goals, lender  # they would keep tensors alive that the step releases
         yield step
+    if interrupt.asked:
+        raise KeyboardInterrupt
 
 
 def explain(function: str, part: str, error: Exception) -> str:
