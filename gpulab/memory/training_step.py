@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
@@ -458,9 +459,15 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def optimizer_seen(tracker: Any) -> Iterator[None]:
-    """Set the tracker's ``in_optimizer`` while any optimizer's ``step`` runs."""
+    """Set the tracker's ``in_optimizer`` while an optimizer's ``step`` runs that it follows.
+
+    PyTorch calls these hooks in all threads, but a tracker follows one: an instrument may train
+    while a cell predicts.
+    """
 
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if tracker not in _get_current_dispatch_mode_stack():
+            return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 tracker.watch_parameter(parameter, "")
@@ -468,7 +475,8 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
         tracker.in_optimizer = True
 
     def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
-        tracker.in_optimizer = False
+        if tracker in _get_current_dispatch_mode_stack():
+            tracker.in_optimizer = False
 
     with register_optimizer_step_pre_hook(enter), register_optimizer_step_post_hook(leave):
         yield
