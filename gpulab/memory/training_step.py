@@ -22,10 +22,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from gpulab import _validate
+from gpulab import _interrupts, _validate
 from gpulab.devices import translate
 from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown, with_article
 from gpulab.memory.step_memory import Stopped, uncompiled
@@ -136,8 +137,9 @@ def modules_in(value: Any) -> list[Any]:
     if isinstance(value, torch.nn.Module):
         return [value]
     kinds = (torch.nn.Module, functools.partial, types.MethodType)
-    held = (item for item in held_by(value) if isinstance(item, kinds))
-    return [module for item in held for module in modules_in(item)]
+    return [
+        module for item in held_by(value) if isinstance(item, kinds) for module in modules_in(item)
+    ]
 
 
 @contextlib.contextmanager
@@ -378,6 +380,10 @@ def on_substitutes(
     """Yield a step whose model, loss and batch hold stand-ins of their tensors. The tracker counts
     the stand-ins; afterwards the caller's modules are as before.
 
+    An interrupt waits for the next operator: inside PyTorch's C++ code, which calls Python for each
+    fake tensor, it could end the whole process ("terminate called after throwing an instance of
+    'python_error'").
+
     Parameters
     ----------
     new_storage, device
@@ -388,8 +394,9 @@ def on_substitutes(
         model = model.module if isinstance(model, parallel) else model._orig_mod
     half = PRECISIONS[precision][1]
     lender = Lender(function, new_storage, device, getattr(torch, half) if half else None)
-    roots = [model, *modules_in(loss)]
-    with lent(lender, roots):
+    roots, stop = [model, *modules_in(loss)], tracker.stop
+    with _interrupts.deferred() as interrupt, lent(lender, roots):
+        tracker.stop = lambda: interrupt.asked or (stop is not None and stop())
         batch, goals = lender.everything(inputs), lender.everything(targets)
         tracker.watch_modules(roots)
         tracker.watch_inputs((batch, goals))
@@ -404,6 +411,8 @@ def on_substitutes(
         )
         del batch, goals, lender  # they would keep tensors alive that the step releases
         yield step
+    if interrupt.asked:
+        raise KeyboardInterrupt
 
 
 def explain(function: str, part: str, error: Exception) -> str:
@@ -452,9 +461,15 @@ def checkpointed(model: Any) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def optimizer_seen(tracker: Any) -> Iterator[None]:
-    """Set the tracker's ``in_optimizer`` while any optimizer's ``step`` runs."""
+    """Set the tracker's ``in_optimizer`` while an optimizer's ``step`` runs that it follows.
+
+    PyTorch calls these hooks in all threads, but a tracker follows one: an instrument may train
+    while a cell predicts.
+    """
 
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if tracker not in _get_current_dispatch_mode_stack():
+            return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 tracker.watch_parameter(parameter, "")
@@ -462,7 +477,8 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
         tracker.in_optimizer = True
 
     def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
-        tracker.in_optimizer = False
+        if tracker in _get_current_dispatch_mode_stack():
+            tracker.in_optimizer = False
 
     with register_optimizer_step_pre_hook(enter), register_optimizer_step_post_hook(leave):
         yield
