@@ -468,13 +468,12 @@ def optimizer_seen(tracker: Any) -> Iterator[None]:
     """
 
     def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if tracker not in _get_current_dispatch_mode_stack():
-            return
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                tracker.watch_parameter(parameter, "")
-        tracker.mark_gradients()
-        tracker.in_optimizer = True
+        if tracker in _get_current_dispatch_mode_stack():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    tracker.watch_parameter(parameter, "")
+            tracker.mark_gradients()
+            tracker.in_optimizer = True
 
     def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
         if tracker in _get_current_dispatch_mode_stack():

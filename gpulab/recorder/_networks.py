@@ -565,18 +565,10 @@ def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> W
     return Work(lambda: model(x).square().mean().backward())
 
 
-def _converted(device: Device, convert: Callable[[Any], Any]) -> Work:
-    return Work(functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32)))
-
-
 def _products(device: Device, multiply: Callable[[Any, Any], Any]) -> Work:
     """Return a thousand small products."""
     a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
     return Work(functools.partial(multiply, a, b))
-
-
-def _created(device: Device, create: Callable[[str], Any]) -> Work:
-    return Work(functools.partial(create, str(device)))
 
 
 # The function that makes a tip's work, its options without the tip, and its options with the tip.
@@ -591,7 +583,13 @@ _TIPS: Mapping[str, tuple[Any, ...]] = {
     ),
     "foreach": (_step, {"foreach": False}, {"foreach": True}),
     "no_bias_before_norm": (_normalized, {"bias": True}, {}),
-    "as_tensor": (_converted, {"convert": torch.tensor}, {"convert": torch.as_tensor}),
+    "as_tensor": (
+        lambda device, convert: Work(
+            functools.partial(convert, np.ones(_ELEMENTS, dtype=np.float32))
+        ),
+        {"convert": torch.tensor},
+        {"convert": torch.as_tensor},
+    ),
     "one_call": (
         _products,
         {"multiply": lambda a, b: [x @ y for x, y in zip(a, b, strict=True)]},
@@ -599,7 +597,7 @@ _TIPS: Mapping[str, tuple[Any, ...]] = {
     ),
     "cudnn_autotune": (_normalized, {}, {"autotune": True}),
     "create_on_device": (
-        _created,
+        lambda device, create: Work(functools.partial(create, str(device))),
         {"create": lambda device: torch.zeros(_ELEMENTS).to(device)},
         {"create": lambda device: torch.zeros(_ELEMENTS, device=device)},
     ),
