@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import weakref
 
@@ -172,12 +173,11 @@ def cuda_peaks(case, steps=3, device="cuda"):
     )
 
 
-def _allocations(events):
+def _walk(events):
     stack = list(events)
     while stack:
         event = stack.pop()
-        if event.typed[0].name == "Allocation":
-            yield event.start_time_ns, event.typed[1].alloc_size
+        yield event
         stack.extend(event.children)
 
 
@@ -194,6 +194,33 @@ def _quiet():
         os.close(sink)
 
 
+LATER = "the steps whose peak is asked for"
+
+
+def highest_level(run):
+    """Return the highest level of PyTorch's CPU allocator while ``run()`` ran, in bytes above the
+    level at its beginning, and what the level grew by. If ``run()`` enters
+    ``record_function(LATER)``, only what is within counts for both.
+
+    The profiler does not see what is released by a thread that PyTorch did not start.
+    """
+    gc.collect()
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        run()
+    events = list(_walk(recorded.profiler.kineto_results.experimental_event_tree()))
+    within = [(each.start_time_ns, each.end_time_ns) for each in events if each.name == LATER]
+    begin, end = within[0] if within else (0, math.inf)
+    level = highest = first = last = 0
+    for event in sorted(events, key=lambda each: each.start_time_ns):
+        if event.typed[0].name == "Allocation":
+            level += event.typed[1].alloc_size
+        if event.start_time_ns < begin:
+            first = level
+        elif event.start_time_ns <= end:
+            highest, last = max(highest, level), level
+    return highest, last - first
+
+
 def _targets_bytes(loss):
     """Return the bytes of the targets, which a case's loss holds since before the profile."""
     held = [cell.cell_contents for cell in getattr(loss, "__closure__", None) or ()]
@@ -204,16 +231,10 @@ def allocator_peak(case, steps=2, seed=0):
     """Return the allocator's highest level, the model, its inputs and targets included, in
     bytes.
     """
-    gc.collect()
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+
+    def run():
         step = RealStep(case, seed)
         for _ in range(steps):
             step()
-    level = highest = _targets_bytes(case.loss)
-    for _, size in sorted(
-        _allocations(recorded.profiler.kineto_results.experimental_event_tree()),
-        key=lambda event: event[0],
-    ):
-        level += size
-        highest = max(highest, level)
-    return highest
+
+    return _targets_bytes(case.loss) + highest_level(run)[0]
