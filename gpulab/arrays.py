@@ -149,7 +149,7 @@ def to_device(
             "to_device: pinned=True, but this machine has no accelerator to pin memory for; "
             "expected one. Pass pinned=False."
         )
-    here = str(of_name(owner.device_of(a)))  # raises for "meta", which has no data to move
+    here = owner.device_of(a)
     if owner is target and here == str(where) and not pinned:
         return a
     nbytes = owner.nbytes(a)
@@ -186,7 +186,8 @@ def _across_libraries(
     """Pass an array to another library without NumPy: between GPUs, or if NumPy lacks its dtype
     (bfloat16). The owner first moves it to the target device if necessary; then it is shared.
     """
-    moved = a if owner.device_of(a) == where else owner.move(a, where, pinned)
+    here = of_name(owner.device_of(a))  # raises for "meta", which has no data to move
+    moved = a if str(here) == where else owner.move(a, where, pinned)
     plain = moved.detach() if hasattr(moved, "detach") else moved
     try:
         try:

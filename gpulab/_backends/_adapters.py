@@ -363,6 +363,8 @@ class TorchBackend(Backend):
         return self.move(self.module.from_numpy(a if usable else a.copy()), device, pinned)
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
+        if x.is_meta:  # sparse tensors and others without plain memory can be moved
+            self.require_data("to_device", x)
         if pinned and x.device.type == "cpu":
             x = x.pin_memory()
         try:

@@ -209,6 +209,8 @@ def ceilings(
     StoppedError
         If it was stopped.
     """
+    import torch
+
     where = find(device)
 
     def clock() -> float:
@@ -221,8 +223,6 @@ def ceilings(
         return time.perf_counter()
 
     # no more threads than PyTorch is set to: the streams and the products then use the same cores
-    import torch
-
     limit = torch.get_num_threads() if where.is_cpu else math.inf
     with _one_at_a_time, guard(f"ceilings: measuring {where}"):
         if refresh or (where, limit) not in _measured:

@@ -121,6 +121,7 @@ CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
     "no CuPy, CUDA 12": (GOOD, _built("12.8", "12.8") | {"cupy_packages": ()}),
     "no CuPy, torch for an older CUDA": (GOOD, _built("12.8", "13.0") | {"cupy_packages": ()}),
     "CuPy for a newer CUDA": (GOOD, _built("12.8", "12.8", "cupy-cuda13x")),
+    "CuPy for a newer CUDA than an old driver": (GOOD, _built("12.8", "11.8", "cupy-cuda12x")),
     "CuPy for an older CUDA than torch": (GOOD, _built("13.0", "13.0", "cupy-cuda12x")),
     "CuPy for an older CUDA, as torch": (GOOD, _built("12.8", "13.0", "cupy-cuda12x")),
     "CuPy of another source": (GOOD, _built("13.0", "13.0", "cupy")),
