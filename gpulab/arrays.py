@@ -186,8 +186,8 @@ def _across_libraries(
     """Pass an array to another library without NumPy: between GPUs, or if NumPy lacks its dtype
     (bfloat16). The owner first moves it to the target device if necessary; then it is shared.
     """
-    here = of_name(owner.device_of(a))  # raises for "meta", which has no data to move
-    moved = a if str(here) == where else owner.move(a, where, pinned)
+    # ``of_name`` raises for "meta", which has no data to move
+    moved = a if str(of_name(owner.device_of(a))) == where else owner.move(a, where, pinned)
     plain = moved.detach() if hasattr(moved, "detach") else moved
     try:
         try:

@@ -631,8 +631,7 @@ def _cupy_problems(facts: Facts) -> Sequence[Problem]:
     # the libraries that it installs are not those that CuPy looks for.
     is_newer, is_apart = built > runs, built < runs and of_torch > built
     # the CUDA of PyTorch, whose libraries CuPy uses, as far as the driver runs it
-    suitable = min(of_torch or runs, runs or of_torch, 13) or 12
-    instead = pip_command(f"install cupy-cuda{suitable}x")
+    instead = pip_command(f"install cupy-cuda{min(of_torch or runs, runs or of_torch, 13) or 12}x")
     return _first_of(
         (
             len(packages) > 1,

@@ -567,8 +567,7 @@ def _normalized(device: Device, bias: bool = False, autotune: bool = False) -> W
 
 def _products(device: Device, multiply: Callable[[Any, Any], Any]) -> Work:
     """Return a thousand small products."""
-    a, b = (torch.ones(1000, 16, 16, device=str(device)) for _ in range(2))
-    return Work(functools.partial(multiply, a, b))
+    return Work(functools.partial(multiply, *torch.ones(2, 1000, 16, 16, device=str(device))))
 
 
 # The function that makes a tip's work, its options without the tip, and its options with the tip.
