@@ -244,7 +244,7 @@ class Number(Control):
     def check(self, value: Any) -> float:
         """Return the number; as an int if only whole numbers are accepted."""
         try:
-            number = float(str(value).replace(",", ""))
+            number = float(str(value))
         except Exception:  # not a number, or an object whose __str__ fails: reported below
             number = math.nan
         fits = math.isfinite(number) and self.minimum <= number <= self.maximum
