@@ -111,7 +111,8 @@ def _form(cell: str, text: str) -> str:
 
     With live numbers this is each line's words before its number, otherwise the whole output.
     """
-    text = re.sub(r"\b\d\d\.\d{1,2}(?=[:'])", "", text)  # the number of a prediction
+    # the number of a prediction, and the bar of %px, which appears after two seconds
+    text = re.sub(r"\b\d\d\.\d{1,2}(?=[:'])|%px: [^]]*\]", "", text)
     if _LIVE.search(text) and not cell.startswith("predict"):
         text = re.sub(r"(?<=the answer:).*|(?<= against ).*| *[-+<\[(]*\d.*", "", text)
     lines = text.strip().splitlines()  # ranks print in any order
