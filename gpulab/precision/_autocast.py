@@ -637,7 +637,8 @@ def observe(
         # not convert them to one.
         with contextlib.suppress(RuntimeError):
             mixed = run(low, *[torch.float32] * (len(shapes) - 1))
-    first = next((t for t in map(_runs_in, high) if t != "float32"), "float32")
+    # a float32 operator may compute in float64 inside, as quantile does since PyTorch 2.15
+    first = next((t for t in map(_runs_in, high) if t not in ("float32", "float64")), "float32")
     second = "float32" if "float32" in map(_runs_in, lower) else _runs_in(lower[0])
     if first != "float32":
         policy = "lower"

@@ -325,6 +325,7 @@ LABELS = [
 ]  # fmt: skip
 
 
+@pytest.mark.pins
 def test_refusals_labels_and_defaults(approved: Any) -> None:
     """The errors of refused arguments, the labels of recipes, and the default options."""
     text = "".join(f"{Recipe(**options)!r}\n" for options in LABELS)

@@ -241,6 +241,7 @@ def load_nvidia_dynamic_lib(name): raise RuntimeError("no such file")
     assert re.match("// .*install nvidia-cuda-nvdisasm", module.sass)
 
 
+@pytest.mark.pins
 def test_a_module_as_it_is_shown(approved):
     """A module shows a row for each kernel, with units, and its warnings.
 

@@ -341,6 +341,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.pins
 def test_refusals_and_defaults(approved: Any) -> None:
     """Errors for invalid models, arguments and sizes, and the defaults of each call."""
     refused(InputError, memory.predict, LAYER, X, **SUM | {"optimizer": "lr_scheduler"}).match(

@@ -221,6 +221,7 @@ EDGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.pins
 def test_edges_refusals_and_defaults(approved: Any) -> None:
     """Each argument's last accepted and first refused value; and the defaults."""
     assert refusals(EDGES) + defaults(training) == approved
