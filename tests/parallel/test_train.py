@@ -139,6 +139,7 @@ def test_memory_is_what_was_predicted(
             assert predicted.peak_by_category[category] == pytest.approx(real, rel=0.05, abs=late)
 
 
+@pytest.mark.pins  # PyTorch 2.15 frees the gathered parameters of zero2 earlier
 @pytest.mark.slow
 def test_memory_is_shared_out_as_each_stage_says(
     result_of: Callable[[str], StrategyResult],
