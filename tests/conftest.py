@@ -31,7 +31,7 @@ except ImportError:  # a bare GPU machine
     pass
 else:
     # No deadline: on two shared cores a single example can wait for a second. The same examples in
-    # each run: a red run speaks of the change. `make soak` looks for new ones.
+    # each run, so that a failure comes from the change; `make soak` tries new ones.
     settings.register_profile("gpulab", deadline=None, derandomize=True)
     settings.register_profile("soak", max_examples=5000, deadline=None)
     settings.load_profile("gpulab")

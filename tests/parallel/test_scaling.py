@@ -136,7 +136,10 @@ MICROBATCH = 32 * 128 * 4  # bytes of a microbatch after a layer, in float32
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["split", "gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize(
+    "schedule",
+    ["split", pytest.param("gpipe", marks=pytest.mark.pins), "1f1b", "interleaved"],
+)
 def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> None:
     """Eight microbatches in the timetable's order; each pass waits for what it needs."""
     r = gl.parallel.run_schedule(four_ranks, schedule, 8, steps=1, **QUICK)
@@ -152,8 +155,7 @@ def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> N
         assert before is None or before.end <= one.begin + 1e-4
     assert r.bubble_ratio == pytest.approx(1 - sum(r.busy) / (4 * r.duration))
     if schedule == "gpipe":
-        # Two layers' results are kept; PyTorch 2.15 keeps one more.
-        assert r.activation_bytes[0] in (8 * 2 * MICROBATCH, (8 * 2 + 1) * MICROBATCH)
+        assert r.activation_bytes[0] == 8 * 2 * MICROBATCH  # two layers' results are kept
     if schedule == "1f1b":
         assert r.activation_bytes[2] < r.activation_bytes[0] < 0.6 * 8 * 2 * MICROBATCH
 
